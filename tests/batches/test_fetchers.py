@@ -73,13 +73,6 @@ def test_batch_of_a_store_equals_collated_samples(place: Path, kind: str, size: 
         assert torch.equal(one, other)
 
 
-def test_batch_made_in_parts_draws_the_same_random_values(place: Path) -> None:
-    fetcher = create_fetcher(LMDBDataset(place, decode=RandomResizedCrop(8)), transform=Twice())
-    indices = keyed(range(LENGTH))
-    one, other = (fetcher.begin(indices, call_now, size)().batch[0] for size in (LENGTH, 3))
-    assert torch.equal(one, other)
-
-
 def test_overridden_call_of_a_decoder_is_used(place: Path) -> None:
     class Dark(RandomResizedCrop):
         def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:

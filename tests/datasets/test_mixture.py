@@ -13,9 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, mix, write_store
-from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding import ResizeCenterCrop
 from dbloader.errors import OptionError, RecordIndexError, StoreNotFoundError
-from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.conversion.test_shards import Here
 from tests.support.images import photo, plant_photos
@@ -114,18 +113,6 @@ def test_torch_data_loader_keeps_the_order_of_the_mixture(places: dict[str, str]
             found += [name for batch in loader for name in batch["name"]]
         assert found == expected
     assert [name for batch in DataLoader(mixture, batch_size=8) for name in batch["name"]] == expected[:48]
-    shuffled = [name for batch in DataLoader(mixture, 8, sampler=ShuffleSampler(mixture)) for name in batch["name"]]
-    assert shuffled != expected[:48]
-    assert sorted(shuffled) == sorted(expected[:48])
-
-
-def test_random_crops_depend_only_on_the_position(places: dict[str, str]) -> None:
-    mixture = mix({LMDBDataset(place, decode=RandomResizedCrop(16)): 1 for place in places.values()})
-    batches = [*SeededBatchSampler(mixture.sampler(), 20)]
-    whole = mixture.__getitems__(batches[0])
-    batches = [*SeededBatchSampler(mixture.sampler(), 5)]
-    parts = [sample for batch in batches[:4] for sample in mixture.__getitems__(batch)]
-    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(whole, parts, strict=True))
 
 
 def test_batch_reads_each_store_once(places: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

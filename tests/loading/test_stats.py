@@ -1,7 +1,6 @@
 """Statistics of a loader and their verdict, measured with a clock that the tests control."""
 
 import pickle
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -170,12 +169,10 @@ def said(**changes: Any) -> str:
 
 
 HALF = "waited for data 50 % of the time; "
-DECODING = "decoding is 80 % of making a batch; "
-
-
+DECODING = f"{HALF}decoding is 80 % of making a batch; "
 MORE = "about 4 workers instead of 2 would keep up"
-COPYING = "sending and preparing a batch takes the background thread longer than the consumer's step"
-READING = "reading and collating a batch takes the background thread longer than the consumer's step"
+BUSY = "should keep up: the CPUs may be busy with other programs, or some batches may take much longer than others"
+SLOW_THREAD = "a batch takes the background thread longer than the consumer's step"
 
 
 @pytest.mark.parametrize(
@@ -183,62 +180,48 @@ READING = "reading and collating a batch takes the background thread longer than
     [
         # The loader keeps up.
         ({"waited_s": 0.05, "computed_s": 4.95}, "waited for data 1.0 % of the time: the data keeps up"),
-        ({"waited_s": 0.0}, "waited for data 0.0 % of the time: the data keeps up"),
+        (
+            {"waited_s": 0.2, "computed_s": 9.8, "work": None},
+            "waited for data 2.0 % of the time; about 3 workers instead of 2 would keep up",
+        ),
+        # The verdict names the work that takes longest.
+        ({"work": Work(16.0, 1.0, 3.0)}, f"{HALF}reading is 80 % of making a batch; {MORE}"),
+        ({"work": Work(1.0, 3.0, 16.0)}, f"{HALF}collating is 80 % of making a batch; {MORE}"),
         # The advised number of workers does the work in the time that the consumer needs.
-        ({"cpus": 4}, f"{HALF}{DECODING}{MORE}"),
-        ({"num_workers": 0}, f"{HALF}{DECODING}about 4 workers instead of 0 would keep up"),
+        ({"cpus": 4}, f"{DECODING}{MORE}"),
+        ({"num_workers": 0}, f"{DECODING}about 4 workers instead of 0 would keep up"),
+        ({"work": Work(1.0, 16.0, 3.1)}, f"{DECODING}about 5 workers instead of 2 would keep up"),
         # Work for prefetched batches and the unfinished step are not counted.
-        ({"ahead": 20, "work": Work(2.0, 32.0, 6.0)}, f"{HALF}{DECODING}{MORE}"),
-        ({"steps": 9, "computed_s": 4.5, "waited_s": 4.5}, f"{HALF}{DECODING}{MORE}"),
+        ({"ahead": 20, "work": Work(2.0, 32.0, 6.0)}, f"{DECODING}{MORE}"),
+        ({"steps": 9, "computed_s": 4.5, "waited_s": 4.5}, f"{DECODING}{MORE}"),
+        # Work of the background thread is not counted as work of the workers.
+        ({"serial_s": 4.0, "work": Work(0.0, 14.4, 3.6)}, f"{DECODING}about 3 workers instead of 2 would keep up"),
         # Without worker times, the verdict is computed from the speed of the loader.
         ({"work": None}, f"{HALF}{MORE}"),
         ({"work": None, "num_workers": 0}, f"{HALF}about 2 workers instead of 0 would keep up"),
         # There should be enough workers, but they do not keep up.
-        (
-            {"num_workers": 4},
-            f"{HALF}{DECODING}4 workers should keep up: the CPUs may be busy with other programs, or some batches "
-            "may take much longer than others",
-        ),
+        ({"num_workers": 4}, f"{DECODING}4 workers {BUSY}"),
+        ({"num_workers": 1, "work": Work(0.5, 4.0, 0.5)}, f"{DECODING}1 worker {BUSY}"),
+        # The machine has fewer CPUs than the advised number of workers.
+        ({"cpus": 3}, f"{DECODING}{MORE}, but this process has 3 CPUs: make the images cheaper to decode"),
+        ({"cpus": 1}, f"{DECODING}{MORE}, but this process has 1 CPU: make the images cheaper to decode"),
+        # The background thread is too slow, so more workers would not help.
+        ({"copied_s": 6.0, "produced_s": 4.0}, f"{DECODING}sending and preparing {SLOW_THREAD}"),
+        ({"num_workers": None, "copied_s": 6.0}, f"{DECODING}sending and preparing {SLOW_THREAD}"),
+        ({"serial_s": 5.0, "copied_s": 0.0}, f"{DECODING}reading and collating {SLOW_THREAD}"),
+        # The background thread is fast enough.
+        ({"copied_s": 4.9, "produced_s": 4.0}, f"{DECODING}{MORE}"),
+        ({"copied_s": 9.0, "ahead": 20, "work": None}, f"{HALF}{MORE}"),
         # Nothing is prefetched.
-        ({"depth": 0}, f"{HALF}{DECODING}with depth=0 each batch is made only when the consumer asks for it"),
+        ({"depth": 0}, f"{DECODING}with depth=0 each batch is made only when the consumer asks for it"),
         # The consumer only receives the batches.
         (
-            {"waited_s": 9.9, "computed_s": 0.1},
-            f"waited for data 99 % of the time; {DECODING}the consumer only takes the batches, so this measures the "
-            "loader alone",
+            {"waited_s": 9.9, "computed_s": 0.1, "work": None},
+            "waited for data 99 % of the time; the consumer only takes the batches, so this measures the loader alone",
         ),
         # The loader has no workers.
         ({"num_workers": None, "work": None}, f"{HALF}the wrapped loader is too slow"),
     ],
 )
-def test_verdict_is_exactly_this_text(changes: dict[str, Any], verdict: str) -> None:
+def test_verdict_names_what_takes_longest_and_a_remedy(changes: dict[str, Any], verdict: str) -> None:
     assert said(**changes) == verdict
-
-
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"waited_s": 0.2, "computed_s": 9.8}, f"^waited for data 2.0 % of the time; {DECODING}"),
-        ({"work": Work(1.0, 16.0, 3.1)}, "about 5 workers instead of 2 would keep up$"),
-        ({"num_workers": 1, "work": Work(1.0, 3.0, 0.0)}, "; 1 worker should keep up"),
-        # The verdict names the work that takes longest.
-        ({"work": Work(16.0, 1.0, 3.0)}, f"^{HALF}reading is 80 % of making a batch; "),
-        ({"work": Work(1.0, 3.0, 16.0)}, f"^{HALF}collating is 80 % of making a batch; "),
-        # The machine has fewer CPUs than the advised number of workers.
-        ({"cpus": 3}, "about 4 workers .* would keep up, but this process has 3 CPUs: make the images cheaper"),
-        ({"cpus": 1}, "has 1 CPU:"),
-        # The verdict names the background thread if more workers would not help.
-        ({"copied_s": 6.0, "produced_s": 4.0}, f"; {COPYING}$"),
-        # more workers would not help, because the thread is too slow
-        ({"copied_s": 6.0, "produced_s": 20.0}, f"; {COPYING}$"),
-        ({"num_workers": None, "copied_s": 6.0}, f"; {COPYING}$"),
-        ({"copied_s": 4.9, "produced_s": 4.0}, "would keep up$"),  # the background thread is fast enough
-        ({"copied_s": 9.0, "ahead": 20, "work": None}, f"{MORE}$"),
-        ({"serial_s": 5.0, "copied_s": 0.0}, f"; {READING}$"),
-        # Work of the background thread is not counted as work of the workers.
-        ({"serial_s": 4.0}, f"{MORE}$"),
-        ({"serial_s": 4.0, "work": Work(1.0, 14.0, 3.0)}, "about 3 workers instead of 2 would keep up$"),
-    ],
-)
-def test_verdict_contains_its_parts(changes: dict[str, Any], part: str) -> None:
-    assert re.search(part, said(**changes))

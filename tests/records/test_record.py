@@ -209,16 +209,6 @@ def test_document_has_the_documented_bytes() -> None:
     assert list(bson.decode(whole)) == ["_id", *STANDARD_FIELDS, "n", "x", "t", "none", "s", "crc32"]
 
 
-def test_array_is_stored_as_npy_file() -> None:
-    npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118)
-    npy += b"{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n" + b"\x01\x00\x02\x00"
-    array = np.array([1, 2], "<u2")
-    element = struct.pack("<iB", len(npy), 0x80) + npy
-    encoded = encode(Record(image=array, fields={"mask": array}))
-    assert b"".join(encoded.elements) == b"\x05image\0" + element + b"\x05mask\0" + element
-    assert encoded.nbytes == len(npy)
-
-
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
@@ -321,12 +311,6 @@ INT64_RANGE = f"from -{2**63} to {2**63 - 1}"
 def test_value_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(FieldError, match=f"^field {message}"):
         encode(Record(**values))
-
-
-@pytest.mark.parametrize("name", ["a", "Ü ", "1", "$".join("ab"), "NAME", "名"])
-def test_field_may_have_any_usual_name(name: str) -> None:
-    assert checked_field_name(name) == name
-    assert stored(Record(fields={name: 1})).fields == {name: 1}
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,13 @@ def test_listing_is_complete_after_refused_and_truncated_pages(object_store: Obj
     assert len(first_pages) == 2  # only the truncated page makes the listing start again
 
 
+def test_key_that_cannot_be_listed_is_named(object_store: ObjectStore, outside: Outside) -> None:
+    place = object_store.place()
+    object_store.put_any(place, "cat/a\nb.jpg", b"x")
+    with pytest.raises(StoreError, match=r"cat/a\\nb\.jpg' has a character .*: rename or remove this object"):
+        outside(keys, place)
+
+
 def keys_within(place: str, seconds: float) -> list[str]:
     """Return the keys of all objects, and repeat failed requests for ``seconds``."""
     import dbloader.remote.bucket as module

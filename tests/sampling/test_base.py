@@ -62,15 +62,6 @@ def test_empty_dataset_has_empty_shares(make: Callable[..., ResumableSampler]) -
         assert len(sampler) == sampler.remaining == sampler.state_after()["position"] == 0
 
 
-@given(st.integers(0, 300), st.integers(1, 50))
-def test_ordered_sampler_gives_each_sample_to_one_rank(length: int, world: int) -> None:
-    samplers = [OrderedSampler(range(length), world, rank) for rank in range(world)]
-    shares = [list(sampler) for sampler in samplers]
-    assert interleaved(shares) == list(range(length))
-    assert [len(sampler) for sampler in samplers] == [len(share) for share in shares]
-    assert len(shares[0]) - len(shares[-1]) <= 1
-
-
 @pytest.mark.slow
 @of_each_kind
 @pytest.mark.parametrize("length", [BLOCK, BLOCK + 5])

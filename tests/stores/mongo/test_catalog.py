@@ -99,18 +99,6 @@ def test_place_is_a_view_of_the_published_store(mongo_uri: str, database: Any) -
     assert database["store"].count_documents({"precious": 1}) == 1
 
 
-def test_replaced_store_is_removed_with_its_gridfs_files(
-    mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
-    write(mongo_uri, [Record("a", 1, bytes(20_000))])
-    for _ in range(3):
-        write(mongo_uri, RECORDS[:1], overwrite=True)
-    last = document_of(database)["replaced"][-1]  # a reader may still use the store that was replaced last
-    names = {"store", "store.manifest", records_in(database).name, f"store.{last}"}
-    assert set(database.list_collection_names()) - {"system.views"} == names
-
-
 def test_collections_indexes_and_keys_are_as_documented(
     mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
