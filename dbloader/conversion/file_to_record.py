@@ -18,13 +18,12 @@ from dbloader.sources.base import KEPT_FIELDS, Unreadable, count_bytes
 from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes, relabel_boxes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from dbloader.conversion.parallel import Hold
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Entry, FieldFile, Problem
-
-    Hold = Callable[[int], object]
 
 # First bytes of PNG, GIF and JPEG 2000 files. JPEGs are examined separately.
 _BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")

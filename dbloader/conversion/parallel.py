@@ -110,7 +110,7 @@ class MemoryBudget:
 
 
 @contextmanager
-def reserved(hold: Callable[[int], object], nbytes: int) -> Iterator[None]:
+def reserved(hold: Hold, nbytes: int) -> Iterator[None]:
     """Call ``hold`` with a number of bytes before a block, and with the negative number after the block."""
     if nbytes:
         hold(nbytes)

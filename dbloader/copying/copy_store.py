@@ -98,13 +98,10 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     """
     sources, places = _each("source", source), _each("destination", destination)
     decided = _each("marks", marks)
-    for name, listing in (
-        ("select", select),
-        ("drop", drop),
-        ("labels", labels),
-        *(("marks", file) for file in decided),
-    ):
-        check_path(name, listing, none=name != "marks")
+    for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
+        check_path(name, listing, none=True)
+    for file in decided:
+        check_path("marks", file)
     if len(places) != (1 if split is None else len(split)):
         wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")

@@ -43,7 +43,8 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
     try:
         with path.open("rb") as opened:
             names = json.loads(opened.read(_MAX_BYTES))
-        if isinstance(names, list) and all(isinstance(name, str) and name.encode() is not None for name in names):
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            "".join(names).encode()  # raises a ValueError if JSON has a lone surrogate
             return tuple(names)
     except FileNotFoundError:
         return None

@@ -210,7 +210,8 @@ def _ocr(pairs: Pairs) -> _Layout | None:
 
 
 def _ocr_entries(pairs: Pairs) -> Entries:
-    count, left = pairs.count(), pairs.count() - 1
+    count = pairs.count()
+    left = count - 1
     said = _number(pairs, b"num-samples") or 0
     for number in range(1, min(said, count) + 1):
         key = b"image-%09d" % number

@@ -64,7 +64,7 @@ class PartReceipt:
     first_rejected: str
     bytes_read: int
     host: str
-    seconds: float = 0.0
+    seconds: float
 
 
 def convert_part(
