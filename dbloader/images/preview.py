@@ -69,14 +69,13 @@ def header_of(image: bytes) -> Facts:
 def shown_orientation(image: Any) -> int:
     """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 if it is an array or has no valid EXIF.
 
-    Browsers ignore XMP, and the EXIF of WebP. They do not show TIFF, so this is the orientation that Pillow applies.
+    Browsers ignore XMP, and the EXIF of WebP. For a TIFF, the result is 1, because Pillow turns the TIFF upright.
     """
-    value = 1
+    value, exif = 1, Image.Exif()
     with suppress(DamagedImageError), translate_errors("its EXIF cannot be read"), open_pillow(image) as opened:
-        exif = opened.getexif() if opened.format == "TIFF" else Image.Exif()
         if opened.format not in ("TIFF", "WEBP"):
             exif.load(opened.info.get("exif", b""))
-        value = exif.get(ExifTags.Base.Orientation, 1)
+            value = exif.get(ExifTags.Base.Orientation, 1)
     return value if value in range(1, 9) else 1
 
 
@@ -145,7 +144,7 @@ def legend_of(data: bytes) -> list[tuple[int, str, float]]:
 def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
-        turn = None if facts.format == "TIFF" else TURNS.get(shown_orientation(data))  # Pillow itself turns a TIFF
+        turn = TURNS.get(shown_orientation(data))
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))

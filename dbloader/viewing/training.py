@@ -214,7 +214,7 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
-    if record.format != "TIFF" and not getattr(decode, "exif_transpose", False):  # Pillow itself turns a TIFF
+    if not getattr(decode, "exif_transpose", False):
         found["turned"] = shown_orientation(record.image)
     if not isinstance(decode, Decoder) or not decode.can_plan or record.image is None:
         return found

@@ -20,6 +20,7 @@ from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.images.preview import TURNS, legend_of
 from dbloader.stores.base import Store
+from dbloader.viewing.record import show_record
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
 from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant_kinds
@@ -315,6 +316,18 @@ def test_boxes_and_masks_are_drawn_over_their_objects(orientation: int, padding:
         assert (np.ptp(masks[inner], axis=2) > 50).all()
         assert not (np.ptp(masks, axis=2) > 50)[~edges & ~inside].any()
         assert (drawn("boxes", "0", index=1) == drawn(index=1)).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_of_a_tiff_are_in_pixels_of_the_upright_image(orientation: int, tmp_path: Path) -> None:
+    data = encoded(Image.new("RGB", (160, 120)), "TIFF", exif=jpegs.turned_exif(orientation))
+    size, box = opened(data).size, (20, 10, 90, 110)
+    store_records(tmp_path / "a.lmdb", [Record("a", 0, data, *size, "TIFF", fields={"boxes": np.array([box])})])
+    with open_store(tmp_path / "a.lmdb") as store:
+        drawn = np.asarray(opened(Thumbnails().get(store, 0, 160, None, ("boxes",))[0]))
+        assert show_record(store, 0)["orientation"] == 1
+    rows, columns = np.nonzero(np.ptp(drawn.astype(int), axis=2) > 100)
+    assert np.allclose((columns.min(), rows.min(), columns.max(), rows.max()), box, atol=3)
 
 
 def test_cache_is_bounded_and_keeps_the_latest_thumbnails(tmp_path: Path) -> None:
