@@ -84,7 +84,6 @@ class Groups(NamedTuple):
 def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fingerprints:
     """Read and decode all images of a store. ``progress`` is called with the number of finished records."""
     return_large_blocks()
-
     sizes = store.column("nbytes")
 
     def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[Any, str]]:

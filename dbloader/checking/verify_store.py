@@ -145,12 +145,8 @@ def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
     converter = FileConverter()
 
     def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, str]]:
-        results = []
-        for index in range(part.start, part.stop):
-            if budget.closed:
-                break
-            results.append((index, *_decode_image(store, index, converter, hold)))
-        return results
+        indices = range(part.start, part.stop)
+        return [(index, *_decode_image(store, index, converter, hold)) for index in indices if not budget.closed]
 
     return work_in_order(work, len(store), cpu_count())
 

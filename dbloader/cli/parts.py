@@ -132,10 +132,9 @@ def parts_command(
     left = left_folders(scratch, remove=clean)
     plan, receipts, missing, attempts = list_parts(destination)
     if as_json:
-        facts = {"made": [receipt.part for receipt in receipts], "receipts": [*map(asdict, receipts)]}
-        attempts_json = [attempt._asdict() for attempt in attempts]
-        facts |= {"missing": missing, "making": attempts_json, "left": [str(path) for path, _ in left]}
-        say_json({"parts": plan.parts, **facts}, indent=2)
+        facts = {"parts": plan.parts, "made": [one.part for one in receipts], "receipts": [*map(asdict, receipts)]}
+        making = [attempt._asdict() for attempt in attempts]
+        say_json({**facts, "missing": missing, "making": making, "left": [str(path) for path, _ in left]}, indent=2)
     elif only_missing:
         say(slurm_ranges(missing))
     else:

@@ -13,6 +13,7 @@ from dbloader import convert, verify_store
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.records.columns import CHUNK
 from tests.contracts.records import make_records, small_records, write
+from tests.support.children import in_child
 from tests.support.images import photo, picture, plant, plant_photos
 from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, tamper_with_records
 from tests.support.mongo import Server
@@ -45,13 +46,13 @@ def test_verify_names_all_damaged_records(tmp_path: Path) -> None:
 def test_output_on_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     write(tmp_path / "store.lmdb", small_records(9))
     tamper_with_records(tmp_path / "store.lmdb", {3: b"x"})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9, before[1]))
-    try:
+
+    def verify() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))
         with pytest.raises(OSError, match="File too large"):
             verify_store(tmp_path / "store.lmdb", output=tmp_path / "bad.jsonl")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert in_child(verify) == 0
     assert not list(tmp_path.glob("bad*"))
 
 
