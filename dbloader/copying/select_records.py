@@ -115,7 +115,7 @@ def _unite_labels(
     names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the new label of each record, and the class names. Classes with the same name become one class."""
-    # A label comes from a store or from a listing, its origin. Each origin has its own class names.
+    # The origin of a label is a store or a listing. Each origin has its own class names.
     count, wanted = len(names.stores), options["classes"]
     labels, origin = old, np.repeat(np.arange(count), np.diff(names.starts))
     places = [store.place for store in names.stores]

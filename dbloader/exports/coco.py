@@ -35,14 +35,35 @@ class COCOExporter(DetectionExporter):
 
     def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
         super().__init__(store, indices, folder)
-        self._ids = _original_ids(self) or []
-        self._is_original = bool(self._ids)
-        self._ids = self._ids or [*range(1, len(self.classes) + 1)]
+        original = self._original_ids()
+        self._is_original = bool(original)
+        self._ids = original or [*range(1, len(self.classes) + 1)]
         self._made = 0  # number of new annotations
         self._before_image = self._before_annotation = ""  # a comma, except before the first
         self._images = (folder / ANNOTATIONS).open("w", encoding="utf-8")
         self._images.write('{"images": [')
         self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below
+
+    def _original_ids(self) -> list[int]:
+        """Return the id of each category if COCO annotations describe the boxes of all records to write, else []."""
+        images, annotations, known = array("q"), array("q"), dict[int, int]()
+        for record in self.records():
+            found = _original(record)
+            if found is None:
+                return []
+            images.append(record.fields["image_id"])
+            for annotation, label in zip(found, record.fields[LABELS].tolist(), strict=True):
+                annotations.append(annotation["id"])
+                if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
+                    return []
+        ids: list[int] = []  # last class first; a class without boxes gets the number below the next class's id
+        count, last = len(self.classes), max(known, default=-1)
+        above = known.get(last, 0) + count - last
+        for label in reversed(range(count)):
+            above = known.get(label, above - 1)
+            ids.append(above)
+        distinct = all(len(np.unique(np.frombuffer(part, np.int64))) == len(part) for part in (images, annotations))
+        return ids[::-1] if distinct and ids == sorted({*ids}, reverse=True) else []
 
     @override
     def write(self, record: Record) -> None:
@@ -84,28 +105,6 @@ class COCOExporter(DetectionExporter):
     def close(self) -> None:
         self._images.close()
         self._annotations.close()
-
-
-def _original_ids(exporter: COCOExporter) -> list[int] | None:
-    """Return the id of each category if COCO annotations describe the boxes of all records to write, else None."""
-    images, annotations, known = array("q"), array("q"), dict[int, int]()
-    for record in exporter.records():
-        found = _original(record)
-        if found is None:
-            return None
-        images.append(record.fields["image_id"])
-        for annotation, label in zip(found, record.fields[LABELS].tolist(), strict=True):
-            annotations.append(annotation["id"])
-            if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
-                return None
-    ids: list[int] = []  # last class first; a class without boxes gets the number below the next class's id
-    count, last = len(exporter.classes), max(known, default=-1)
-    above = known.get(last, 0) + count - last
-    for label in reversed(range(count)):
-        above = known.get(label, above - 1)
-        ids.append(above)
-    distinct = all(len(np.unique(np.frombuffer(part, np.int64))) == len(part) for part in (images, annotations))
-    return ids[::-1] if distinct and ids == sorted({*ids}, reverse=True) else None
 
 
 def _original(record: Record) -> list[dict[str, int]] | None:

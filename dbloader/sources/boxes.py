@@ -52,7 +52,7 @@ def coco_corners(box: Any) -> tuple[float, float, float, float]:
 def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
     """Return the new labels of boxes, an array or a list; KeyError if the table lacks a label.
 
-    Names of classes stay unchanged.
+    Labels that are texts do not change.
     """
     if isinstance(labels, np.ndarray):
         new = [table[label] for label in labels.ravel().tolist()] if labels.dtype.kind in "iuf" else None

@@ -174,7 +174,7 @@ def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
     try:
         data = b"" if size > MAX_BYTES else bucket.get(path, etag, size=listed)
     except ObjectChangedError:
-        return Problem(entry.name, "was changed after it was listed: its ETag is another one")
+        return Problem(entry.name, "was changed after it was listed: its ETag has changed")
     except StoreNotFoundError as error:
         return Problem(entry.name, f"was removed after it was listed: {error}" if etag else str(error))
     except NotWholeError as error:

@@ -175,7 +175,7 @@ class ParquetSource(Source):
                 raise ValueError(f"there are {len(boxes)} boxes and {len(labels)} classes")  # noqa: TRY301
             for label in labels:
                 if label is None or (self.classes and not 0 <= label < len(self.classes)):
-                    raise ValueError(f"one has the class {label}, and there are {len(self.classes)}")  # noqa: TRY301
+                    raise ValueError(f"one has the class {label}, but classes are 0 to {len(self.classes) - 1}")  # noqa: TRY301
             fields |= box_fields([coco_corners(box) for box in boxes], labels)
         except ValueError as error:
             return Problem(name, f"its {field} cannot be read: {error}")

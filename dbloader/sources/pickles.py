@@ -130,7 +130,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
         if kind.code[:1] not in ("i", "u"):
             raise ValueError(f"its number is of type {short_repr(kind.code)}, not an integer")
         if len(data) > 8:
-            raise ValueError(f"its integer has {len(data)} bytes, and may have 8")
+            raise ValueError(f"its integer has {len(data)} bytes, more than 8")
         return int.from_bytes(data, "big" if kind.order == ">" else "little", signed=kind.code[:1] == "i")
 
     def _encode(self, text: Any, _: object) -> bytes:

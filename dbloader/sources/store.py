@@ -1,4 +1,4 @@
-"""The image files in a store: a conversion resizes, tiles, shuffles or checks them again."""
+"""The image files in a store, from which a conversion makes another store: smaller, tiled, shuffled or checked."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StoreSource(Source):
         manifest = store.manifest
         super().__init__(Path(os.sep), manifest.classes, place=place)
         self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
-        self._crc32: np.ndarray | None = None
+        self._crc32 = store.column("crc32")
         self.stores = (store,)
         self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:
@@ -80,7 +80,7 @@ class StoreSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         names = self._store.names()
-        columns = (self._store.column(name) for name in ("label", "nbytes", "crc32"))
+        columns = (self._store.column("label"), self._store.column("nbytes"), self._crc32)
         indices = self._indices.tolist()
         for index, label, nbytes, crc32 in zip(indices, *(column[indices] for column in columns), strict=True):
             name = names[index] or f"record {index}"
@@ -124,8 +124,6 @@ class StoreSource(Source):
         """Raise SourceError if the store was replaced after its entries were listed."""
         for entry in entries:
             index, _, crc32 = _Location(*entry.location)
-            if self._crc32 is None:
-                self._crc32 = np.asarray(self._store.column("crc32"))
             if index >= len(self._crc32) or self._crc32[index] != crc32:
                 raise SourceError(f"{self.place}: is not the store that was planned: plan again")
 

@@ -160,7 +160,7 @@ class TarSource(ArchiveSource):
             for extension, other in sample.others.items():
                 field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
-                    fields[checked_field_name(field)] = None  # a field of fields.json keeps its place there
+                    fields[checked_field_name(field)] = None  # if fields.json has it too, the order of fields stays
                     files[field] = FieldFile(readable(other.path), (archive, other.start, other.size))
                     continue
                 if extension == LABEL:
@@ -236,7 +236,7 @@ def _field_of(extension: str) -> str:
 
 
 def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield the sample, or the samples, of the files with one stem; count files without an image."""
+    """Yield the sample, or the samples, of the files with the same stem; count files without an image."""
     images = {
         extension: file
         for extension, file in group.items()

@@ -108,7 +108,7 @@ class YOLOSource(Source):
                 raise ValueError(f"line {number} must be a class and x, y, width, height, got {short_repr(line)}")
             label, (x, y, width, height) = int(values[0]), map(float, values[1:])
             if not 0 <= label < len(self.classes):
-                raise ValueError(f"line {number} has the class {label}, and there are {len(self.classes)}")
+                raise ValueError(f"line {number} has the class {label}, but classes are 0 to {len(self.classes) - 1}")
             labels.append(label)
             boxes.append([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
         return boxes, labels

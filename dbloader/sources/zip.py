@@ -91,7 +91,7 @@ class ZipSource(ArchiveSource):
                 continue
             magic, name_bytes, extra_bytes = _LOCAL.unpack(header)
             if magic != _LOCAL_MAGIC:
-                yield Problem(entry.name, f"is not where the directory of {readable(path)} says: it is damaged")
+                yield Problem(entry.name, f"is not at its position in {readable(path)}: the zip is damaged")
                 continue
             data = read_file(entry.name, path, hold, start + _LOCAL.size + name_bytes + extra_bytes, packed)
             if isinstance(data, bytes) and method == zipfile.ZIP_DEFLATED:

@@ -186,11 +186,11 @@ def test_append_refuses_other_places_with_a_remedy(root: Path, place: Path, tmp_
         convert(root, place, shards=1, append=True)
     convert(root, place)
     before = place.read_bytes()
-    with pytest.raises(OptionError, match=r"is something else: .* join the two with dbloader copy; or .* --shards"):
+    with pytest.raises(OptionError, match=r"is no such folder: .* join the two with dbloader copy; or .* --shards"):
         convert(root, place, append=True)
     assert place.read_bytes() == before
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OptionError, match=r"is something else: .* join the two with dbloader copy$"):
+    with pytest.raises(OptionError, match=r"is no such folder: .* join the two with dbloader copy$"):
         convert(root, tmp_path / "folder", append=True)
     for append in (True, False):
         with pytest.raises((OptionError, PlaceError), match="MongoDB"):

@@ -189,7 +189,7 @@ def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
     assert (first.fields["box_labels"].tolist(), first.fields["objects"]) == ([1, 0], {"id": [7, 8]})
     assert second.fields["boxes"].shape == (0, 4)
     assert "is not within its 40 x 30 pixels" in reasons["2.jpg"]
-    assert reasons["3.jpg"] == "its objects cannot be read: one has the class 2, and there are 2"
+    assert reasons["3.jpg"] == "its objects cannot be read: one has the class 2, but classes are 0 to 1"
 
 
 def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("0 .5 .5 1", "line 2 must be a class and x, y, width, height, got '0 .5 .5 1'"),
-        ("2 .5 .5 1 1", "line 2 has the class 2, and there are 2"),
+        ("2 .5 .5 1 1", "line 2 has the class 2, but classes are 0 to 1"),
         ("cat .5 .5 1 1", "invalid literal for int"),
     ],
 )

@@ -252,7 +252,7 @@ def _read_base(target: Bucket) -> ShardTable:
     if target.head(MANIFEST_FILE) is None:
         raise StoreNotFoundError(
             f"append (--append) adds to a store, and none is at {target.place}: shards=8 (--shards 8) without append "
-            "makes it"
+            "makes one"
         )
     return read_table(target)
 

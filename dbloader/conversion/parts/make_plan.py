@@ -215,10 +215,10 @@ def _read_base(destination: str | os.PathLike[str]) -> ShardTable:
         raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
     target, name = target_of(destination), os.fspath(destination)
     if not os.path.lexists(target):
-        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: shards=8 (--shards 8) without append makes it")
+        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: shards=8 (--shards 8) without append makes one")
     if not is_sharded(target):
         shards = f"dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
-        raise OptionError(f"{_ADDS}, and {name} is something else: {_JOIN}" + f"; or {shards}" * target.is_file())
+        raise OptionError(f"{_ADDS}, and {name} is no such folder: {_JOIN}" + f"; or {shards}" * target.is_file())
     return ShardTable.read(target)
 
 
@@ -234,8 +234,8 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
         return [*base.classes], [] if base.classes else None  # [] makes labels of boxes an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
-            f"the labels of {place} are integers, and {found.place} has class names: give the new images integers by a "
-            "listing (--listing)"
+            f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "
+            "labels by a listing (--listing)"
         )
     for names, where in ((base.classes, place), (found.classes, found.place)):
         if len({*names}) < len(names):
