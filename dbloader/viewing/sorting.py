@@ -22,6 +22,7 @@ LIKE = "like:"
 """Sorts by similarity: ``like:embedding:17`` compares the field ``embedding`` of all records with record 17."""
 
 _BITS = 32
+_DIGITS = 18  # int() refuses thousands of digits
 _BLOCK = 2**20  # number of keys that _argsort sorts by their lost bits at a time
 _LOW = np.uint64(2**_BITS - 1)
 
@@ -79,7 +80,7 @@ def _by_column(columns: Columns, indices: Any, name: str, *, descending: bool) -
 
 def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
     field, _, index = by.removeprefix("-").removeprefix(LIKE).rpartition(":")
-    if not index.isdecimal() or int(index) >= len(selections.store):
+    if not index.isdecimal() or len(index) > _DIGITS or int(index) >= len(selections.store):
         raise OptionError(f"sort must be like {LIKE}embedding:17, with the index of a record, got {short_repr(by, 50)}")
     vectors = selections.vectors.get(field, lambda: read_vectors(selections.store, field))
     cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]

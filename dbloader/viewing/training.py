@@ -120,7 +120,8 @@ def show_image(
 def _describe(transform: Any) -> dict[str, Any]:
     """Return the repr of a transform, and whether its random numbers depend only on seed, epoch and position."""
     repeatable = transform is None or isinstance(transform, Decoder) or is_albumentations(transform)
-    return {"transform": transform and short_repr(transform, 200), "repeatable": repeatable}
+    shown = None if transform is None else short_repr(transform, 200)  # an empty nn.Sequential is false
+    return {"transform": shown, "repeatable": repeatable}
 
 
 def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
@@ -133,7 +134,8 @@ def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
     dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
     missing = transform is None  # if so, datasets of a mixture keep their own transforms
     if missing:
-        sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
+        given = options.size[:20].split("x")  # int() refuses thousands of digits
+        sides: Any = [int(side) if side.isdecimal() else side for side in given]
         size = height_and_width(sides * (3 - len(sides)))
         whole_number("size", max(size), 1, _LONGEST)
         transform = default_transform(dataset, size, is_training=True)
