@@ -209,18 +209,6 @@ def _rows(request: ViewerRequest) -> dict[str, Any]:
     return summary.rows(request.selections, request.text("q"), start, count, request.text("sort"))
 
 
-def _summary(request: ViewerRequest) -> dict[str, Any]:
-    return summary.count(request.selections, request.text("q"), request.text("axes"))
-
-
-def _field_values(request: ViewerRequest) -> dict[str, Any]:
-    return summary.field(request.selections, request.text("q"), request.text("name"), request.text("axes"))
-
-
-def _compare(request: ViewerRequest) -> dict[str, Any]:
-    return summary.compare_labels(request.selections, request.text("q"), request.text("column"))
-
-
 def _record(request: ViewerRequest) -> dict[str, Any]:
     index = request.integer("index")
     facts = show_record(request.store, index)
@@ -317,11 +305,11 @@ ROUTES: tuple[_Route, ...] = (
     ("/static/{name}", lambda request: _static(request.text("name")), False),
     ("/api/stores", _stores, False),
     ("/api/{s}/note", _note, False),
-    ("/api/{s}/select", lambda request: summary.select(request.selections, request.text("q")), False),
+    ("/api/{s}/select", lambda r: summary.select(r.selections, r.text("q")), False),
     ("/api/{s}/rows", _rows, False),
-    ("/api/{s}/summary", _summary, False),
-    ("/api/{s}/field", _field_values, False),
-    ("/api/{s}/compare", _compare, False),
+    ("/api/{s}/summary", lambda r: summary.count(r.selections, r.text("q"), r.text("axes")), False),
+    ("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"), r.text("axes")), False),
+    ("/api/{s}/compare", lambda r: summary.compare_labels(r.selections, r.text("q"), r.text("column")), False),
     ("/api/{s}/position", _position, False),
     ("/api/{s}/report", _report, False),
     ("/api/{s}/duplicates", _duplicates, False),
