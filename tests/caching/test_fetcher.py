@@ -118,13 +118,18 @@ def test_fetcher_killed_during_download_is_replaced(origin: Path, cache: Path) -
     assert shards_in(cache) == ["00000.lmdb", "00002.lmdb"]  # the shard is complete
 
 
-def test_killed_training_leaves_a_usable_cache_and_no_fetcher(origin: Path, cache: Path) -> None:
+@pytest.mark.parametrize("fetcher_too", [False, True])
+def test_cache_is_usable_after_a_training_is_killed(origin: Path, cache: Path, fetcher_too: bool) -> None:
     slow = SlowFile(origin / "shards" / "00005.lmdb")
     with training(origin, cache) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "read\n"
         with slow.opened() as descriptor:
             slow.write(descriptor, slow.data[:5000])
+            wait_for(lambda: sizes_of_partial_files(cache) == [5000], "half of a shard")
+            if fetcher_too:
+                process.send_signal(signal.SIGSTOP)  # a running process would start another fetcher
+                kill_fetcher(cache)
             process.send_signal(signal.SIGKILL)
             process.wait(WAIT_S)
             wait_until_ended(cache)
@@ -134,28 +139,6 @@ def test_killed_training_leaves_a_usable_cache_and_no_fetcher(origin: Path, cach
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
         assert read_stats(cache).fetches == 5
-    wait_until_ended(cache)
-
-
-def test_cache_is_usable_after_training_and_fetcher_are_killed(origin: Path, cache: Path) -> None:
-    slow = SlowFile(origin / "shards" / "00005.lmdb")
-    with training(origin, cache) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "read\n"
-        with slow.opened() as descriptor:
-            slow.write(descriptor, slow.data[:5000])
-            wait_for(lambda: sizes_of_partial_files(cache) == [5000], "half of a shard")
-            process.send_signal(signal.SIGSTOP)  # a running process would start another fetcher
-            kill_fetcher(cache)
-            process.send_signal(signal.SIGKILL)
-            process.wait(WAIT_S)
-    assert shards_in(cache) == ["00000.lmdb"]
-    assert sizes_of_partial_files(cache) == [5000]
-    slow.path.unlink()
-    slow.path.write_bytes(slow.data)
-    with CachedStore(origin, cache) as store:
-        assert images_of(store) == IMAGES
-        assert len(shards_in(cache)) == 6
     wait_until_ended(cache)
     assert sizes_of_partial_files(cache) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,13 @@ def size_of(origin: Path, shards: int) -> int:
     return shards * (origin / "shards" / "00000.lmdb").stat().st_size
 
 
-def created(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
-    return create_loader(
-        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
-        num_workers=2, worker_type="processes",
-    )  # fmt: skip
+def created(dataset: LMDBDataset, sampler: ResumableSampler, **engine: Any) -> PrefetchLoader[Any]:
+    options: dict[str, Any] = {"transform": None, "collate_fn": list, "device": None, "normalize": None}
+    options |= {"num_workers": 2, "worker_type": "processes", **engine}
+    return create_loader(dataset, 1, 4, sampler=sampler, **options)
 
 
-def threaded(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:
-    return create_loader(
-        dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
-        num_workers=2, worker_type="threads", prefetch_factor=2,
-    )  # fmt: skip
+threaded = partial(created, worker_type="threads", prefetch_factor=2)
 
 
 def wrapped(dataset: LMDBDataset, sampler: ResumableSampler) -> PrefetchLoader[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations, product
+from itertools import product
 from math import inf
 
 import pytest
@@ -87,14 +87,3 @@ def test_least_bytes_are_the_bytes_of_the_shards_in_use_at_once() -> None:
     assert policy.least_bytes() == 40
     policy.expect(1, [Need(shard, 0, 29) for shard in range(3)])  # a shuffle of all records needs every shard
     assert policy.least_bytes() == 70
-
-
-def test_least_bytes_suffice_to_fetch_each_shard_once() -> None:
-    for order in permutations(range(4)):
-        # two shards are in use at a time
-        needs = [Need(shard, 10 * at, 10 * at + 14) for at, shard in enumerate(order)]
-        policy = CachePolicy([1] * 4)
-        policy.expect("reader", needs)
-        policy.limit = policy.least_bytes()
-        assert policy.limit == 2
-        assert fetches(policy, list(order)) == 4

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 from dbloader import LMDBDataset, write_store
 from dbloader.errors import LoaderError, OptionError
@@ -278,21 +278,9 @@ def has_state(loader: Any) -> bool:
     return by_class
 
 
-class Grouping(Sampler[list[int]]):
-    """A batch sampler that changes the order of its sampler."""
-
-    def __init__(self, sampler: ResumableSampler) -> None:
-        self.sampler, self.batch_size, self.drop_last = sampler, 2, False
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = sorted(self.sampler)
-        return iter([order[at : at + 2] for at in range(0, len(order), 2)])
-
-    def __len__(self) -> int:
-        return -(-len(self.sampler) // 2)
-
-
 class OfThree(SeededBatchSampler):
+    """A batch sampler that changes the order that it inherits."""
+
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(super().__iter__(), 3)
 
@@ -313,11 +301,10 @@ class Batching:
         [1, 2],
         DataLoader(Numbers(LENGTH), 2),
         DataLoader(Numbers(LENGTH), 2, sampler=DistributedSampler(Numbers(LENGTH), 2, 0)),
-        DataLoader(Numbers(LENGTH), batch_sampler=Grouping(ShuffleSampler(range(LENGTH)))),
         DataLoader(Numbers(LENGTH), batch_sampler=OfThree(ShuffleSampler(range(LENGTH)), 2)),
         Batching(),
     ],
-    ids=["list", "no sampler", "torch's sampler", "groups", "some", "no DataLoader"],
+    ids=["list", "no sampler", "torch's sampler", "own order", "no DataLoader"],
 )
 def test_loader_with_unknown_order_has_no_state(loader: Any) -> None:
     assert not has_state(PrefetchLoader(loader))

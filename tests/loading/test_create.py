@@ -17,7 +17,6 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
-    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
@@ -417,22 +416,17 @@ class Stream(IterableDataset[int]):
     [
         ({"batch_size": 0}, OptionError, "batch_size must be at least 1, got 0"),
         ({"input_size": 0}, OptionError, r"input_size must be a number of pixels or a \(height, width\), .*, got 0"),
-        ({"input_size": (4, 16, 16)}, OptionError, r"input_size must be .*, got \(4, 16, 16\)"),
         ({"input_size": "224"}, OptionError, "input_size must be .*, got '224'"),
-        ({"transform": "none"}, TypeError, "transform must be 'auto', a callable or None, got 'none'"),
         ({"transform": 5}, TypeError, "transform must be 'auto', a callable or None, got 5"),
         ({"collate_fn": 5}, TypeError, "collate_fn must be a callable or None, got 5"),
         ({"device": "cuda:99"}, OptionError, "got device='cuda:99'"),
         ({"normalize": True}, TypeError, r"^normalize must be a dbloader\.device\.Normalize or None, got True$"),
         ({"preparation": 5}, TypeError, "must be a module or another callable that takes the images, got 5"),
         ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got int"),
-        ({"sampler": BatchSampler([1], 2, False)}, OptionError, "got BatchSampler, which gives"),
         ({"sampler": SeededBatchSampler(OrderedSampler(range(4)), 2)}, OptionError, "got SeededBatchSampler, which"),
-        ({"sampler": [1], "distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_"),
         ({"distributed": True}, OptionError, r"distributed=True needs torch.distributed: call init_process_group\(\)"),
         ({"distributed": "yes"}, TypeError, "^distributed must be True, False or None, got 'yes'$"),
         ({"drop_last": "no"}, TypeError, "^drop_last must be True, False or None, got 'no'$"),
-        ({"is_training": None}, TypeError, "^is_training must be True or False, got None$"),
         ({"is_training": "no"}, TypeError, "^is_training must be True or False, got 'no'$"),
         ({"seed": "x"}, TypeError, "seed must be an int, got 'x'"),
         ({"num_workers": -1}, OptionError, "num_workers must be at least 0, got -1"),

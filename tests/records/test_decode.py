@@ -48,11 +48,9 @@ def test_array_that_claims_more_elements_than_bytes_is_damage(
     [
         ({"name": 3}, "its name has the type int"),
         ({"name": b"x"}, "its name has the type bytes"),
-        ({"label": "cat"}, "its label has the type str"),
         ({"label": True}, "its label has the type bool"),
         ({"label": 1.5}, "its label has the type float"),
         ({"image": "text"}, "its image has the type str"),
-        ({"image": [1]}, "its image has the type list"),
         ({"width": Int64(-1)}, "it has a side of -1 pixels"),
         ({"height": Int64(2**32)}, "it has a side of 4294967296 pixels"),
         ({"format": 3}, "its format has the type int"),
@@ -170,10 +168,8 @@ def whole_values() -> dict[str, Any]:
         ({"image": "abc"}, "its CRC-32 is "),
         ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
         ({"caption": "y"}, "its CRC-32 is "),
-        ({"n": 8}, "its CRC-32 is "),
         ({"_id": Int64(5)}, "it is record 5"),
         ({"_id": 4}, "it is record 4"),  # an int32
-        ({"_id": "4"}, "it is record '4'"),
         ({"crc32": Int64(3)}, "its CRC-32 is .*, not "),
         ({"another": 1}, "it does not begin with its _id and end with its crc32"),
     ],
