@@ -209,7 +209,7 @@ class Mixture(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a batch of samples, each store read in one transaction; torch's DataLoader calls this."""
+        """Return a batch of samples. Each dataset reads its own in one transaction. torch's DataLoader calls this."""
         sources, groups = self.divide(indices)
         samples: list[Any] = [None] * len(indices)
         for number, places, own in groups:

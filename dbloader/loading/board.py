@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 _MESSAGE = 8
-# The file has the shared numbers, the task of each cell, and the parked parts of each cell, this many bytes apart. It
-# takes memory only where something was written.
+# The file holds the shared numbers first, then a task for each cell, then the parked parts of each cell. They start at
+# multiples of _STRIDE bytes. The gaps between them take no memory.
 _STRIDE = 2**36
 _FINISHED = -1
 
