@@ -120,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel, and for each thread malloc
-    # kept up to 64 MB of the thousands of pieces in which Pillow passes its bytes.
+    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also pass its
+    # bytes in thousands of pieces, of which malloc kept up to 64 MB for each thread.
     image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)

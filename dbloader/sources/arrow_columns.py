@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
 _LABEL_NAMES = ("label", "labels", "class", "target", "cls")
-# In data sets for detection, such as CPPE-5: ``bbox`` and ``category`` of the objects in an image.
+# Data sets for detection, such as CPPE-5, have the ``bbox`` and ``category`` of an image's objects in this column.
 _OBJECTS = "objects"
 _BOX_LABEL_NAMES = ("category", "categories", "label", "labels")
 

@@ -27,7 +27,7 @@ _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, 
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
-_MAX_EXTENSIONS = 1000  # counted separately; files called x.0001, x.0002, … must not fill the memory
+_MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002, … must not fill the memory
 
 # ``fields`` of an image that was in a store before may also have these keys. If ``name`` is None, the record has no
 # name. Sources refuse these keys as names of other fields.
@@ -138,7 +138,7 @@ class Source(ABC):
         self.place = place or full_path(root)  # messages show it
         self.classes = classes  # names in the order of their labels; empty if they are unknown
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
-        self.stores: tuple[Store, ...] = ()  # stores whose records are the files
+        self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
         self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read

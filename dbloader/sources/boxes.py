@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
-_MAX_BYTES = 2**24  # of one image's annotations, which take about ten times as much memory when parsed
+_MAX_BYTES = 2**24  # bytes of one image's annotations, which take about ten times as much memory when parsed
 _ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
 
 

@@ -50,7 +50,7 @@ def _decompress(file: IO[bytes], read: Callable[[IO[bytes]], Any], where: str) -
         into.flush()
         return Decompressed(into, problem)
     except BaseException:
-        with suppress(OSError):  # a full disk fails here again; the first error names it
+        with suppress(OSError):  # if the disk is full, closing fails too, but the first error is the clear one
             into.close()
         raise
 

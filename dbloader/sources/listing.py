@@ -272,7 +272,7 @@ def _rows(listing: Path, rules: _Rules) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
-        if not {*columns} & {*rules.path_columns}:  # the keys may be values, of a table without a header
+        if not {*columns} & {*rules.path_columns}:  # do not show them: without a header, they are values
             yield Problem(f"row {number}", no_path)
             continue
         path_column, label_column = _checked_columns(columns, where, rules)

@@ -253,7 +253,7 @@ def _serialized(pairs: Pairs) -> _Layout | None:
         return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
     if about is None or _is_image(first):
         return None
-    if about.startswith(b"\0\0\0\0"):  # numbers of tensors, then an IPC stream
+    if about.startswith(b"\0\0\0\0"):  # the number of tensors is 0; an IPC stream follows
         by, how = "pyarrow.serialize, which pyarrow no longer has", "pyarrow.deserialize of pyarrow 11 or older"
     elif about and about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
         by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"

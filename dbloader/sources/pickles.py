@@ -21,7 +21,8 @@ from dbloader.records.record import checked_field_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A pickle of bytes and a label has 10 instructions, of an array and a label about 60. Endless nesting has more.
+# A pickle of bytes and a label has 10 instructions. A pickle of an array and a label has about 60.
+# Pickles with endless nesting have more.
 _MAX_INSTRUCTIONS = 1000
 
 # Keys of the image and of the label in a dict. The first key that the dict has is used.

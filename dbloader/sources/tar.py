@@ -82,7 +82,7 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     """
     wanted = {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
     found: dict[str, None] = {}
-    labels: dict[str, str] = {}  # for each text of a label, where it is first
+    labels: dict[str, str] = {}  # for each text of a label, where it occurs first
     folders: set[str] = set()
     decompressed: dict[bytes, Decompressed] = {}
     with ExitStack() as undo:

@@ -211,7 +211,7 @@ def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False
     """Return the path and size of each folder that a killed process left in ``scratch``. Remove them if asked."""
     found = []
     for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
-        with suppress(OSError):  # locked, removed meanwhile, or another user's
+        with suppress(OSError):  # the folder is locked, removed meanwhile, or another user's
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -68,7 +68,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     try:
         plan, receipts, missing, _ = list_parts(destination)
         if missing:
-            Plan.open(destination)  # raises if another process has published meanwhile, and removed them
+            Plan.open(destination)  # raises if another process has published meanwhile, and removed the receipts
     except StoreNotFoundError:
         if not is_sharded(target):
             raise
@@ -178,7 +178,7 @@ def _make(
         with suppress(OSError):  # the store is in place
             remove_plan(plan.folder)
         return table.manifest
-    if Plan.open(target) != plan:  # then the folder has other parts than this manifest names
+    if Plan.open(target) != plan:  # the folder of another plan has other parts
         raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
     put_manifest(plan.folder, table)
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}

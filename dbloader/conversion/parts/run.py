@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait does not accept
 _PATIENCE_S = 300.0
-_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # these need no warning about missing workers
+_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # their workers cannot be missing
 
 # Number of times that Ray repeats a task after its worker or node has died. Repeating a part is safe.
 _RAY_RETRIES = 10
@@ -161,7 +161,7 @@ def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
     """Wait until at least one future is done, or until the seconds have passed; return all that are done."""
     if all(isinstance(future, Future) for future in running):
         return wait(running, seconds, FIRST_COMPLETED).done
-    # Futures of another kind, such as submitit's jobs, which look for a file.
+    # Only done() is known of other futures. For example, submitit's jobs look for a file.
     deadline = time.monotonic() + seconds
     while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -213,7 +213,7 @@ class _Processes(ProcessPoolExecutor):
 
 def _begin_process() -> None:
     """Make this process end at Ctrl-C without a traceback, and when its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for a Ctrl-C while this process imported
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process if Ctrl-C came while it imported modules
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # exiting removes the partial files
     parent = multiprocessing.parent_process()
@@ -248,7 +248,7 @@ def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
             address = os.environ.get("RAY_ADDRESS")
             if address:
                 raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program's user was not asked
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # the user has not agreed to send statistics
             ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
     with ExitStack() as at_end, ExitStack() as after_error:
         if is_ours:
