@@ -1,7 +1,7 @@
-"""Stores with one new and one old half, which an interrupted copy over an older store leaves.
+"""An interrupted copy over an older store leaves a store with one new half and one old half.
 
-Each reader must return what the store named by the manifest contains, or raise an error. DBLOADER_TRIALS is the number
-of stores of each kind.
+The manifest names one of the two stores. Each reader must return the content of that store, or raise an error.
+DBLOADER_TRIALS is the number of stores of each kind.
 """
 
 from __future__ import annotations

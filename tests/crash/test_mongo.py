@@ -85,7 +85,7 @@ def place(server: Any, request: pytest.FixtureRequest) -> str:
 def test_conversion_killed_at_any_moment_is_resumed(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, server: Any, place: str, number: int
 ) -> None:
-    """Every second time it is killed three times."""
+    """In every second trial, the process is killed three times."""
     generator = random.Random(number)
     for attempt in range(3 if number % 2 else 1):
         with converting(whole, place, *(["--resume"] if attempt else []), log=tmp_path / "log") as process:
@@ -110,7 +110,7 @@ def test_conversion_killed_at_any_moment_is_resumed(
 def test_conversion_continues_after_its_server_is_killed(
     whole: Whole, tmp_path: Path, seconds: float, server: Any, place: str, number: int
 ) -> None:
-    """Every second time it is killed three times."""
+    """In every second trial, the server is killed three times."""
     member = server if isinstance(server, Mongod) else server.members[0]
     generator = random.Random(number)
     with converting(whole, place, log=tmp_path / "log") as process:

@@ -39,13 +39,8 @@ def make(
 
 
 def taken(loader: Any, batches: int | None = None) -> list[int]:
-    """Return the samples in the first ``count`` batches of an iteration, or in all batches."""
+    """Return the samples in the first batches of an iteration, or in all batches."""
     return [sample for batch in itertools.islice(loader, batches) for sample in batch.tolist()]
-
-
-def interleaved(shares: list[list[int]]) -> list[int]:
-    rounds = itertools.zip_longest(*shares)
-    return [sample for one in rounds for sample in one if sample is not None]
 
 
 def place_of(loader: PrefetchLoader[Any]) -> tuple[int, int]:
@@ -57,40 +52,6 @@ def place_of(loader: PrefetchLoader[Any]) -> tuple[int, int]:
 def order_of(epoch: int, seed: int = 0, length: int = LENGTH) -> list[int]:
     order: list[int] = Permutation(length, seed, epoch)(np.arange(length)).tolist()
     return order
-
-
-@pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("torch", 0)])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [(1, 1), (2, 3), *(pytest.param(*ranks, marks=pytest.mark.nightly) for ranks in ((1, 2), (2, 1), (3, 2)))],
-)
-def test_any_number_of_ranks_resumes_at_every_position(before: int, after: int, kind: str, workers: int) -> None:
-    order = order_of(epoch=3)
-    share = -(-LENGTH // before)
-    for batches in range(-(-share // 2) + 1):
-        loaders = [make(ShuffleSampler(range(LENGTH), before, rank), kind=kind) for rank in range(before)]
-        states = []
-        for loader in loaders:
-            loader.set_epoch(3)
-            taken(loader, batches) if batches else None
-            states.append(loader.state_dict())
-        assert all(state == states[0] for state in states)
-        consumed = min(batches * 2, share) * before
-        resumed = [
-            make(ShuffleSampler(range(LENGTH), after, rank), 3, kind=kind, workers=workers) for rank in range(after)
-        ]
-        for loader in resumed:
-            loader.load_state_dict(states[0])
-            assert loader.state_dict() == states[0]
-        rest = interleaved([taken(loader) for loader in resumed])
-        if consumed >= LENGTH:
-            assert states[0]["epoch"] == 4
-            assert rest[:LENGTH] == order_of(4)
-        else:
-            left = order[consumed:]
-            assert rest[: len(left)] == left
-            assert rest[len(left) :] == order[: len(rest) - len(left)]  # padding of fewer samples than there are ranks
-            assert len(rest) - len(left) < after
 
 
 @pytest.mark.parametrize("depth", [0, 1, 50])

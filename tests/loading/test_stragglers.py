@@ -30,9 +30,9 @@ BATCH = 2 * FIRST_PART
 
 
 class Meeting:
-    """Returns what a function returns; two processes meet at the first samples of the first and the second part.
+    """Calls a function for each sample, and makes two processes share a batch.
 
-    They do not wait for a sample that is made again.
+    The first sample of the first part and the first sample of the second part wait for each other, once.
     """
 
     def __init__(self, function: Callable[[int], Any] = int, second: int = FIRST_PART) -> None:

@@ -1,4 +1,4 @@
-"""A writer stalls before one of its writes while another writer makes a store, which must stay intact."""
+"""A writer stalls before one of its writes, and another writer makes a store. That store must stay intact."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stalling(CommandListener):
     """Calls a function before the client's write with this number, while the write waits.
 
     Attributes:
-        writes: The writes up to this number, or all writes.
+        writes: The names of the writes until the stall.
     """
 
     def __init__(self, number: int, function: Callable[[], None]) -> None:
