@@ -147,17 +147,6 @@ def test_all_names_and_fields_survive_export_and_conversion(
     exported(tmp_path, [record(name, seed % 2, seed, **fields) for seed, name in enumerate(names)])
 
 
-def test_raw_pixels_are_exported_as_png_and_converted_back(tmp_path: Path) -> None:
-    plant_photos(tmp_path / "images", 3)
-    convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(raw=True, short_side=20))
-    report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    assert report.warnings == ("3 records stored as pixels and written as PNG: convert --raw stores pixels again",)
-    with open_store(tmp_path / "store.lmdb") as store, Image.open(tmp_path / "folder/cat/0000.jpg") as image:
-        assert image.format == "PNG"
-        assert np.array_equal(np.asarray(image), store[0].image)  # type: ignore[arg-type]
-    again(tmp_path, tmp_path / "folder", images=ImageFormat(raw=True))
-
-
 @pytest.mark.parametrize("tile", [True, False])
 def test_resized_and_tiled_images_survive_export_and_conversion(tmp_path: Path, tile: bool) -> None:
     plant_photos(tmp_path / "images", 3, width=200, height=150)

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from dbloader import convert, export_store, open_store
+from dbloader import ImageFormat, convert, export_store, open_store
 from tests.contracts.records import stored
-from tests.support.images import plant
+from tests.support.conversion import records
+from tests.support.images import encoded, photo, plant
+from tests.support.jpegs import draw
 from tests.support.sources import FILES, SOURCES
 
+FORMATS = ["folder", "webdataset", "parquet"]
 
-@pytest.mark.parametrize("format", ["folder", "webdataset", "parquet"])
+
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
 def test_store_survives_any_export(
     source: Callable[[Path], dict[str, Any]],
@@ -33,3 +37,15 @@ def test_store_survives_any_export(
         assert {*one.manifest.file_fields} == {*other.manifest.file_fields}
         assert not [*other.events()]
     assert after.digest == before.digest
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_raw_pixels_are_exported_as_png_and_converted_back(tmp_path: Path, format: str) -> None:  # noqa: A002
+    folder = plant(tmp_path / "images", {"cat/1.jpg": photo(1), "cat/gray.png": encoded(draw(24, 18, "L"), "PNG")})
+    before = convert(folder, tmp_path / "before.lmdb", images=ImageFormat(raw=True, short_side=16))
+    assert export_store(tmp_path / "before.lmdb", tmp_path / "export", format=format).warnings == (
+        "2 records stored as pixels and written as PNG: convert --raw stores pixels again",
+    )
+    files = convert(tmp_path / "export", tmp_path / "files.lmdb").place
+    assert {record.format for record in records(files)} == {"PNG"}
+    assert convert(tmp_path / "export", tmp_path / "after.lmdb", images=ImageFormat(raw=True)).digest == before.digest

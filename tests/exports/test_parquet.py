@@ -19,8 +19,7 @@ from dbloader.stores.open import create_store
 from tests.contracts.records import stored
 from tests.support.conversion import records
 from tests.support.hugging_face import run_datasets
-from tests.support.images import encoded, photo, plant_photos
-from tests.support.jpegs import draw
+from tests.support.images import photo, plant_photos
 
 CLASSES = ("cat", 'a "dög"/\n', "")
 
@@ -106,16 +105,6 @@ def test_datasets_reads_images_classes_and_fields(tmp_path: Path) -> None:
     expected = {**varied(1).fields, "array": [[1.0, 1.0]]}
     del expected["bytes"]
     assert row == {**expected, "label": 1, "resized_from": None}
-
-
-def test_raw_pixels_are_exported_as_png(tmp_path: Path) -> None:
-    folder = plant_photos(tmp_path / "images", 3)
-    (folder / "cat" / "gray.png").write_bytes(encoded(draw(24, 18, "L"), "PNG"))
-    digest = convert(folder, tmp_path / "s.lmdb", images=ImageFormat(raw=True)).digest
-    assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet").warnings == (
-        "4 records stored as pixels and written as PNG: convert --raw stores pixels again",
-    )
-    assert convert(tmp_path / "out", tmp_path / "again.lmdb", images=ImageFormat(raw=True)).digest == digest
 
 
 def test_export_counts_the_records_that_convert_would_change(tmp_path: Path) -> None:

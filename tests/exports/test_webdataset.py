@@ -15,10 +15,10 @@ import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbloader import ImageFormat, Record, convert, export_store, open_store, write_store
+from dbloader import Record, convert, export_store, open_store, write_store
 from dbloader.errors import ExportError, SourceError
 from tests.support.conversion import events, records
-from tests.support.images import photo, picture, plant, plant_photos
+from tests.support.images import photo, picture, plant
 from tests.support.samples import same
 
 # WebDataset leaves closing a shard's file to the garbage collector.
@@ -117,16 +117,6 @@ def test_all_names_survive_and_no_path_leaves_the_folder(
     assert len({*paths}) == len(paths)
     assert not [path for path in paths if path.startswith("/") or "\\" in path or ".." in path.split("/")]
     assert len(samples(folder / "a.shards")) == len(names)
-
-
-def test_raw_pixels_become_png_files(tmp_path: Path) -> None:
-    root = plant_photos(tmp_path / "images", 3)
-    raw = ImageFormat(raw=True, short_side=20)
-    convert(root, tmp_path / "a.lmdb", images=raw)
-    report = export_store(tmp_path / "a.lmdb", tmp_path / "shards", format="webdataset")
-    assert report.warnings == ("3 records stored as pixels and written as PNG: convert --raw stores pixels again",)
-    assert [sample["png"].size for sample in samples(tmp_path / "shards")] == [(27, 20)] * 3
-    check_same(tmp_path / "a.lmdb", images=ImageFormat(raw=True))
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,9 @@ def write_plan(
     base: ShardTable | None,
     progress: Callable[[int], object],
 ) -> Plan:
-    """Write all files of a plan into a new folder.
+    """Write all files of a plan into a new folder ``aside``.
 
-    Args:
-        aside: The folder.
-        settings: The settings of the conversion.
-        destination: Place of the future store.
-        shards: The largest number of parts.
-        base: The store to which the records are added; None for a new store.
-        progress: Called with the number of files found so far.
+    ``base`` is the store to which the records are added; None for a new store. See `make_plan` for the other arguments.
     """
     settings, parts = settings.absolute(), whole_number("shards", shards, 1, _MOST_PARTS)
     with closing(settings.open()) as found, refusals(destination):
