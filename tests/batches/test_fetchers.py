@@ -95,6 +95,5 @@ def test_first_error_in_a_batch_names_the_damaged_record(tmp_path: Path, workers
         assert next(iterator).samples == 2
         with pytest.raises(NotAnImageError, match="in no known format") as caught:
             next(iterator)
-        if hasattr(caught.value, "__notes__"):
-            assert "record 2 (2.jpg)" in caught.value.__notes__[0]
+        assert "record 2 (2.jpg)" in caught.value.__notes__[0]
         assert list(iterator) == []

@@ -180,11 +180,11 @@ def test_exception_in_a_sample_gets_a_note_with_the_record(place: Path, where: s
             with pytest.raises(ZeroDivisionError, match=r"^by zero") as raised:
                 dataset[index]
             assert raised.value is error
-            assert error.__notes__ == [f"in record 3 ({NAMES[3]}) of {place}"]  # type: ignore[attr-defined,unused-ignore]
-            del error.__notes__  # type: ignore[attr-defined,unused-ignore]
+            assert error.__notes__ == [f"in record 3 ({NAMES[3]}) of {place}"]
+            del error.__notes__
         with pytest.raises(ZeroDivisionError, match=r"^by zero") as raised:
             dataset.__getitems__([3, 0])
-        assert len(raised.value.__notes__) == 1  # type: ignore[attr-defined,unused-ignore]
+        assert len(raised.value.__notes__) == 1
 
 
 class Stopping(LMDBDataset):

@@ -93,17 +93,6 @@ def test_unfinished_step_does_not_count_in_samples_per_second(clock: Turned) -> 
     assert loader.stats().samples_per_s == 60 / 11
 
 
-def test_unfinished_epoch_counts_only_received_batches() -> None:
-    loader = PrefetchLoader(thread_loader(range(100), 4, num_workers=2), depth=10)
-    iterator = iter(loader)
-    for received in range(1, 4):
-        next(iterator)
-        stats = loader.stats()
-        assert (stats.batches, stats.samples, stats.steps) == (received, 4 * received, received - 1)
-        assert stats.ahead >= received
-    loader.close()
-
-
 def test_stats_of_an_empty_loader_have_no_shares() -> None:
     stats = PrefetchLoader([]).stats()
     assert (stats.batches, stats.samples, stats.waiting, stats.samples_per_s, stats.work) == (0, None, 0.0, None, None)
