@@ -157,7 +157,8 @@ class NameListing:
         if missing:
             shown = ", ".join(map(short_repr, examples)) + ", …" * (missing > _EXAMPLES)
             stores = " or ".join(store.place for store in self._names.stores)
-            what = f"{self.where}: {missing:,} of its rows name no record of {stores}: {shown}"
+            rows = f"{missing:,} row{' has' if missing == 1 else 's have'}"
+            what = f"{self.where}: {rows} no record in {stores}: {shown}"
             if self._must_exist:
                 raise SourceError(f"{what}; remove these rows, or add the store that contains these records")
             warnings.warn(what, UserWarning, stacklevel=7)

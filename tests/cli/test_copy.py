@@ -32,7 +32,7 @@ def test_copy_has_the_same_contents_at_another_place(shell: Shell, store: Path, 
     check_error(shell("copy", store), r"SOURCE and DESTINATION are needed, got 1 argument \(see dbloader copy --help\)")
 
 
-@pytest.mark.filterwarnings("always:.*name no record:UserWarning")
+@pytest.mark.filterwarnings("always:.*no record in:UserWarning")
 def test_options_select_records_merge_stores_and_rename_classes(shell: Shell, store: Path, tmp_path: Path) -> None:
     copy, (drop, labels) = tmp_path / "copy.lmdb", (tmp_path / name for name in ("drop.txt", "labels.csv"))
     drop.write_text("cat/0000.jpg\ndog/0001.jpg\n")
@@ -49,7 +49,7 @@ def test_options_select_records_merge_stores_and_rename_classes(shell: Shell, st
     )
     drop.write_text("\x1b[2J\n")
     outcome = shell("copy", store, tmp_path / "rest.lmdb", "--drop", drop, "-q")
-    assert outcome == Outcome(0, "", f"Warning: {drop}: 1 of its rows name no record of {store}: '\\x1b[2J'\n")
+    assert outcome == Outcome(0, "", f"Warning: {drop}: 1 row has no record in {store}: '\\x1b[2J'\n")
 
 
 def test_split_prints_a_line_for_each_part(shell: Shell, store: Path, tmp_path: Path) -> None:

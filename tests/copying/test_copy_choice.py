@@ -90,7 +90,7 @@ def test_listings_of_every_kind_select_and_drop_records(store: Path, tmp_path: P
 
 def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path: Path) -> None:
     few = listing(tmp_path, "few.txt", "cat/0000.jpg", "a", "b", "c", "d")
-    message = r"few\.txt: 4 of its rows name no record of .*all\.lmdb: 'a', 'b', 'c', …"
+    message = r"few\.txt: 4 rows have no record in .*all\.lmdb: 'a', 'b', 'c', …"
     with pytest.raises(SourceError, match=message):
         copied(store, select=few)
     with pytest.warns(UserWarning, match=message):
@@ -196,7 +196,7 @@ def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None
     ("rows", "error", "message"),
     [
         ([{"name": "cat/0000.jpg", "label": 3}], OptionError, "bad.jsonl: the label 3 has no class"),
-        ([{"name": "x", "label": 1}], SourceError, "1 of its rows name no record"),
+        ([{"name": "x", "label": 1}], SourceError, "1 row has no record in"),
         ([{"name": "cat/0000.jpg"}], SourceError, "row 1: has no column called label or class or target"),
         ([{"index": 0, "label": "a"}, {"index": 0, "label": "b"}], SourceError, "row 2: gives a record another label"),
         (

@@ -99,7 +99,7 @@ def test_contradicting_marks_are_refused_with_both_files(
         ({"index": 1, "name": "r2", "drop": True}, "record 1 of .* is 'r1', not 'r2': the listing belongs to another"),
         ({"index": 1, "name": None, "drop": True}, "row 2: has no name"),
         ({"index": 9, "drop": True}, "has no record 9"),
-        ({"name": "gone", "drop": True}, "1 of its rows name no record"),
+        ({"name": "gone", "drop": True}, "1 row has no record in"),
         ({"index": 0, "drop": True}, "row 2: an earlier row has the same record"),
         ({"index": 1, "drop": "yes"}, "row 2: drop must be true or false, got 'yes'"),
         ({"index": 1, "label": True}, "row 2: a label must be an integer, a name or null, got True"),

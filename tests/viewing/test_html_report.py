@@ -166,7 +166,7 @@ def test_command_prints_how_many_records_a_listing_lacks(tmp_path: Path) -> None
     done = run("view", "a.lmdb", "--with", "p.csv", "--html", "x.html", "--where", "loss=1", cwd=tmp_path)
     assert done.status == 0, done
     assert "p.csv: columns loss; 2 of 3 records have no row" in done.stdout
-    assert done.stderr == "Warning: p.csv: 1 of its rows name no record of a.lmdb: 'gone'\n"
+    assert done.stderr == "Warning: p.csv: 1 row has no record in a.lmdb: 'gone'\n"
 
 
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('starlette', 'uvicorn', 'torch')));"

@@ -48,7 +48,7 @@ gone,dog,7,true,4,d,9,9,1
 
 def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
     said: list[str] = []
-    with pytest.warns(UserWarning, match="1 of its rows name no record"):
+    with pytest.warns(UserWarning, match="1 row has no record in"):
         joined = join_listing(store, listing(tmp_path, CSV), said.append)
     kinds = {name: column.kind for name, column in joined.items()}
     assert kinds == {
@@ -66,7 +66,7 @@ def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
     assert "left out: label, width;" in said[1]
 
 
-@pytest.mark.filterwarnings("ignore:.*name no record:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*no record in:UserWarning")
 def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: Store) -> None:
     selections = Selections(store, join_listing(store, listing(tmp_path, CSV)))
 
@@ -139,7 +139,7 @@ def test_json_integers_are_labels_and_other_values_are_skipped(tmp_path: Path, s
     assert summary.compare_labels(selections, "", "prediction")["equal"] == 1
 
 
-@pytest.mark.filterwarnings("ignore:.*name no record:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*no record in:UserWarning")
 @pytest.mark.parametrize(
     ("text", "error"),
     [
