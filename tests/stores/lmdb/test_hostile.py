@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import bson
 import lmdb
@@ -36,21 +36,6 @@ RECORDS = 40
 # Memory beyond what the process had before. A false value must not allocate more.
 MEMORY = 512 * 2**20
 SECONDS = 20.0  # limit for one trial, on a busy machine
-
-
-class Outcome(NamedTuple):
-    """The result of some trials.
-
-    Attributes:
-        trials: Number of trials.
-        found: Trials in which a use raised an error.
-        wrong: Uses that returned another value without an error, errors that ``verify`` missed, errors that are not
-            dbloader's or have several lines, and trials that took over SECONDS.
-    """
-
-    trials: int
-    found: int
-    wrong: list[str]
 
 
 def write(place: Path) -> None:
@@ -269,8 +254,13 @@ def damage_the_file(place: Path, rng: random.Random) -> None:
 # ---- Trials
 
 
-def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, Any]) -> Outcome:
-    """Damage a copy of a store and read all of it."""
+def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, Any]) -> tuple[bool, list[str]]:
+    """Damage a copy of a store and read all of it.
+
+    Returns:
+        Whether a use raised an error, and what is wrong: uses that returned another value without an error, errors that
+        ``verify`` missed, errors that are not dbloader's or have several lines, and a trial that took over SECONDS.
+    """
     rng = random.Random(f"{kind} {seed}")
     # use a new file, because LMDB identifies environments by the file and not by its name
     place.unlink(missing_ok=True)
@@ -294,28 +284,31 @@ def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, 
             wrong.append(f"verify missed {[*errors]}")
     if time.monotonic() - began > SECONDS:
         wrong.append("too slow")
-    return Outcome(1, int(bool(errors)), [f"{kind}, seed {seed}: {what}" for what in wrong])
+    return bool(errors), [f"{kind}, seed {seed}: {what}" for what in wrong]
 
 
 def _is_clear(error: Exception) -> bool:
     return isinstance(error, DBLoaderError) and "\n" not in str(error) and len(str(error)) < 2000
 
 
-def run_trials(kind: str, trials: int, folder: Path) -> Outcome:
-    """Run trials in a child process, because LMDB or the kernel may end it."""
+def run_trials(kind: str, trials: int, folder: Path) -> tuple[int, list[str]]:
+    """Run trials in a child process, because LMDB or the kernel may end it.
+
+    Return the number of trials with an error, and what is wrong.
+    """
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_run_trials, args=(sender, kind, trials, folder))
     process.start()
     sender.close()
-    outcomes: list[Outcome] = []
+    outcomes: list[tuple[bool, list[str]]] = []
     with suppress(EOFError):
         while True:
             outcomes.append(receiver.recv())
     process.join()
-    wrong = [what for outcome in outcomes for what in outcome.wrong]
+    wrong = [what for _, trial in outcomes for what in trial]
     if process.exitcode or len(outcomes) < trials:
         wrong.append(f"{kind}, seed {len(outcomes)}: the process ended with {process.exitcode}")
-    return Outcome(len(outcomes), sum(outcome.found for outcome in outcomes), wrong)
+    return sum(found for found, _ in outcomes), wrong
 
 
 def _run_trials(sender: Any, kind: str, trials: int, folder: Path) -> None:
@@ -335,7 +328,6 @@ def _run_trials(sender: Any, kind: str, trials: int, folder: Path) -> None:
 @pytest.mark.parametrize("trials", TRIALS)
 @pytest.mark.parametrize("kind", [*DAMAGE, *LYING, FILE])
 def test_damage_raises_one_clear_error(tmp_path: Path, kind: str, trials: int) -> None:
-    outcome = run_trials(kind, trials, tmp_path)
-    assert outcome.wrong == []
-    assert outcome.trials == trials
-    assert outcome.found > trials // 4
+    found, wrong = run_trials(kind, trials, tmp_path)
+    assert wrong == []
+    assert found > trials // 4
