@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, create_loader, write_store
 from dbloader.errors import OptionError
+from tests.support.samples import same
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # otherwise albumentations asks a server for its newest version
 import albumentations as A  # noqa: N812
@@ -86,10 +87,6 @@ def batches(dataset: Any, epochs: int = 1, **options: Any) -> list[torch.Tensor]
         return [images for _ in range(epochs) for images, _ in loader]
 
 
-def equal(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return len(some) == len(others) and all(map(torch.equal, some, others))
-
-
 def test_random_numbers_depend_only_on_seed_epoch_and_position(place: Path) -> None:
     dataset = LMDBDataset(place, transform=crop())
     expected = batches(dataset, 2, num_workers=0)
@@ -98,9 +95,9 @@ def test_random_numbers_depend_only_on_seed_epoch_and_position(place: Path) -> N
     )  # each epoch draws different crops
     threads = batches(dataset, 2, num_workers=3, worker_type="threads")
     processes = batches(dataset, 2, num_workers=2, worker_type="processes")
-    assert equal(threads, expected)
-    assert equal(processes, expected)
-    assert not equal(batches(dataset, 2, num_workers=0, seed=1), expected)
+    assert same(threads, expected)
+    assert same(processes, expected)
+    assert not same(batches(dataset, 2, num_workers=0, seed=1), expected)
 
 
 def test_dataset_of_another_library_gets_the_same_random_numbers(place: Path) -> None:
@@ -112,8 +109,8 @@ def test_dataset_of_another_library_gets_the_same_random_numbers(place: Path) ->
             return LMDBDataset(place)[index]
 
     expected = batches(LMDBDataset(place), num_workers=0, transform=crop())
-    assert equal(batches(Pairs(), num_workers=0, transform=crop()), expected)
-    assert equal(batches(Subset(LMDBDataset(place), range(LENGTH)), num_workers=0, transform=crop()), expected)
+    assert same(batches(Pairs(), num_workers=0, transform=crop()), expected)
+    assert same(batches(Subset(LMDBDataset(place), range(LENGTH)), num_workers=0, transform=crop()), expected)
 
 
 def test_forked_workers_of_a_plain_dataloader_draw_different_numbers(place: Path) -> None:
