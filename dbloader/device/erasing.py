@@ -36,7 +36,7 @@ class RandomErasing(nn.Module):
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. The SampleRNG draws on the CPU. Only the noise of ``pixel`` is made on
-    the images' device; it has 65,536 different values up to 4.3.
+    the images' device. The noise has 65,536 different values, from -4.3 to 4.3.
 
     Args:
         probability: The probability that an image is erased.

@@ -88,7 +88,7 @@ class MixtureOrder:
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return for each source with a weight at first: after how many positions it has given all of its samples."""
+        """Return after how many positions each source that has a weight at first has given all of its samples."""
         total, needed = sum(self.shares[0]), []
         # At most two blocks of each size end before a position, and each may lack draws. In the block of the position,
         # all draws from a source may still come.

@@ -143,6 +143,15 @@ def test_error_names_the_failed_part_and_cancels_the_others(
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
+def test_script_without_a_guard_is_told_to_have_one(root: Path, place: Path) -> None:
+    plant_photos(root, 2)
+    script = f"import dbloader\ndbloader.convert({str(root)!r}, {str(place)!r}, shards=2)\n"
+    place.with_name("script.py").write_text(script)
+    done = subprocess.run([sys.executable, place.with_name("script.py")], capture_output=True, text=True, check=False)
+    assert "a script must call convert inside if __name__ == '__main__':, and the parts" in done.stderr.splitlines()[-1]
+    assert not place.exists()
+
+
 def test_wrong_executor_is_refused_before_anything_is_written(root: Path, place: Path) -> None:
     plant(root, {"cat/a.jpg": b""})
     with pytest.raises(OptionError, match=r'^executor must be "ray" or an object with submit\(\), got \'spark\'$'):

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -182,9 +183,11 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(error, DBLoaderError):
         return type(error)(str(error) if part is None else f"{which}: {error}")
     message = next(iter(str(error).splitlines()), "").rstrip(".")
+    # A new process imports the script that started it.
+    guard = "a script must call convert inside if __name__ == '__main__':, and " * isinstance(error, BrokenProcessPool)
     return ConversionError(
-        f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; the parts that are made "
-        "are kept: repeat the conversion to make the others"
+        f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {guard}the parts that "
+        "are made are kept: repeat the conversion to make the others"
     )
 
 
