@@ -427,7 +427,7 @@ def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Fraction]]]:
     weights = [(at, [exact([w for start, w in one if start <= at][-1]) for one in schedules]) for at in changes]
     for position, now in weights:
         if not any(now):
-            raise OptionError(f"a weight must be above 0 at each position, got only 0 from position {position} on")
+            raise OptionError(f"at least one weight must be above 0, got only 0 from position {position} on")
     return weights
 
 

@@ -170,7 +170,7 @@ def test_sources_that_disagree_are_named(places: dict[str, str], tmp_path: Path)
     ("weights", "error", "match"),
     [
         ([-1], OptionError, "at least 0"),
-        ([0], OptionError, "a weight must be above 0 at each position"),
+        ([0], OptionError, "at least one weight must be above 0"),
         (["5"], TypeError, "must be a number"),
         ([[(0, 1), (10, 0)]], OptionError, "from position 10 on"),
         ([[(5, 1)]], OptionError, "begin with 0 and ascend"),
