@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -67,4 +68,5 @@ class Findings:
             if kind is None:
                 self._aside.replace(self._path)
         finally:
-            self._aside.unlink(missing_ok=True)
+            with suppress(OSError):  # the error that ended the block matters more
+                self._aside.unlink()

@@ -35,8 +35,8 @@ def read_annotation(path: bytes) -> bytes:
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
     """Return the fields of boxes and their labels.
 
-    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). The labels are int64, shape (boxes,).
-    They are rounded to float32 only once, by ``fit_boxes``.
+    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). ``fit_boxes`` rounds them to float32, only
+    once. The labels are int64, shape (boxes,).
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 

@@ -174,7 +174,9 @@ class ParquetSource(Source):
             if len(boxes) != len(labels):
                 raise ValueError(f"there are {len(boxes)} boxes and {len(labels)} classes")  # noqa: TRY301
             for label in labels:
-                if label is None or (self.classes and not 0 <= label < len(self.classes)):
+                if label is None:
+                    raise ValueError("one has no class")  # noqa: TRY301
+                if self.classes and not 0 <= label < len(self.classes):
                     raise ValueError(f"one has the class {label}, but classes are 0 to {len(self.classes) - 1}")  # noqa: TRY301
             fields |= box_fields([coco_corners(box) for box in boxes], labels)
         except ValueError as error:

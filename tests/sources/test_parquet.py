@@ -170,6 +170,7 @@ def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
         {"id": [], "bbox": [], "category": []},
         {"id": [9], "bbox": [[1, 2, 300, 4]], "category": [1]},
         {"id": [9], "bbox": [[1, 2, 3, 4]], "category": [2]},
+        {"id": [9], "bbox": [[1, 2, 3, 4]], "category": [None]},
     ]
     features: Any = {"category": {"_type": "Sequence", "feature": category}}
     kind: Any = pa.struct([("id", pa.list_(pa.int64())), ("bbox", pa.list_(pa.list_(pa.float32()))),
@@ -178,7 +179,7 @@ def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
         rows = [[dict(zip(row, values, strict=True)) for values in zip(*row.values(), strict=True)] for row in rows]
         kind = pa.list_(pa.struct([(field.name, field.type.value_type) for field in kind]))
         features = {"_type": "List", "feature": {"category": category}}
-    made = table({"objects": features}, image=images(4), objects=pa.array(rows, kind))
+    made = table({"objects": features}, image=images(5), objects=pa.array(rows, kind))
     report = convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb")
     assert report.warnings[0].startswith("the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as")
     with open_store(tmp_path / "x.lmdb") as store:
@@ -190,6 +191,7 @@ def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
     assert second.fields["boxes"].shape == (0, 4)
     assert "is not within its 40 x 30 pixels" in reasons["2.jpg"]
     assert reasons["3.jpg"] == "its objects cannot be read: one has the class 2, but classes are 0 to 1"
+    assert reasons["4.jpg"] == "its objects cannot be read: one has no class"
 
 
 def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:

@@ -184,7 +184,8 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
         return type(error)(str(error) if part is None else f"{which}: {error}")
     message = next(iter(str(error).splitlines()), "").rstrip(".")
     # A new process imports the script that started it.
-    guard = "a script must call convert inside if __name__ == '__main__':, and " * isinstance(error, BrokenProcessPool)
+    guard = "a process was killed, or a script calls convert outside of if __name__ == '__main__':; "
+    guard *= isinstance(error, BrokenProcessPool)
     return ConversionError(
         f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {guard}the parts that "
         "are made are kept: repeat the conversion to make the others"
