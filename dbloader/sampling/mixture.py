@@ -88,7 +88,7 @@ class MixtureOrder:
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return after how many positions each source that has a weight at first has given all of its samples."""
+        """Return, for each source with a weight at position 0, an epoch length that gives all samples of the source."""
         total, needed = sum(self.shares[0]), []
         # At most two blocks of each size end before a position, and each may lack draws. In the block of the position,
         # all draws from a source may still come.

@@ -154,7 +154,7 @@ class Guard:
         if token is None or not any(_equal(token, used) for used in self._used):
             return _refusal(f"this browser is not known here: {_OPEN}", is_page=is_page)
         if self._token is None:  # otherwise an unused link has been printed already
-            self._tell(f"A link that was used before was opened in another browser. A new link: {self.link()}")
+            self._tell(f"A used link was opened in another browser. Open this new link instead: {self.link()}")
         return _refusal("this link was used before, and works only once: open the new link", is_page=is_page)
 
     def _checked_host(self, values: Sequence[str]) -> dict[str, Any] | None:

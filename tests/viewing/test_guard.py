@@ -38,7 +38,7 @@ def new_link(opened: Opened) -> str:
     """Open the used link in another browser, and return the path of the new link that the viewer prints."""
     check_refused(opened.ask(path_of(opened.viewer.link), known=False), "used before, and works only once")
     line = opened.viewer.next_line()
-    assert line.startswith("A link that was used before was opened in another browser. A new link: http://127.0.0.1:")
+    assert line.startswith("A used link was opened in another browser. Open this new link instead: http://127.0.0.1:")
     return path_of(line)
 
 

@@ -79,7 +79,7 @@ def test_hostile_names_stay_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     assert "default-src 'none'" in page
     assert "script-src" not in page
     assert "\u202e" not in page
-    assert parsed.text.count("<script>alert(1)</script>") == 4  # in a sample, in a class, and in a name and a reason
+    assert parsed.text.count("<script>alert(1)</script>") == 4  # a sample, a class, an event's name, and its reason
     assert r"a\u202egpj.b" in parsed.text
     assert "record 2 (a\\u202egpj.b)" in parsed.text  # this record is damaged
     assert "x" * 201 not in parsed.text

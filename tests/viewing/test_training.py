@@ -115,16 +115,16 @@ def check_epochs(place: Any, epochs: int = 2, transform: Any = None, order: str 
     ],
     ids=str,
 )
-def test_pixels_equal_those_of_the_loader(place: Path, given: Any) -> None:
+def test_page_shows_the_pixels_that_the_loader_returns(place: Path, given: Any) -> None:
     check_epochs(place, **given)
 
 
-def test_pixels_equal_those_of_the_loader_of_a_tiled_store(images: Path, tmp_path: Path) -> None:
+def test_tiled_store_shows_the_pixels_that_the_loader_returns(images: Path, tmp_path: Path) -> None:
     convert(images, tmp_path / "tiled.lmdb", images=ImageFormat(tile=True, tile_width=16, quality=90))
     check_epochs(tmp_path / "tiled.lmdb", 1)
 
 
-def test_pixels_equal_those_of_the_loader_of_mongodb(images: Path, mongo_uri: str) -> None:
+def test_store_in_mongodb_shows_the_pixels_that_the_loader_returns(images: Path, mongo_uri: str) -> None:
     convert(images, mongo_uri)
     check_epochs(mongo_uri, 1, world_size=2, rank=1)
 
