@@ -10,11 +10,13 @@ import json
 import shutil
 import tempfile
 from array import array
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
 
+from dbloader.errors import DamagedRecordError
 from dbloader.exports.detection import DetectionExporter
 from dbloader.sources.boxes import BOXES, LABELS, coco_corners
 
@@ -56,14 +58,29 @@ class COCOExporter(DetectionExporter):
                 annotations.append(annotation["id"])
                 if known.setdefault(label, annotation["category_id"]) != annotation["category_id"]:
                     return []
+        if not all(len(np.unique(np.frombuffer(part, np.int64))) == len(part) for part in (images, annotations)):
+            return []
+        return self._complete(self._known_elsewhere() | known) or self._complete(known)
+
+    def _known_elsewhere(self) -> dict[int, int]:
+        """Return the ids of classes in all readable records, so exports of different queries use the same ids."""
+        known: dict[int, int] = {}
+        for index in range(len(self.store)) if len(self.indices) < len(self.store) else ():
+            with suppress(DamagedRecordError):
+                [record] = self.store.read([index])
+                for annotation, label in zip(_original(record) or (), record.fields.get(LABELS, ()), strict=False):
+                    known[int(label)] = annotation["category_id"]
+        return known
+
+    def _complete(self, known: dict[int, int]) -> list[int]:
+        """Return an id for each class, in ascending order, or [] if the known ids do not ascend."""
         ids: list[int] = []  # last class first; a class without boxes gets the number below the next class's id
         count, last = len(self.classes), max(known, default=-1)
         above = known.get(last, 0) + count - last
         for label in reversed(range(count)):
             above = known.get(label, above - 1)
             ids.append(above)
-        distinct = all(len(np.unique(np.frombuffer(part, np.int64))) == len(part) for part in (images, annotations))
-        return ids[::-1] if distinct and ids == sorted({*ids}, reverse=True) else []
+        return ids[::-1] if ids == sorted({*ids}, reverse=True) else []
 
     @override
     def write(self, record: Record) -> None:
