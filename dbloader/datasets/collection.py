@@ -36,7 +36,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
         target_transform: Applied to each label; the label is None if the listing has none.
         decode: Decodes the bytes of a file; None returns the bytes. If a JPEG lacks only its end marker, the marker is
             appended first.
-        name_field: Field of a document with the file's name as in the listing.
+        name_field: Field of a document that contains the file's name. The listing uses the same names.
         image_field: Field of a document with the file's bytes.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The columns of a store in memory, with columns that a listing adds, and the search for names in them."""
+"""Keep the columns of a store in memory, add the columns of a listing, and find records by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untrusted image files, in the JPEG walker, in the checks of the conversion, and in decoding for training."""
+"""Fuzz targets: the JPEG walker, the checks of the conversion, and decoding for training read untrusted images."""
 
 from __future__ import annotations
 

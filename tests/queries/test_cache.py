@@ -30,7 +30,7 @@ def test_concurrent_equal_requests_compute_the_result_once() -> None:
     assert len(calls) == 1
 
 
-def test_cache_keeps_results_up_to_a_size_and_no_errors() -> None:
+def test_cache_limits_the_size_of_results_and_keeps_no_errors() -> None:
     cache = LRUCache[str](10, len)
     cache.get("a", lambda: "aaaa")
     cache.get("b", lambda: "bbbb")

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* ranks do not divide 6 lanes")
 @of_each_padded_kind
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 64])
-def test_shares_equal_shares_of_distributed_sampler(
+def test_each_rank_gets_the_positions_of_distributed_sampler(
     make: Callable[..., ResumableSampler], length: int, drop_last: bool
 ) -> None:
     order = global_order(make, length)
