@@ -27,7 +27,7 @@ ELEMENTS = ("image", "label", "index")
 
 
 class Collate:
-    """Makes a batch of samples (dicts or tuples), as torch's default_collate does, but also if fields differ in length.
+    """Makes a batch of samples (dicts or tuples), like torch's default_collate. Fields may differ in length.
 
     `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
     DataLoader, or to choose ``lists``. A field always has the same type, because the rules do not depend on lengths:

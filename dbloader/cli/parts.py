@@ -119,7 +119,7 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
 @click.option("--made", is_flag=True, help="Also print size, duration and machine of each finished part.")
-@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="--scratch of dbloader part.  [default: TMPDIR]")
+@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="Scratch folder of the parts.  [default: TMPDIR]")
 @click.option("--clean", is_flag=True, help="Remove the folders of killed parts from this machine's scratch folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def parts_command(

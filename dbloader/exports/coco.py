@@ -60,16 +60,21 @@ class COCOExporter(DetectionExporter):
                     return []
         if not all(len(np.unique(np.frombuffer(part, np.int64))) == len(part) for part in (images, annotations)):
             return []
-        return self._complete(self._known_elsewhere() | known) or self._complete(known)
+        return self._complete(self._with_other_records(known)) or self._complete(known)
 
-    def _known_elsewhere(self) -> dict[int, int]:
-        """Return the ids of classes in all readable records, so exports of different queries use the same ids."""
-        known: dict[int, int] = {}
+    def _with_other_records(self, known: dict[int, int]) -> dict[int, int]:
+        """Add the ids of classes whose boxes are only in other records, and return all ids.
+
+        The exports of all queries then have the same ids.
+        """
+        known = dict(known)
         for index in range(len(self.store)) if len(self.indices) < len(self.store) else ():
+            if len(known) == len(self.classes):
+                break
             with suppress(DamagedRecordError):
                 [record] = self.store.read([index])
                 for annotation, label in zip(_original(record) or (), record.fields.get(LABELS, ()), strict=False):
-                    known[int(label)] = annotation["category_id"]
+                    known.setdefault(int(label), annotation["category_id"])
         return known
 
     def _complete(self, known: dict[int, int]) -> list[int]:

@@ -41,6 +41,7 @@ _EPOCHS = 12  # number of epochs that the view of one record shows
 _SHOWN = 256  # number of samples shown of a batch
 _MOST = 65_536  # largest batch size, and largest number of ranks
 _LONGEST = 4_096  # largest side in pixels, so no request makes the server use gigabytes
+_LONGEST_TEXT = 20  # characters of a size, such as "224" or "224x320"
 
 
 def show_batch(store: Store | Mixture, options: Options, transform: Any = None) -> dict[str, Any]:
@@ -134,8 +135,9 @@ def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
     dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
     missing = transform is None  # if so, datasets of a mixture keep their own transforms
     if missing:
-        given = options.size[:20].split("x")  # int() refuses thousands of digits
-        sides: Any = [int(side) if side.isdecimal() else side for side in given]
+        if len(options.size) > _LONGEST_TEXT:  # int() refuses thousands of digits
+            raise OptionError(f"size must be from 1 to {_LONGEST}, got {options.size[:_LONGEST_TEXT]}…")
+        sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
         size = height_and_width(sides * (3 - len(sides)))
         whole_number("size", max(size), 1, _LONGEST)
         transform = default_transform(dataset, size, is_training=True)

@@ -134,6 +134,8 @@ def test_cache_is_usable_after_a_training_is_killed(origin: Path, cache: Path, f
             process.wait(WAIT_S)
             wait_until_ended(cache)
     assert shards_in(cache) == ["00000.lmdb"]
+    if fetcher_too:
+        assert sizes_of_partial_files(cache) == [5000]
     slow.path.unlink()
     slow.path.write_bytes(slow.data)
     with CachedStore(origin, cache) as store:

@@ -198,6 +198,7 @@ def test_wrong_state_is_refused_like_in_the_loader(place: Path, change: Any, sen
         ({"size": "big"}, "input_size must be a number of pixels .*, got"),
         ({"size": "24x"}, "input_size must be a number of pixels .*, got"),
         *(({"size": size}, "size must be from 1 to 4096, got 9999") for size in ("9999", "9" * 5000)),
+        ({"size": "0" * 20 + "224"}, "size must be from 1 to 4096, got 0000"),
     ],
     ids=str,
 )

@@ -183,11 +183,11 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(error, DBLoaderError):
         return type(error)(str(error) if part is None else f"{which}: {error}")
     message = next(iter(str(error).splitlines()), "").rstrip(".")
-    # A new process imports the script that started it.
-    guard = "a process was killed, or a script calls convert outside of if __name__ == '__main__':; "
-    guard *= isinstance(error, BrokenProcessPool)
+    hint = ""
+    if isinstance(error, BrokenProcessPool):  # a new process imports the script that started it
+        hint = "a process was killed, or a script calls convert outside of if __name__ == '__main__':; "
     return ConversionError(
-        f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {guard}the parts that "
+        f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {hint}the parts that "
         "are made are kept: repeat the conversion to make the others"
     )
 
