@@ -8,11 +8,14 @@ returns waits for the parts and collates them. The batch is the same for any num
 from __future__ import annotations
 
 import copy
+import functools
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dbloader.batches.timed import Work, now
+from typing_extensions import override
+
+from dbloader.batches.timed import TimedBatch, Work, now
 from dbloader.datasets.store import StoreDataset
 from dbloader.sampling.rng import SeededIndices
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dbloader.batches.shared_memory import SharedBatchPool
-    from dbloader.batches.timed import SkippedSample, TimedBatch
+    from dbloader.batches.timed import SkippedSample
 
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
@@ -76,6 +79,22 @@ class BatchFetcher(ABC):
 class DatasetBatchFetcher(BatchFetcher):
     """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
 
+    @override
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+        began = now()
+        images, pixels = self.allocate(len(indices))
+        parts = split(len(indices), size)
+        if read:
+            given = self.read(indices)
+            futures = [submit(self.make, given, part, pixels[part]) for part in parts]
+        else:
+            futures = [submit(self._read_and_make, part_of(indices, part), pixels[part]) for part in parts]
+        return functools.partial(self._finish, indices, images, futures, now() - began)
+
+    def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:
+        """Return the images of a batch, and the memory of each image to decode into; None and () for other batches."""
+        return None, ()
+
     @abstractmethod
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
         """Read the records at some indices, or request them from the kernel; return what ``make`` needs.
@@ -90,15 +109,26 @@ class DatasetBatchFetcher(BatchFetcher):
         A fetcher with ``image_nbytes`` decodes the images into ``pixels``, and returns the rest of each sample.
         """
 
-    def read_and_make(
-        self, indices: Sequence[int], rows: Sequence[Any] | None = None, pixels: Sequence[Any] = ()
-    ) -> tuple[list[Any], Work]:
-        """Read and make the samples at some indices, which are one part of a batch."""
+    @abstractmethod
+    def collate(self, indices: Sequence[int], images: Any, samples: list[Any]) -> Any:
+        """Return the batch of the images that ``allocate`` returned, and of the samples that ``make`` returned."""
+
+    def _read_and_make(self, indices: Sequence[int], pixels: Sequence[Any]) -> tuple[list[Any], Work]:
         began = now()
-        given = self.read(indices, rows)
-        read = now() - began
+        given = self.read(indices)
+        read = Work(now() - began)
         samples, work = self.make(given, slice(None), pixels)
-        return samples, Work(read, 0.0) + work
+        return samples, read + work
+
+    def _finish(
+        self, indices: Sequence[int], images: Any, futures: list[Future[tuple[list[Any], Work]]], read: float
+    ) -> TimedBatch:
+        parts = [future.result() for future in futures]
+        began = now()
+        samples = [sample for some, _ in parts for sample in some]
+        batch = self.collate(indices, images, samples)
+        serial = Work(read, 0.0, now() - began)
+        return TimedBatch(batch, sum((work for _, work in parts), serial), len(samples), serial=serial.total)
 
 
 class OuterBatchFetcher(BatchFetcher):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each, split
+from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import Collate, collate_samples
 from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
-from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.batches.timed import Work, now
 from dbloader.datasets.fields import image_and_label
 from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
@@ -23,7 +22,6 @@ from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
 
     import numpy as np
 
@@ -104,17 +102,6 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
-        began = now()
-        parts = split(len(indices), size)
-        if read:
-            given = self.read(indices)
-            futures = [submit(self.make, given, part) for part in parts]
-        else:
-            futures = [submit(self.read_and_make, part_of(indices, part)) for part in parts]
-        return functools.partial(self._finish, indices, futures, now() - began)
-
-    @override
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Sequence[Any], Sequence[Any]]:
         if not self._reads_records:
             numbers = random_numbers_for(self.transform, indices, self.transform)
@@ -139,13 +126,9 @@ class SampleBatchFetcher(DatasetBatchFetcher):
             samples = [make(sample, row) for sample, row in zip(samples, rows, strict=True)]
         return samples, Work(read - began, now() - read)
 
-    def _finish(self, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float) -> TimedBatch:
-        parts = [future.result() for future in futures]
-        samples = [sample for part, _ in parts for sample in part]
-        began = now()
-        batch = collate_samples(self.dataset, indices, samples, self.collate_fn)
-        serial = Work(read, 0.0, now() - began)
-        return TimedBatch(batch, sum((work for _, work in parts), serial), len(samples), serial=serial.total)
+    @override
+    def collate(self, indices: Sequence[int], images: Any, samples: list[Any]) -> Any:
+        return collate_samples(self.dataset, indices, samples, self.collate_fn)
 
     def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):

@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
-from dbloader.batches.base import DatasetBatchFetcher, part_of, row_for_each, split
+from dbloader.batches.base import DatasetBatchFetcher, row_for_each
 from dbloader.batches.collate import ELEMENTS, collate
 from dbloader.batches.shared_memory import ReleasingArray, TensorByValue, send_small_by_value
-from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.batches.timed import Work, now
 from dbloader.datasets.base import NotedErrors
 from dbloader.datasets.fields import has_image, join_image
 from dbloader.datasets.store import StoreDataset
@@ -25,9 +25,7 @@ from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
 
-    from dbloader.batches.base import Finish, Submit
     from dbloader.batches.collate import Collate
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
@@ -63,18 +61,6 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         )
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
-        began = now()
-        images, pixels = self.allocate(len(indices))
-        parts = split(len(indices), size)
-        if read:
-            given = self.read(indices)
-            futures = [submit(self.make, given, part, pixels[part]) for part in parts]
-        else:
-            futures = [submit(self.read_and_make, part_of(indices, part), None, pixels[part]) for part in parts]
-        return functools.partial(self._finish, images, indices, futures, now() - began)
-
-    @override
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> tuple[Store, Any, Sequence[Any]]:
         store, places = self.dataset.locate(indices)
         records: Sequence[Any] = places
@@ -91,17 +77,12 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         [made] = decode_together([(self, given, part)], pixels)
         return made
 
-    def _finish(
-        self, images: Any, indices: Sequence[int], futures: list[Future[tuple[list[Any], Work]]], read: float
-    ) -> TimedBatch:
-        parts = [future.result() for future in futures]
-        began = now()
-        batch = join_batch(self.dataset, indices, images, [one for rest, _ in parts for one in rest], self.rule)
-        serial = Work(read, 0.0, now() - began)
-        return TimedBatch(batch, sum((work for _, work in parts), serial), len(indices), serial=serial.total)
+    @override
+    def collate(self, indices: Sequence[int], images: Any, samples: list[Any]) -> Any:
+        return join_batch(self.dataset, indices, images, samples, self.rule)
 
-    def allocate(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Return the images of a batch, and an array to decode them into: uint8, shape (count, height, width, 3)."""
+    @override
+    def allocate(self, count: int) -> tuple[Any, Any]:
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
         worker = get_worker_info()
