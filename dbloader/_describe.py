@@ -15,28 +15,30 @@ _JOINERS = "\u200c\u200d"
 
 
 def short_repr(value: object, most: int = 100) -> str:
-    """Return the repr of a value. A long repr is cut, and ends in an ellipsis."""
-    return _cut(repr(value), most)
+    """Return the repr of a value, cut to ``most`` letters."""
+    return cut(repr(value), most)
 
 
 def listed(names: Iterable[str]) -> str:
     """Return names for a message, separated by commas. A text of more than 1,000 letters is cut."""
-    return _cut(", ".join(names), 1000)
+    return cut(", ".join(names), 1000)
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
+    """Return a text. If it has more than ``most`` letters, its end is replaced by an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def describe(loader: Any) -> str:
-    """Return a repr of a loader: its type, and its batches, dataset and workers if they are known."""
+    """Return a repr of a loader: its type, and its numbers of batches, samples and workers if they are known."""
     dataset = getattr(loader, "dataset", None)
-    size = getattr(loader, "batch_size", None)
-    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None) if size is None else size
+    batch_size = getattr(loader, "batch_size", None)
+    if batch_size is None:
+        batch_size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     batches, samples = _length(loader), _length(dataset)
     parts = []
     if batches is not None:
-        parts.append(f"{batches:,} batches" + (f" of {size:,}" if isinstance(size, int) else ""))
+        parts.append(f"{batches:,} batches" + (f" of {batch_size:,}" if isinstance(batch_size, int) else ""))
     if dataset is not None:
         parts.append(type(dataset).__name__ + ("" if samples is None else f" of {samples:,} samples"))
     if isinstance(workers := getattr(loader, "num_workers", None), int):
@@ -89,8 +91,8 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(ascii(letter)[1:-1] if _is_command(letter) else letter for letter in text)
+    return "".join(ascii(letter)[1:-1] if _needs_escape(letter) else letter for letter in text)
 
 
-def _is_command(letter: str) -> bool:
+def _needs_escape(letter: str) -> bool:
     return category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in _JOINERS

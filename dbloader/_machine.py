@@ -1,8 +1,8 @@
-"""The CPUs and the memory that this process may use, the types of file systems, and a block of SIGINT.
+"""Find out how many CPUs and how much memory this process may use, find the type of a file system, and block SIGINT.
 
-Containers are control groups (cgroups). The kernel documents their files in admin-guide/cgroup-v2 (``cpu.max``,
-``memory.max``), and for version 1 in scheduler/sched-bwc and admin-guide/cgroup-v1/memory. In all functions, ``root``
-is the folder that contains ``proc`` and ``sys``.
+The limits of a container are those of its control groups (cgroups). Linux documents the files of control groups in
+admin-guide/cgroup-v2 (``cpu.max``, ``memory.max``), and for version 1 in scheduler/sched-bwc and
+admin-guide/cgroup-v1/memory. In all functions, ``root`` is the folder that contains ``proc`` and ``sys``.
 """
 
 from __future__ import annotations

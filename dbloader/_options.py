@@ -23,9 +23,9 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return a value that is a bool of Python or NumPy, as Python's bool. With ``none``, None is allowed too.
+    """Return a bool of Python or NumPy as Python's bool. With ``none``, None is allowed too.
 
-    Other values raise TypeError. In Python, the text ``"no"`` would be true.
+    Other values raise TypeError, because Python would take the text ``"no"`` for true.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -89,7 +89,7 @@ def number_from_environment(name: str, default: int) -> int:
 def check_path(name: str, value: object, *, none: bool = False) -> None:
     """Raise TypeError unless an option is a str or a path; with ``none``, None is allowed.
 
-    The message contains only the type of the value, which may be large.
+    The message shows only the type of the value, because the value may be large.
     """
     if not (isinstance(value, (str, os.PathLike)) or (none and value is None)):
         raise TypeError(f"{name} must be a str or a path{', or None' if none else ''}, got {type(value).__name__}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dbloader._describe import cut
 from dbloader.cli.text import say, say_json
 from dbloader.stores.open import open_store
 from dbloader.viewing.record import describe_record
@@ -52,11 +53,8 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
         rows += [(f"{part} {name}", value) for name, value in facts[part].items()]
     width = max(len(title) for title, _ in rows)
     for title, value in rows:
-        text = str(value)
-        if len(text) > _LETTERS:
-            text = f"{text[: _LETTERS - 1]}…"
         if value is not None:
-            say(f"{title:<{width}}  {text}")
+            say(f"{title:<{width}}  {cut(str(value), _LETTERS)}")
 
 
 def _write(record: Record, output: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# 4,096 labels are 32 kB. One chunk is read in microseconds, and a million records have 245 of them.
+# 4,096 labels are 32 kB. One chunk is read in microseconds, and a million records have 245 chunks.
 CHUNK = 4096
 
 NO_LABEL = -(2**63)
@@ -56,7 +56,7 @@ class ColumnChunk:
         return len(self.names)
 
     def append(self, record: EncodedRecord) -> None:
-        """Add the values of one record. A missing name is stored as empty, a missing side as 0."""
+        """Add the values of one record. A missing name becomes empty, a missing width or height becomes 0."""
         name = (record.name or "").encode()
         label = NO_LABEL if record.label is None else record.label
         width, height = record.width or 0, record.height or 0
@@ -76,7 +76,7 @@ class ColumnChunk:
         self.names += other.names
 
     def split(self, length: int) -> ColumnChunk:
-        """Keep only the first records, and return a chunk of the others."""
+        """Keep the first ``length`` records, and return a new chunk with the other records."""
         rest, at = ColumnChunk(), length * _ROW.itemsize
         rest.names, self.names = self.names[length:], self.names[:length]
         rest._rows, self._rows = self._rows[at:], self._rows[:at]
@@ -95,7 +95,9 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield the number and the columns of this chunk, then of each earlier chunk that lacks a new field.
+        """Yield the number of a chunk and the columns to write for it, first for this chunk.
+
+        If this chunk has a field that no earlier chunk has, each earlier chunk gets a column without values.
 
         Args:
             number: The number of this chunk.
@@ -111,7 +113,7 @@ class ColumnChunk:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, bytes | memoryview]) -> ColumnChunk:
-        """Return the chunk from which ``pack`` made its result. More records can be appended."""
+        """Return a chunk with the values in a result of ``pack``. More records can be appended."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
         rows = np.empty(len(chunk), _ROW)
@@ -143,7 +145,10 @@ def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> mem
 
 
 def whole_chunk(column: str, number: int, stored: object, length: int, salt: int) -> memoryview | None:
-    """Return a view of a stored chunk of a store of ``length`` records; None if the chunk is damaged."""
+    """Return a view of the chunk in a result of ``seal_chunk``; None if it is damaged.
+
+    ``length`` is the number of records in the store.
+    """
     chunk = unseal_chunk(column, number, stored, salt)
     count = min(CHUNK, length - number * CHUNK)
     return chunk if chunk is not None and is_whole(column, chunk, count) else None
@@ -161,7 +166,7 @@ def _crc32_of_chunk(column: str, number: int, chunk: bytes | memoryview) -> int:
 
 
 def join_values(chunks: Iterator[bytes | memoryview], column: str, length: int) -> Array:
-    """Return a new array with the numbers of all chunks of a column."""
+    """Return a new array with all numbers of a column, given its chunks."""
     values = np.empty(length, DTYPES[column])
     begin = 0
     for chunk in chunks:

@@ -12,7 +12,7 @@ from isal.isal_zlib import crc32
 
 from dbloader.errors import DamagedRecordError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, LENGTH, TAIL, UNREADABLE, bound_crc32, crc32_of
-from dbloader.records.field_columns import scalar
+from dbloader.records.field_columns import column_value
 from dbloader.records.record import STANDARD_FIELDS, EncodedRecord, Record
 from dbloader.records.values import UINT32_MAX, unpack, unpack_array
 
@@ -49,7 +49,7 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
     except DamagedRecordError:
         raise
     except UNREADABLE as error:
-        raise _explained(error, "its BSON cannot be decoded", index) from error
+        raise _decode_error(error, "its BSON cannot be decoded", index) from error
     if image is not None and image.is_array:
         record.image = unpack_array(image.data) if view else unpack_array(image.data).copy(order="K")
     elif image is not None:
@@ -71,7 +71,7 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     try:
         content = _crc32_of_values(values)
     except UNREADABLE as error:
-        raise _explained(error, "its values have changed since they were written", index) from error
+        raise _decode_error(error, "its values have changed since they were written", index) from error
     _check_crc32(content, index, salt, values["crc32"] if isinstance(values["crc32"], Int64) else None)
     return _record(dict(values), index)
 
@@ -88,7 +88,7 @@ def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> Encod
     return EncodedRecord(
         (document[HEAD.size : -TAIL.size],), crc32_of(document), record.name, record.label, record.width,
         record.height, len(image or b""), record.format,
-        {key: scalar(value) for key, value in record.fields.items()},
+        {key: column_value(value) for key, value in record.fields.items()},
     )  # fmt: skip
 
 
@@ -159,8 +159,8 @@ def _find_image(document: bytes | memoryview) -> _Image | None:
     return _Image(begin, end, memoryview(document)[data:end], subtype == USER_DEFINED_SUBTYPE)
 
 
-def _explained(error: Exception, what: str, index: int) -> Exception:
-    """Return the error to raise: a MemoryError where memory was short, otherwise a DamagedRecordError."""
+def _decode_error(error: Exception, what: str, index: int) -> Exception:
+    """Return the error to raise: MemoryError if there was not enough memory, otherwise DamagedRecordError."""
     # bson wraps a MemoryError in an error without message, cause or context.
     if isinstance(error, MemoryError) or not str(error):
         return MemoryError(f"there is not enough memory to decode record {index}")
@@ -169,7 +169,7 @@ def _explained(error: Exception, what: str, index: int) -> Exception:
 
 def _record(values: dict[str, Any], index: int) -> Record:
     """Check the types of some values, and return the record with these values. This modifies ``values``."""
-    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # the bytes were part of another element
+    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # their bytes are part of another element
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

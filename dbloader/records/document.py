@@ -1,4 +1,4 @@
-"""Layout of a record's BSON document, and small sealed documents; docs/format.md describes every byte."""
+"""The layout of a record's BSON document, and small documents with a checksum; docs/format.md describes every byte."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def crc32_of(document: bytes | memoryview) -> int:
 def bound_crc32(content: Any, index: Any, salt: int) -> Any:
     """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of the index, XOR salt.
 
-    ``content`` can be computed before the index is known. A record at another index, or from a store with another salt,
-    does not match. ``content`` and ``index`` may be int64 arrays.
+    ``content`` is the CRC-32 of the content, which does not depend on the index. The result fits no other index, and no
+    store with another salt. ``content`` and ``index`` may be int64 arrays.
     """
     return content ^ (index & 0xFFFF_FFFF) ^ salt
 
@@ -56,7 +56,7 @@ def seal(values: Mapping[str, Any], number: int = 0, salt: int = 0) -> bytes:
 
 
 def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) -> dict[str, Any]:
-    """Return the values in a result of ``seal``: tuples as lists, 64-bit ints as Int64.
+    """Return the values in a result of ``seal``. Tuples have become lists, and 64-bit ints have become Int64.
 
     Raises:
         ValueError: The document is damaged, or has another number or salt.
@@ -72,7 +72,7 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # the bytes were part of another element
+    if values.pop("crc32", None) is None:  # its bytes are part of another element
         raise ValueError("it has no crc32")
     return values
 

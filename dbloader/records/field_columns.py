@@ -39,7 +39,7 @@ _EXACT = 2**53  # a float64 can hold each integer up to this number
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
 _AT_ONCE = 4096
 _COUNT = struct.Struct("<I")
-_WIDE = b"wide"  # an integer that a float64 may not hold
+_WIDE = b"wide"  # the kind of a chunk with an integer that a float64 may not hold
 _DTYPES: dict[bytes, np.dtype[Any]] = {_BOOL: np.dtype("u1"), _INT: np.dtype("<i8"), _FLOAT: np.dtype("<f8")}
 _ABSENT: dict[bytes, float] = {_BOOL: NO_BOOL, _INT: INT64_MIN, _FLOAT: np.nan}
 _OF_TYPE: dict[type, bytes] = {bool: _BOOL, int: _INT, float: _FLOAT}
@@ -53,10 +53,10 @@ def column_names(fields: Collection[str]) -> list[str]:
     return [PREFIX + field for field in some if len(field.encode()) <= _MAX_NAME]
 
 
-def scalar(value: Any) -> Any:
-    """Return the value of a further field for its column; ``OTHER`` for a value that no column can hold.
+def column_value(value: Any) -> Any:
+    """Return what a column holds for the value of a further field: the value, None or ``OTHER``.
 
-    NaN and an empty text count as missing: the result is None.
+    None means no value. NaN and an empty text become None. A value that no column can hold becomes ``OTHER``.
     """
     kind = value.__class__
     if kind is str:
@@ -69,7 +69,7 @@ def scalar(value: Any) -> Any:
 
 
 def pack_values(values: Sequence[Any]) -> bytes:
-    """Return a chunk of results of ``scalar``, one for each record."""
+    """Return a chunk of results of ``column_value``, one for each record."""
     types = {value.__class__ for value in values} - {type(None)}
     if types == {str}:
         return _TEXT + pack_names([(value or "").encode() for value in values])
@@ -104,8 +104,8 @@ def is_field_chunk(chunk: bytes | memoryview, count: int) -> bool:
     return kind in (_NOTHING, _OTHER) and chunk[1:] == _COUNT.pack(count)
 
 
-class KindCounter:
-    """Finds the kind of each column, chunk by chunk."""
+class KindFinder:
+    """Finds the kind of each column from all its chunks."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, set[bytes]] = {}
@@ -167,7 +167,7 @@ class FieldColumn(NamedTuple):
 
 
 def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) -> FieldColumn:
-    """Join all chunks of a column, and return a copy."""
+    """Return a column with the values of all its chunks, in new memory."""
     if kind == "text":
         return FieldColumn(kind, join_names(map(_texts, chunks), length))
     wanted = next(code for code, name in _KINDS.items() if name == kind)
@@ -184,17 +184,17 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
 
 
 def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
-    """Return a column of results of ``scalar``; None if they do not fit into one column."""
-    counter, chunks, rest = KindCounter(), list[bytes](), iter(values)
+    """Return a column of results of ``column_value``; None if they do not fit into one column."""
+    finder, chunks, rest = KindFinder(), list[bytes](), iter(values)
     while some := list(islice(rest, _AT_ONCE)):
         chunks.append(pack_values(some))
-        counter.add({PREFIX: chunks[-1]})
-    kind = counter.columns([""]).get("")
+        finder.add({PREFIX: chunks[-1]})
+    kind = finder.columns([""]).get("")
     return None if kind is None else join_chunks(chunks, kind, length)
 
 
 def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
-    """Return a chunk of texts, as packed names."""
+    """Return the texts of a chunk as packed names."""
     return chunk[1:] if bytes(chunk[:1]) == _TEXT else pack_names([b""] * _COUNT.unpack_from(chunk, 1)[0])
 
 

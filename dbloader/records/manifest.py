@@ -14,7 +14,7 @@ from dbloader._describe import size
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreVersionError
 from dbloader.records.columns import COLUMNS, DTYPES, NO_LABEL
 from dbloader.records.document import UNREADABLE, open_sealed, seal
-from dbloader.records.field_columns import KINDS, KindCounter
+from dbloader.records.field_columns import KINDS, KindFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -37,7 +37,7 @@ class Manifest:
         length: Number of records.
         digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
         salt: Random uint32, drawn when writing began. Checksums of records, column chunks and lines of the report
-            include the salt. So data that an older store left in the file do not match.
+            include the salt, so the checksum of data that an older store left in the file is wrong.
         classes: Name of each label from 0 on; empty if labels have no names.
         label_counts: Number of records with each label; None if there are more than 65,536 different labels.
         labelled: Number of records with a label.
@@ -90,7 +90,7 @@ class Manifest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that are not computed from the records. An index with the same values has the same bytes."""
+        """The values that are not computed from the records. An index that is made with them again is the same."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:
@@ -98,7 +98,7 @@ class Manifest:
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
 
     def in_words(self) -> dict[str, str]:
-        """Return facts about the store, in words for people; "" for an unknown fact."""
+        """Return facts about the store for people to read, by their titles; "" for an unknown fact."""
         kinds = "pixels, uint8" if self.source.get("raw") else _list_counts(self.formats)
         return {
             "Records": f"{self.length:,}",
@@ -192,11 +192,11 @@ def _is_counts(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
-def _is_plain(value: object, depth: int = 0) -> bool:
+def _is_json(value: object, depth: int = 0) -> bool:
     """Return whether JSON can hold a value."""
     if isinstance(value, (dict, list)):
         parts = value.values() if isinstance(value, dict) else value
-        return depth < _MAX_DEPTH and all(_is_plain(part, depth + 1) for part in parts)
+        return depth < _MAX_DEPTH and all(_is_json(part, depth + 1) for part in parts)
     return value is None or isinstance(value, (bool, int, float)) or _is_text(value)
 
 
@@ -221,7 +221,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
     "label_counts": lambda value: value is None or (isinstance(value, bytes) and len(value) % 16 == 0),
     "source": lambda value: (
         isinstance(value, dict)
-        and _is_plain(value)
+        and _is_json(value)
         and _are_names(value.get(FILE_FIELDS))
         and isinstance(value.get(FIELD_CLASSES) or {}, dict)
         and all(map(_are_names, (value.get(FIELD_CLASSES) or {}).values()))
@@ -238,7 +238,7 @@ class Summary:
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
-        self._kinds = KindCounter()
+        self._kinds = KindFinder()
         self._labels: Counter[int] | None = Counter()
         self._labelled = self._named = self._image_bytes = 0
         self._sides: dict[str, tuple[int, int]] = {"width": (0, 0), "height": (0, 0)}

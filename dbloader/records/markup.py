@@ -1,4 +1,4 @@
-"""Show records and stores as HTML: in notebooks, and parts of the viewer's report.
+"""Format records and stores as HTML, for notebooks and the viewer's report.
 
 The HTML has no scripts, loads nothing, and takes its colors from the page around it.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import numpy as np
 
-from dbloader._describe import printable
+from dbloader._describe import cut, printable
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ viewers: dict[tuple[str, str], Callable[[], str]] = {}
 """The viewers that run in this process, by place and digest of a store. Each returns its link as HTML."""
 
 
-class Source(Protocol):
-    """What a notebook shows of a store."""
+class ShownStore(Protocol):
+    """The attributes of a store that this module uses."""
 
     place: str
     downloads: bool
 
     @property
-    def manifest(self) -> Any:  # a Manifest, which cannot be imported here: its module imports this module
+    def manifest(self) -> Any:  # a Manifest; importing the class here would close a circle of imports
         """The header of the store."""
 
     def read(self, indices: Sequence[int]) -> list[Any]:
@@ -58,8 +58,7 @@ class Source(Protocol):
 
 def text(value: object) -> str:
     """Return a text for HTML, without invisible characters and at most 200 letters long."""
-    shown = printable(str(value))
-    return html.escape(shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…")
+    return html.escape(cut(printable(str(value)), _LETTERS))
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
@@ -91,7 +90,7 @@ def _none_after_errors(function: Callable[P, str]) -> Callable[P, str | None]:
 
 
 @_none_after_errors
-def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Sequence[int]]]) -> str:
+def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[ShownStore, Sequence[int]]]) -> str:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
     Args:
@@ -114,7 +113,7 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Source, Seq
 
 
 @_none_after_errors
-def records_html(store: Source, indices: Sequence[Any], head: str, code: str = "") -> str:
+def records_html(store: ShownStore, indices: Sequence[Any], head: str, code: str = "") -> str:
     """Return up to eight of the records as HTML, between a line of text and a line of code; None if reading fails."""
     count = min(len(indices), _SAMPLES)
     sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
@@ -130,12 +129,12 @@ def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -
     return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
 
 
-def _sheet(store: Source, indices: Sequence[int]) -> str:
+def _sheet(store: ShownStore, indices: Sequence[int]) -> str:
     cells = "\n".join(_cell(store, index) for index in indices)
     return f"<div class=sheet>\n{cells}\n</div>"
 
 
-def _cell(store: Source, index: int) -> str:
+def _cell(store: ShownStore, index: int) -> str:
     words: list[str] = []
 
     def make() -> tuple[bytes, str]:

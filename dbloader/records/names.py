@@ -53,7 +53,7 @@ class Names(Sequence[str]):
         for start in range(0, len(lengths), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             first, last = offsets[start], offsets[min(start + _AT_ONCE, len(lengths))]
-            # The source of each byte is the byte's position in the result, shifted by the distance of its name.
+            # Each byte comes from its position in the result plus the distance between its name's old and new place.
             data[first:last] = self.data[
                 np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
             ]
@@ -133,7 +133,7 @@ def names_with(chunk: bytes | memoryview, part: bytes) -> Array:
 
 
 def join_names(chunks: Iterable[bytes | memoryview], length: int) -> Names:
-    """Return a copy of the names of all chunks."""
+    """Return the names in all chunks, in new memory."""
     offsets = np.zeros(length + 1, np.int64)
     data, begin = bytearray(), 0
     for chunk in chunks:
@@ -148,4 +148,4 @@ def _decode_name(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError as error:
-        raise DamagedRecordError(f"the name {name!r} is not UTF-8, which no conversion writes") from error
+        raise DamagedRecordError(f"the name {name!r} is not UTF-8, but conversions write only UTF-8") from error

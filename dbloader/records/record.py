@@ -17,10 +17,10 @@ from bson.binary import BINARY_SUBTYPE, USER_DEFINED_SUBTYPE
 from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
-from dbloader._describe import short_repr
+from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, OptionError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
-from dbloader.records.field_columns import scalar
+from dbloader.records.field_columns import column_value
 from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_int, checked_size, checked_str, pack
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
@@ -36,15 +36,15 @@ class Record:
     Every field may be missing. A record may contain only captions, masks or measurements, for example.
 
     Attributes:
-        name: Path of the source file below the root, with slashes.
+        name: Path of the image file below the converted folder, with slashes.
         label: Class index or any other int64.
         image: Bytes of an image file, or an array of any dtype and shape. In a record borrowed from a store, the file
             may be a memoryview, and the array read-only.
         width: In pixels, as encoded (before any EXIF rotation).
         height: In pixels, as encoded.
         format: Pillow's name of the image format, such as ``"JPEG"``.
-        damaged: Reason why a stored image is damaged, for example because it was cut short.
-        resized_from: Width and height in pixels before the conversion reduced them.
+        damaged: Why the image is damaged, if it was stored in spite of damage, such as a missing end.
+        resized_from: Width and height in pixels before the conversion made the image smaller.
         fields: Further values: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars, and lists
             and str-keyed dicts of these.
         index: Position in the store; None for a record that is not from a store.
@@ -67,8 +67,7 @@ class Record:
         if isinstance(fields, dict) and fields:
             some = [f"{_line(name, 30)}: {_line(value, 40)}" for name, value in islice(fields.items(), _SHOWN_FIELDS)]
             parts.append(f"fields={{{', '.join([*some, *['...'][: len(fields) - len(some)]])}}}")
-        text = f"Record({', '.join(parts)})"
-        return text if len(text) <= _REPR_LETTERS else f"{text[: _REPR_LETTERS - 2]}…)"
+        return f"Record({cut(', '.join(parts), _REPR_LETTERS)})"
 
     def _repr_html_(self) -> str | None:
         """Return the record as HTML, with its image, for notebooks."""
@@ -106,8 +105,7 @@ _SHORT = _ShortRepr()
 
 def _line(value: object, most: int = 100) -> str:
     """Return a repr of any value in one line of at most ``most`` letters."""
-    text = " ".join(map(str.strip, _SHORT.repr(value).split("\n")))
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return cut(" ".join(map(str.strip, _SHORT.repr(value).split("\n"))), most)
 
 
 class EncodedRecord(NamedTuple):
@@ -118,7 +116,7 @@ class EncodedRecord(NamedTuple):
             copied only once.
         crc32: CRC-32 of ``elements``.
         nbytes: Bytes of the image; 0 without an image.
-        fields: The further fields, each with its value for a column (``field_columns.scalar``).
+        fields: The further fields, each with its value for a column (``field_columns.column_value``).
     """
 
     elements: tuple[bytes | memoryview, ...]
@@ -178,7 +176,7 @@ def encode(record: Record) -> EncodedRecord:
     nbytes = len(image[1]) if image else 0
     return EncodedRecord(
         elements, checksum, record.name, record.label, record.width, record.height, nbytes, record.format,
-        {key: scalar(after[key]) for key in record.fields},
+        {key: column_value(after[key]) for key in record.fields},
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from dbloader.copying.name_listing import NameListing, RecordNames
 from dbloader.errors import SourceError
 from dbloader.queries.parse import KEYS
 from dbloader.records.columns import NO_LABEL
-from dbloader.records.field_columns import NO_BOOL, FieldColumn, column_of, scalar
+from dbloader.records.field_columns import NO_BOOL, FieldColumn, column_of, column_value
 from dbloader.sources.base import readable
 from dbloader.sources.listing import PATH_COLUMNS
 from dbloader.sources.listing_rows import is_text
@@ -67,7 +67,7 @@ def join_listing(
     for name, values in columns.items():
         spread = np.full(length, None)
         spread[order[: len(values)]] = _parse(values) if is_csv else values
-        column = None if name in (*KEYS, *PATH_COLUMNS) else column_of(map(scalar, spread), length)
+        column = None if name in (*KEYS, *PATH_COLUMNS) else column_of(map(column_value, spread), length)
         if column is not None:
             joined[name] = column
         elif name not in ("name", "index", *PATH_COLUMNS):

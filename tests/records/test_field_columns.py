@@ -16,11 +16,11 @@ from dbloader.records.field_columns import (
     MAX_FIELDS,
     MAX_TEXT,
     OTHER,
-    KindCounter,
+    KindFinder,
     column_names,
+    column_value,
     join_chunks,
     pack_values,
-    scalar,
     unpack_values,
 )
 from dbloader.records.names import pack_names
@@ -70,17 +70,17 @@ def test_chunk_has_the_documented_bytes(values: list[Any], chunk: bytes) -> None
     ],
 )
 def test_column_holds_numbers_booleans_and_short_texts(value: object, kept: bool) -> None:
-    assert scalar(value) is (value if kept else OTHER)
+    assert column_value(value) is (value if kept else OTHER)
 
 
 def test_packing_unpacked_values_gives_the_same_chunk() -> None:
     @settings(deadline=None)
     @given(st.lists(SCALARS, max_size=8) | OF_ONE_KIND)
     def check(values: list[Any]) -> None:
-        chunk = pack_values([scalar(value) for value in values])
+        chunk = pack_values([column_value(value) for value in values])
         assert is_whole("field.x", chunk, len(values))
         assert pack_values(unpack_values(memoryview(chunk))) == chunk
-        assert unpack_values(chunk) == [scalar(value) for value in values] or chunk[:1] == b"*"
+        assert unpack_values(chunk) == [column_value(value) for value in values] or chunk[:1] == b"*"
 
     check()
 
@@ -97,10 +97,10 @@ def test_packing_unpacked_values_gives_the_same_chunk() -> None:
     ],
 )
 def test_joined_column_has_the_documented_dtype_and_values(chunks: list[Any], kind: str, expected: Any) -> None:
-    counter = KindCounter()
+    finder = KindFinder()
     for chunk in chunks:
-        counter.add({"field.x": pack_values(chunk)})
-    assert counter.columns(["x"]) == {"x": kind}
+        finder.add({"field.x": pack_values(chunk)})
+    assert finder.columns(["x"]) == {"x": kind}
     found = join_chunks(map(pack_values, chunks), kind, len(expected)).array()
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(found, expected)
@@ -108,9 +108,9 @@ def test_joined_column_has_the_documented_dtype_and_values(chunks: list[Any], ki
 
 
 def test_nan_and_an_empty_text_mean_no_value() -> None:
-    assert scalar(math.nan) is scalar("") is scalar(None) is None
-    assert scalar(0.0) == 0.0
-    assert scalar(False) is False
+    assert column_value(math.nan) is column_value("") is column_value(None) is None
+    assert column_value(0.0) == 0.0
+    assert column_value(False) is False
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_nan_and_an_empty_text_mean_no_value() -> None:
     ],
 )
 def test_field_whose_values_do_not_fit_has_no_column(chunks: list[Any]) -> None:
-    counter = KindCounter()
+    finder = KindFinder()
     for chunk in chunks:
-        counter.add({"field.x": pack_values(chunk)})
-    assert counter.columns(["x"]) == {}
+        finder.add({"field.x": pack_values(chunk)})
+    assert finder.columns(["x"]) == {}
 
 
 def test_names_of_columns_are_bounded() -> None:
