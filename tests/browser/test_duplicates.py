@@ -11,12 +11,11 @@ import pytest
 from playwright.sync_api import Browser, Request, expect
 
 from dbloader import Record, copy_store, find_duplicates, open_store, view
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from dbloader.viewing import duplicate_search
 from dbloader.viewing.html_report import write_html
 from tests.browser.tabs import Site, Tabs
 from tests.support.images import encoded, scene
+from tests.support.stores import store_records
 from tests.support.viewer import viewer
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -26,22 +25,25 @@ PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "color_schem
 
 
 def write(place: Path, seeds: list[int]) -> None:
-    images = [encoded(scene(seed), "JPEG") for seed in seeds]
-    with create_store(place) as writer:
-        fields = [{"number": n} if place.stem == "a" else {} for n in range(len(images))]
-        records = [
-            Record(f"{ATTACK}{n}", n % 2, image, 240, 180, "JPEG", fields=fields[n]) for n, image in enumerate(images)
-        ]
-        events = [{"name": ATTACK, "event": "rejected", "reason": ATTACK}]
-        writer.write([encode(record) for record in records], events=events)
-        writer.finish(classes=[ATTACK, "dog"])
+    """Write a store of pictures. A negative seed gives the picture of the positive seed with a lower quality."""
+    images = [encoded(scene(abs(seed)), "JPEG", quality=60 if seed < 0 else 90) for seed in seeds]
+    fields = [{"number": n} if place.stem == "a" else {} for n in range(len(images))]
+    store_records(
+        place,
+        [Record(f"{ATTACK}{n}", n % 2, image, 240, 180, "JPEG", fields=fields[n]) for n, image in enumerate(images)],
+        events=[{"name": ATTACK, "event": "rejected", "reason": ATTACK}],
+        classes=[ATTACK, "dog"],
+    )
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of ten images, two of them twice. ``b.lmdb`` beside it has not been searched for duplicates."""
+    """Return a store of ten images and nearly the same image as one of them. Two of the ten images occur twice.
+
+    ``b.lmdb`` beside it has not been searched for duplicates.
+    """
     folder = tmp_path_factory.mktemp("two")
-    write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 7, 2])
+    write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 7, 2, -4])
     write(folder / "b.lmdb", [10, 4, 11, 5, 12, 13, 6, 14, 15])
     find_duplicates(folder / "a.lmdb")
     return folder / "a.lmdb"
@@ -62,8 +64,10 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     expect(status).to_have_text("No two images are equal or nearly equal.")
     assert place.with_name("b.lmdb.duplicates").exists()
     page.goto("/?view=duplicates")
-    expect(status).to_contain_text("2 duplicates of 2 images")
-    groups = page.locator(".group")
+    expect(status).to_contain_text("3 duplicates of 3 images")
+    groups, drop = page.locator(".group"), page.get_by_label("drop", exact=True)
+    # Only copies with the same bytes are checked: a person looks at the others first.
+    assert [box.is_checked() for box in drop.all()] == [True, True, False]
     pairs = groups.nth(0).locator(".pairs a")
     assert [pair.inner_text().split("\n") for pair in pairs.all()] == [["1 · first", "dog"], ["7 · same bytes", "dog"]]
     only = page.get_by_label("only groups whose labels differ")
@@ -73,15 +77,17 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     assert groups.locator(".error").all_text_contents() == ["dog"]
     assert groups.locator(".pairs a").nth(1).inner_text().split("\n") == ["9 · same bytes", "dog"]
     only.uncheck()
-    expect(groups).to_have_count(2)
-    groups.nth(0).get_by_label("drop").uncheck()
+    expect(groups).to_have_count(3)
+    drop.first.uncheck()
     page.get_by_role("button", name="Drop the checked images").click()
     expect(page.get_by_text("1 record: drop")).to_be_visible()
     copy_store(place, place.with_name("clean.lmdb"), marks=f"{place}.marks.jsonl", overwrite=True)
     with open_store(place.with_name("clean.lmdb")) as clean:
-        assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "7", "8"]
+        assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "10"]
     expect(groups.nth(0).locator("h2")).to_contain_text("\\u202e1 and 1 more")
     assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
+    page.get_by_role("link", name="Show all duplicates in the grid").click()
+    expect(page.locator("#count")).to_have_text("3 of 11 records")
 
 
 def test_cancel_ends_the_search(tabs: Tabs, place: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,12 +115,12 @@ def test_cancel_ends_the_search(tabs: Tabs, place: Path, chromium: Browser, monk
 def test_search_stays_for_another_store_if_it_is_valid_there(tabs: Tabs, two: Site) -> None:
     page = tabs.open(two, "/?q=class:dog&sort=-width", refused="number")
     count, store = page.locator("#count"), page.locator("#store")
-    expect(count).to_have_text("5 of 10 records")
+    expect(count).to_have_text("5 of 11 records")
     store.select_option("b.lmdb")
     expect(count).to_have_text("4 of 9 records")
     assert "sort=-width" in page.url
     page.goto("/?q=number>7")
-    expect(count).to_have_text("2 of 10 records")
+    expect(count).to_have_text("3 of 11 records")
     store.select_option("b.lmdb")
     expect(count).to_have_text("9 records")
 
@@ -137,7 +143,7 @@ def test_html_report_works_without_scripts_and_requests(
         page.on("pageerror", lambda error: said.append(error.message))
         page.on("request", asked)
         page.goto((tmp_path / "report.html").as_uri())
-        expect(page.locator("img")).to_have_count(10)
+        expect(page.locator("img")).to_have_count(11)
         for image in page.locator("img").all():
             expect(image).to_have_js_property("complete", True)
             assert image.evaluate("image => image.naturalWidth") > 0
