@@ -1,9 +1,10 @@
 """Run an iterator ahead of its consumer, in a background thread.
 
-The consumer and the thread share a ``BackgroundThread``, which holds no reference to the consumer. So the consumer can
-be garbage-collected while the thread waits, and its finalizer then ends the thread. A finalizer can run at any point of
-either thread, even inside ``Condition.wait``, where the thread would miss the wake-up and never end. Therefore both
-directions use a ``SimpleQueue``, whose ``put`` is reentrant, and finalizers take no lock.
+The consumer has a ``BackgroundIterator``, which refers to a ``BackgroundThread``. The thread does not refer to the
+iterator. So the iterator can be garbage-collected while the thread waits, and the iterator's finalizer ends the thread.
+A finalizer can run at any point of either thread, even inside ``Condition.wait``, where the thread would miss the
+wake-up and never end. Therefore finalizers take no lock, and both threads use only a ``SimpleQueue`` to wake each
+other: its ``put`` is reentrant.
 """
 
 import atexit
@@ -53,7 +54,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._reason: str | None = None
         self._on_start = on_start
         self._pid, self._start_lock = os.getpid(), threading.Lock()
-        self._source = [source]  # popped and closed by the thread, or by stop() if the thread has not started
+        self._source = [source]  # the thread pops and closes it; before the thread starts, stop() does
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
         self._bounded = depth > 0
         self._room: SimpleQueue[None] = SimpleQueue()  # one entry for each item that may be produced
@@ -129,12 +130,12 @@ class BackgroundThread(threading.Thread, Generic[T]):
         try:
             raise StopIteration if item is _End.END else item.error
         finally:
-            del item  # here too, the error's traceback would be in a reference cycle
+            del item  # otherwise the error's traceback and this frame would be a reference cycle
 
     def stop(self, reason: str | None = None) -> None:
-        """Ask the thread to end, and do not wait. A finalizer or a forked child may call this, and may call it twice.
+        """Ask the thread to end, without waiting. Finalizers and forked processes may call this, even several times.
 
-        Then ``take`` raises a LoaderError with the reason, or StopIteration if there is no reason.
+        Afterwards ``take`` raises a LoaderError with the reason, or StopIteration if there is no reason.
         """
         if self._pid != os.getpid():
             return
@@ -158,7 +159,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the thread, and return whether it ended. In the thread itself, return True at once."""
+        """Wait until the thread ends, and return whether it has ended. In the thread itself, return True at once."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)

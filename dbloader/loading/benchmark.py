@@ -71,7 +71,7 @@ class Benchmark:
 
 
 class EndlessShuffle:
-    """Indices in random order, without end, so no measurement reaches the end of an epoch."""
+    """Endless indices in random order: no measurement reaches the end of an epoch."""
 
     def __init__(self, indices: npt.NDArray[np.int64]) -> None:
         self.indices = indices
@@ -119,7 +119,7 @@ def measure(
     if workers is not None and not workers:
         raise OptionError(f"workers must be one or more numbers, got {workers}")
     cpus = cpu_count()
-    counts = worker_counts(cpus) if workers is None else {whole_number("workers", n, 1) for n in workers}
+    counts = {1, max(1, cpus // 2), cpus} if workers is None else {whole_number("workers", n, 1) for n in workers}
     # No other field than the image is loaded, because a record may have no label.
     with StoreDataset(open_store(place), decode=RandomResizedCrop(size), fields=("image",)) as dataset:
         nbytes = dataset.store.column("nbytes")
@@ -162,11 +162,6 @@ def measure(
     )
 
 
-def worker_counts(cpus: int) -> set[int]:
-    """Return the default numbers of workers: 1, half the number of CPUs, and the number of CPUs."""
-    return {1, max(1, cpus // 2), cpus}
-
-
 def find_limit(work: Work) -> tuple[str, float]:
     """Return the task on which the workers spend most of their time, and the task's share of the time, 0 to 1."""
     seconds, limit = max(zip((work.read, work.decode, work.collate), _REMEDIES, strict=True))
@@ -199,8 +194,8 @@ def _run_loader(
         worker_type=kind,
     ) as loader:
         batches = iter(loader)
-        # Processes finish batches almost at the same time, so each step takes one batch for each process. The first
-        # batches do not count, because workers that start early make some of them while others still start.
+        # Processes finish batches almost at the same time, so each measured step takes one batch from each process. The
+        # first batches are not measured, because the first workers make some of them while other workers still start.
         for _ in range(1 + count):
             next(batches)
         images_per_s = _repeat(lambda: [next(batches) for _ in range(count)], count * batch_size, seconds)

@@ -1,8 +1,9 @@
-"""What worker processes share to make batches together: the tasks, who makes which part, and finished parts.
+"""Shared memory and a pipe, through which worker processes make batches together.
 
-Each batch under way has a cell. A message to the workers is the number of a cell, 8 bytes in one pipe that all workers
-read, so the next free worker takes it. A killed worker leaves no half-read message. The parts of a batch are numbered,
-and each worker that has the message of its cell takes the next number until none is left.
+Each unfinished batch has a cell. A cell contains the task of its batch, the numbers of its taken and unfinished parts,
+and parts that are already made. All workers read messages from one pipe. A message is the number of a cell. The next
+free worker reads it, and makes one part of this batch after another until no part is left. A worker reads the 8 bytes
+of a message at once, so a killed worker cannot leave half of a message in the pipe.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import BaseContext
 
-_MESSAGE = 8
-# The file holds the shared numbers first, then a task for each cell, then the parked parts of each cell. They start at
-# multiples of _STRIDE bytes. The gaps between them take no memory.
+_MESSAGE = 8  # bytes
+# The file contains the shared numbers and then, for each cell, the task and the stored parts. Each of these starts at a
+# multiple of _STRIDE bytes. The gaps between them take no memory.
 _STRIDE = 2**36
 _FINISHED = -1
 
 
 class Board:
-    """The cells of the batches under way, in memory of all worker processes of a loader.
+    """The cells of all unfinished batches of a loader, shared by its worker processes.
 
     Attributes:
-        run: A shared array with one number, of the run whose batches are wanted.
+        run: A shared array of one number: the iteration whose batches are wanted, or 0 if no batch is wanted.
         lock: Held while ``counts`` are read and changed.
-        counts: A shared int64 array of shape (cells, 4): the number of parts that workers have taken, the number of all
-            parts, the number of unfinished parts or -1 for a finished batch, and the bytes of parked parts.
+        counts: A shared int64 array, shape (cells, 4). A row has the number of parts that workers have taken, of all
+            parts, and of unfinished parts (-1 for a finished batch), and the number of bytes of the stored parts.
 
     Raises:
         OSError: The process may open no more files.
@@ -57,23 +58,23 @@ class Board:
         os.pwrite(self._file, len(task).to_bytes(8, "little") + task, (2 * cell + 1) * _STRIDE)
 
     def send(self, cell: int) -> None:
-        """Let one more worker make parts of a cell's batch."""
+        """Send a message, with which one more worker makes parts of a cell's batch."""
         os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
 
     def parts_left(self, cell: int) -> int:
-        """Return how many parts of a batch are left for further workers; the first worker takes at least one part."""
+        """Return how many parts of a batch a second worker could take. The first worker needs at least one part."""
         taken, parts = self.counts[cell, :2].tolist()
         return int(parts - max(1, taken))
 
     def close(self) -> None:
-        """Let the workers end after the messages that are in the pipe."""
+        """Close the pipe. The workers end after they have read the messages in it."""
         for file in (self._reader, self._writer, self._file):
             os.close(file)
 
     # A worker process
 
     def messages(self) -> Iterator[int]:
-        """Yield the cells of the messages for this worker, until the training's process ends or closes the board."""
+        """Yield the cell of each message that this worker reads, until the training ends or closes the board."""
         os.close(self._writer)
         while message := os.read(self._reader, _MESSAGE):
             yield int.from_bytes(message, "little")
@@ -84,11 +85,11 @@ class Board:
         return self._read(place + 8, int.from_bytes(self._read(place, 8), "little"))
 
     def is_wanted(self, run: int) -> bool:
-        """Return whether the training still wants the batches of a run."""
+        """Return whether the training still wants the batches of an iteration."""
         return bool(self.run[0] == run)
 
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
-        """Return the next part, or all that are left; none if the run is not wanted any more."""
+        """Take the next part of a batch, or all parts that are left. Take none if the batch is no longer wanted."""
         if not self.is_wanted(run):
             self.skip(cell)
         with self.lock:
@@ -98,22 +99,25 @@ class Board:
         return range(taken, end)
 
     def skip(self, cell: int) -> None:
-        """Leave out the parts that no worker has taken, after an error of another part."""
+        """Leave out all parts that no worker has taken, because the batch has an error or is no longer wanted."""
         with self.lock:
             taken, parts, *_ = self.counts[cell].tolist()
             self.counts[cell, 0] = parts
             self.counts[cell, 2] -= parts - taken
 
     def finish(self, cell: int, count: int) -> bool:
-        """Return whether a worker's finished parts are the last ones of the batch; one worker gets True."""
+        """Return whether a batch has only ``count`` unfinished parts, which this worker has made.
+
+        Only one worker gets True, and must join the parts of the batch.
+        """
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:
                 self.counts[cell, 2] = _FINISHED
         return last
 
-    def park(self, cell: int, count: int, parts: bytes) -> bool:
-        """Keep finished parts for the worker that finishes last; return whether that is this worker now."""
+    def store_parts(self, cell: int, count: int, parts: bytes) -> bool:
+        """Store finished parts for the worker that joins the batch, and return whether this worker must join it now."""
         with self.lock:
             start = int(self.counts[cell, 3])
             self.counts[cell, 3] += 8 + len(parts)
@@ -126,8 +130,8 @@ class Board:
             self.counts[cell, 2] -= count
         return self.finish(cell, 0)
 
-    def parked(self, cell: int) -> Iterator[bytes]:
-        """Yield what workers have parked for a batch."""
+    def stored_parts(self, cell: int) -> Iterator[bytes]:
+        """Yield the bytes that each worker has stored for a batch."""
         start = (2 * cell + 2) * _STRIDE
         end = start + int(self.counts[cell, 3])
         while start < end:

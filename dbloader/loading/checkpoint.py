@@ -192,8 +192,8 @@ class SamplerCheckpoint:
 class SamplerPosition(Position):
     """The position in an iteration over the order of one of dbloader's samplers.
 
-    This object holds the sampler until the consumer has received a batch. Each iteration over a held sampler begins at
-    ``start``.
+    This object holds the sampler until the consumer has received a batch: until then, each iteration over the sampler
+    begins at ``start``.
 
     Attributes:
         sampler: The sampler.

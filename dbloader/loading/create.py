@@ -6,7 +6,6 @@ import copy
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence, Sized
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
 
 _IMAGENET = Normalize()
 
-# The least number of samples made ahead for each thread. It keeps all threads busy even if one sample takes 20 times
-# longer than the others.
+# The least number of samples made ahead for each thread. It keeps all other threads busy while one sample takes 20
+# times longer than usual.
 _SAMPLES_AHEAD = 24
 
 
@@ -126,9 +125,9 @@ def create_loader(
             which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` uses
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
             Worker processes do not see later changes of the dataset.
-        prefetch_factor: Batches made ahead by each worker process, or by all threads together. At most these batches
-            are in memory before they are copied to the device. None means 2. With threads, None means as
-            many as have 24 samples for each thread, but at least 2: so a slow sample does not stop the other threads.
+        prefetch_factor: Batches made ahead by each worker process, or by all threads together. No more batches wait in
+            memory to be copied to the device. None means 2 for processes. For threads, None means at least 2 batches,
+            and at least 24 samples for each thread, so the other threads stay busy during a slow sample.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is
@@ -180,7 +179,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, which compute the next index, got {name}"
             )
-        # The tester decodes single samples. It collates with len, because collate_fn may not accept a single sample.
+        # The tester looks for damage in single samples. It collates with len, because collate_fn may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
@@ -191,8 +190,8 @@ def create_loader(
     steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:
         steps.append(preparation)
-    named = dataset.datasets[0] if isinstance(dataset, Mixture) else dataset
-    prepared = Preparation(*steps, **image_and_label(named)) if steps else None
+    first = dataset.datasets[0] if isinstance(dataset, Mixture) else dataset
+    prepared = Preparation(*steps, **image_and_label(first)) if steps else None
     return PrefetchLoader(loader, device, preparation=prepared)
 
 
@@ -240,9 +239,9 @@ def _has_transform(dataset: Any) -> bool:
 def with_transform(
     dataset: Any, transform: Callable[..., Any] | None, *, only_missing: bool = False
 ) -> tuple[Any, Callable[..., Any] | None]:
-    """Return a dataset that applies the transform if it can, and the transform if it must still be applied.
+    """Return the dataset and the transform of its samples. A copy of a store's dataset applies the transform itself.
 
-    With ``only_missing``, the datasets of a mixture keep their own transforms.
+    The transform is then None. With ``only_missing``, the datasets of a mixture keep their own transforms.
     """
     if isinstance(dataset, Mixture):
         return dataset.replaced(
@@ -279,10 +278,10 @@ def create_batch_sampler(
     if sampler is None:
         if not shuffle:
             sampler = OrderedSampler(dataset, **ranks)
+        elif isinstance(dataset, Mixture):
+            sampler = dataset.sampler(**ranks, seed=seed)
         else:
-            sampler = (dataset.sampler if isinstance(dataset, Mixture) else partial(ShuffleSampler, dataset))(
-                **ranks, seed=seed
-            )
+            sampler = ShuffleSampler(dataset, **ranks, seed=seed)
     elif not isinstance(sampler, Iterable):
         raise TypeError(f"sampler must be an iterable of indices, got {type(sampler).__name__}")
     elif hasattr(sampler, "batch_size"):
@@ -318,13 +317,14 @@ def cpu_share() -> int:
 
 def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
     """Return whether threads are better workers than processes."""
-    # Threads hold the GIL for a tenth of the time of an image, or for a fifth of the time of a small image.
+    if not fetcher.releases_gil:
+        return False
+    # Even then, a thread holds the GIL for a tenth of the time of an image, or for a fifth if the image is small.
     if num_workers <= 4 or fetcher.image_nbytes is None:
-        return fetcher.releases_gil
+        return True
     # More workers should be processes, if processes start fast (by fork) and this process may start them.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    cheap = method == "fork" and not multiprocessing.current_process().daemon
-    return fetcher.releases_gil and not cheap
+    return method != "fork" or multiprocessing.current_process().daemon
 
 
 def check_uint8(images: Any) -> torch.Tensor:

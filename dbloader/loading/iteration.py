@@ -1,4 +1,4 @@
-"""One run over a loader: the way of each batch from the loader to its consumer."""
+"""One iteration over a loader: take each batch from the loader, send and prepare it, and give it to the consumer."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Iteration(Iterator[BatchInTransit]):
         return made.batch if self._transfer is None else self._transfer.receive(made.batch)
 
     def finish(self, error: BaseException) -> None:
-        """Note the StopIteration or the error that ended the iteration. This is called in the consumer's thread."""
+        """Record the StopIteration or the error that ended the iteration. This is called in the consumer's thread."""
         self._active.finish()
         if not isinstance(error, StopIteration):
             self._position.fail()
@@ -155,7 +155,7 @@ def _is_from_a_sample(stop: StopIteration) -> bool:
 
 
 def count_samples(batch: Any, image: str = "image") -> int:
-    """Return the number of images in a batch, or else the length of its first part with samples; 0 if none has any."""
+    """Return the number of samples in a batch: the length of its images, or of its first tensor that is not empty."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0

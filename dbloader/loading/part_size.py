@@ -1,8 +1,8 @@
-"""How many samples a worker makes at a time: fewer while workers are idle because one of them is late.
+"""Choose how many samples a worker makes at a time: fewer while other workers are idle.
 
-A worker that has slow images among many delays its batch, and batches after it cannot begin. With smaller parts the
-other workers take over the rest. In ordinary loading parts are large, because small ones cost time: parts of 16 images
-take up to 3 % longer than parts of 32, parts of 4 a twelfth, and parts of one a fifth.
+A worker that gets slow images delays its batch, and later batches cannot begin. If parts are small, the other workers
+can make the rest of the batch. But small parts take more time for each image: parts of 16 images up to 3 % more than
+parts of 32, parts of 4 a twelfth more, and parts of one a fifth more. So parts get smaller only if workers are idle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ class PartSize:
         return int(self._limit)
 
     def adapt(self, idle_s: float) -> None:
-        """Adapt the size after a batch. All workers together were idle ``idle_s`` seconds while it was awaited."""
+        """Adapt the size after a batch has arrived.
+
+        ``idle_s`` is the number of seconds that workers were idle while the consumer waited for the batch, summed over
+        all workers.
+        """
         ended = now()
         if idle_s > _IDLE_SHARE * self._workers * (ended - self._last):
             self._limit = max(1.0, self._limit / 2)

@@ -1,4 +1,4 @@
-"""A loader whose worker processes make whole batches, together where one of them is late."""
+"""A loader whose workers are processes. Each makes a whole batch, and idle workers help with a late batch."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ if TYPE_CHECKING:
     from dbloader.batches.base import BatchFetcher
     from dbloader.loading.worker_process import Reply
 
-# Batches in use: three of the PrefetchLoader, and two of its consumer, which works on one and may still hold the last.
+# Batches that have left the workers but still use their memory: three in the PrefetchLoader, and two of its consumer,
+# which works with one batch and may still refer to the batch before.
 _HELD_BATCHES = 5
-# Most images in a part of a fetcher that decodes many images faster than one.
+# Most samples in a part, if the fetcher releases the GIL.
 _LARGEST_PART = 16
-# Samples in a part that is made in Python. Always as many, because they draw their random numbers from generators that
-# are seeded for each part. Handing over a part takes 30 microseconds, seeding 15.
+# Samples in a part, if the fetcher runs Python code. The random generators of such code are seeded for each part, so a
+# part of another size would get other random numbers. Handing over a part takes 30 microseconds, and seeding takes 15.
 _SEEDED_PART = 2
 
 
 class ProcessLoader(ThreadLoader):
     """A ThreadLoader whose workers are processes. They make the batches in memory that they share with this process.
 
-    ``prefetch_factor`` batches for each worker are under way or wait for the consumer, never more. The workers start
-    with the first ``iter()``, and end with the last reference to this object and its iterators. Without workers, the
-    caller's thread makes the batches.
+    At most ``prefetch_factor`` batches for each worker are in production or wait for the consumer. The workers start
+    with the first ``iter()``, and end when nothing refers to this object and its iterators any more. Without workers,
+    the caller's thread makes the batches.
     """
 
     shares_prefetch_factor = False
@@ -85,7 +86,14 @@ class ProcessLoader(ThreadLoader):
 
 @dataclasses.dataclass
 class _Pending:
-    """A batch under way: its cell, its slot, and how many messages about it no worker has answered."""
+    """A batch that has been sent to the workers.
+
+    Attributes:
+        cell: Its cell on the Board.
+        slot: Its slot in the SharedBatchPool; None without shared memory.
+        parts: The number of its parts.
+        messages: The number of messages with this cell that no worker has answered.
+    """
 
     cell: int
     slot: int | None
@@ -101,9 +109,9 @@ class _Team:
     Args:
         fetcher: Makes the batches, in each worker.
         workers: The number of workers.
-        ahead: Most batches under way, or waiting for the consumer.
+        ahead: Most batches that are in production or wait for the consumer.
         largest: The number of samples in the largest batch.
-        seed: Of the workers' global random generators.
+        seed: The seed of the workers' global random generators.
     """
 
     def __init__(self, fetcher: BatchFetcher, workers: int, ahead: int, largest: int, seed: int) -> None:
@@ -111,7 +119,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A batch that has arrived keeps its cell until the last worker has answered.
+        # A finished batch keeps its cell until its last message is answered.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}
@@ -125,7 +133,7 @@ class _Team:
         self._pool = self._fetcher.shared_pool
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []
-        self._busy = [0]  # messages that workers have not answered; the finalizer has this list too
+        self._busy = [0]  # number of unanswered messages, in a list because the finalizer reads it too
         weakref.finalize(self, _end, os.getpid(), self._processes, self._board, self._busy)
 
     def start(self) -> None:
@@ -152,7 +160,7 @@ class _Team:
         return max(0, self._workers - self._busy[0])
 
     def begin_run(self) -> int:
-        """End the run before, and wait for its parts in production; return the number of the new run."""
+        """End the previous iteration, and wait for its unfinished parts. Return the number of the new iteration."""
         self.end_run(self.run)
         self.run += 1
         self._sent = 0
@@ -162,12 +170,12 @@ class _Team:
         return self.run
 
     def end_run(self, run: int) -> None:
-        """Let the workers leave out the parts of a run that they have not begun."""
+        """Let the workers leave out all parts of an iteration that they have not begun."""
         if run == self.run:
             self._board.run[0] = 0
 
     def send(self, indices: Sequence[int]) -> _Pending:
-        """Let a worker make a batch."""
+        """Let the next free worker make a batch."""
         slot = None if self._pool is None else self._pool.reserve()
         size, seed = self.part_size.most, None
         if not self._fetcher.releases_gil:
@@ -234,12 +242,12 @@ class _Team:
 
 
 def _end(pid: int, processes: list[BaseProcess], board: Board, busy: list[int]) -> None:
-    """End the worker processes: at once, if they may be making something, because nobody will receive it.
+    """End the worker processes. Kill busy workers at once, because nobody will receive their batches.
 
-    Garbage collection can begin anywhere, so this takes no lock.
+    Garbage collection can call this at any point of any thread, so it takes no lock.
     """
     board.close()
-    if os.getpid() != pid:  # a forked child has a copy of the team, but the workers are the parent's
+    if os.getpid() != pid:  # a forked child has a copy of the team, but the workers belong to the parent
         return
     if not busy[0]:
         for process in processes:
@@ -261,7 +269,7 @@ class _Batches(Iterator[TimedBatch]):
         self._send()
 
     def _send(self) -> None:
-        """Let the workers make the next batches; keep an error of the sampler for its place."""
+        """Let the workers make the next batches. Keep an error of the sampler, and raise it after these batches."""
         while self._order is not None and len(self._pending) < self._team.ahead:
             try:
                 indices = next(self._order, None)
@@ -280,7 +288,7 @@ class _Batches(Iterator[TimedBatch]):
         try:
             if self._pending:
                 return self._receive()
-        except StopIteration as stop:  # a sample raised it, and it would end the epoch
+        except StopIteration as stop:  # raised by a sample; it would silently end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
         except BaseException:
@@ -305,11 +313,11 @@ class _Batches(Iterator[TimedBatch]):
         self._send()
         if isinstance(first.outcome, ExceptionWrapper):
             first.outcome.reraise()  # type: ignore[no-untyped-call]
-        batch: TimedBatch = first.outcome  # type: ignore[assignment] # the batch of a run that is wanted
+        batch: TimedBatch = first.outcome  # type: ignore[assignment] # not None, because the batch is wanted
         return batch
 
     def close(self) -> None:
-        """End the run. The workers finish the parts that they have begun, and wait for the next run."""
+        """End the iteration. The workers finish the parts that they have begun, and wait for the next iteration."""
         self._order = None
         self._pending.clear()
         self._team.end_run(self._run)

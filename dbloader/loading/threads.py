@@ -44,8 +44,7 @@ class ThreadLoader:
         batch_sampler: The indices of each batch.
         num_workers: Number of threads. With 0 the caller's thread makes each batch when it is asked for.
         dataset: The dataset whose samples are in the batches.
-        prefetch_factor: Most batches made ahead of the last received batch, by all threads together. No more batches
-            are in memory.
+        prefetch_factor: Most batches ahead of the last received batch, finished or not, for all threads together.
     """
 
     whole_batches = True
@@ -155,7 +154,7 @@ class _Batches(Iterator["TimedBatch"]):
 
 
 class _Idling:
-    """Measures how long threads have nothing to do."""
+    """Measures how long threads are idle."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -164,7 +163,7 @@ class _Idling:
         self._ends: deque[float] = deque(maxlen=max(1, threads))
 
     def submit(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Submit a part, and note when it ends."""
+        """Submit a part, and record when it ends."""
         with self._lock:
             self._open += 1
         future = pool.submit(function, *arguments)
@@ -177,10 +176,11 @@ class _Idling:
             self._ends.append(now())
 
     def since(self, asked: float) -> float:
-        """Return how long the threads that are idle now have been idle since ``asked``, in seconds, summed."""
+        """Return how many seconds the threads that are idle now have been idle after ``asked``, summed over them."""
         ended = now()
         with self._lock:
-            ends = [*self._ends][min(0, self._open - self._threads) or len(self._ends) :]
+            idle = self._threads - self._open
+            ends = [*self._ends][-idle:] if idle > 0 else []
         return sum(ended - max(end, asked) for end in ends)
 
 

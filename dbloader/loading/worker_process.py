@@ -1,9 +1,9 @@
-"""What a worker process of a ProcessLoader does.
+"""The program of a worker process of a ProcessLoader.
 
-A worker makes all parts of its batch, unless the training waits for the batch and other workers are free: these then
-take some of the parts. A worker reads records only after it has taken a part, because a cache may remove the shards of
-a finished batch. Workers write images into the shared memory of the batch, and park everything else. The worker that
-finishes last joins all parts. So the batch is the same as if one worker had made it.
+Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
+the parts. A worker reads records only after it has taken a part, because a cache may remove the shards of a finished
+batch. Workers write images into the shared memory of the batch, and store everything else in the Board. The worker that
+finishes last joins all parts. The batch is the same as if one worker had made it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Task(NamedTuple):
         run: The number of the iteration.
         indices: The indices of the samples.
         size: The number of samples in each part; the last part may have fewer.
-        slot: The slot for the images; None without shared memory.
+        slot: The slot of the SharedBatchPool for the images; None without shared memory.
         seed: The seed of the global random generators, for transforms in Python; None if nothing draws from them.
     """
 
@@ -51,7 +51,13 @@ class Task(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to each message: whether this worker finished the batch, and then the batch or its error."""
+    """The answer to a message.
+
+    Attributes:
+        cell: The cell in the message.
+        finished: Whether this worker finished the batch.
+        outcome: The batch or its error, from the worker that finished it. None if the batch is no longer wanted.
+    """
 
     cell: int
     finished: bool
@@ -81,23 +87,23 @@ def run_worker(
 
 
 def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
-    """Make the parts of a batch that no other worker makes; finish the batch if this worker is the last."""
+    """Make parts of a batch until none is left, and join all parts if this worker finishes last."""
     task: Task = ForkingPickler.loads(board.task(cell))
     # One worker makes the whole batch if its images are not in shared memory, or if it may replace samples.
     whole = fetcher.check_skipped is not None or (fetcher.image_nbytes is not None and task.slot is None)
     taken = board.take(cell, task.run, all_parts=whole)
-    if not taken:  # either others have taken all parts, or the training does not want the batch any more
+    if not taken:  # other workers have taken all parts, or the batch is no longer wanted
         return Reply(cell, finished=board.finish(cell, 0))
     if fetcher.shared_pool is not None:
         fetcher.shared_pool.slot = task.slot
     parts = _Parts(where, task.seed)
     finish: Finish | None = None
     try:
-        # The worker with the first part makes most of the others too, so it reads the whole batch at once.
+        # The worker that takes the first part makes most of the other parts too, so it reads the whole batch at once.
         finish = fetcher.begin(task.indices, parts.submit, task.size, read=taken.start == 0)
     except Exception as failure:
         parts.fail(taken.start, failure)
-    parts.are_complete = True
+    parts.has_all = True
     if not whole:
         made: list[int] = []
         while taken:
@@ -106,12 +112,12 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
             if not parts.make(part):
                 board.skip(cell)
             taken = board.take(cell, task.run)
-        if not board.finish(cell, len(made)) and not board.park(cell, len(made), parts.dump(made)):
+        if not board.finish(cell, len(made)) and not board.store_parts(cell, len(made), parts.dump(made)):
             return Reply(cell, finished=False)
         if not board.is_wanted(task.run):
             return Reply(cell, finished=True)
-        for parked in board.parked(cell):
-            parts.load(parked)
+        for stored in board.stored_parts(cell):
+            parts.load(stored)
     outcome: TimedBatch | ExceptionWrapper | None = parts.first_error()
     if finish is not None and outcome is None:
         outcome = parts.finish(finish)
@@ -119,30 +125,34 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
 
 
 class _Parts:
-    """The parts of a batch that a fetcher has submitted."""
+    """The parts of a batch. A part is a call that a BatchFetcher submits.
+
+    Attributes:
+        has_all: Whether the fetcher has submitted all parts.
+    """
 
     def __init__(self, where: str, seed: int | None) -> None:
-        self.are_complete = False
+        self.has_all = False
         self._calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
         self._where, self._seed = where, seed
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Note a part; call a function at once that is submitted later, by the fetcher's ``finish``."""
-        if self.are_complete:
+        """Keep a part for later. After the last part, call a function at once, such as a search for damaged samples."""
+        if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()
         self._calls.append((future, function, arguments))
         return future
 
     def make(self, part: int) -> bool:
-        """Make a part, unless that is done; return whether it has no error."""
+        """Make a part, unless it is already made. Return False if it has an error."""
         if part in self._errors:
             return False
         future, function, arguments = self._calls[part]
         if not future.done():
             if self._seed is not None:
-                _seed_generators(self._seed + part)  # the same, whichever worker makes the part
+                _seed_generators(self._seed + part)  # so the part is the same in every worker
             try:
                 future.set_result(function(*arguments))
             except Exception as error:
@@ -151,11 +161,11 @@ class _Parts:
         return part not in self._errors
 
     def fail(self, part: int, error: Exception) -> None:
-        """Note the error of a part."""
+        """Keep the error of a part."""
         self._errors[part] = _wrapped(error, self._where)
 
     def finish(self, finish: Finish) -> TimedBatch | ExceptionWrapper:
-        """Make the parts that are not made yet, and join all parts; return an error instead of raising it."""
+        """Make the remaining parts, and join all parts. Return an error instead of raising it."""
         try:
             for part in range(len(self._calls)):
                 self.make(part)
@@ -169,19 +179,19 @@ class _Parts:
         return self._errors[min(self._errors)] if self._errors else None
 
     def dump(self, made: list[int]) -> bytes:
-        """Return the results and errors of some parts as bytes, of no part if their samples cannot be pickled."""
+        """Pickle the results and errors of some parts; only the errors if the results cannot be pickled."""
         errors = {part: self._errors[part] for part in made if part in self._errors}
         results = {part: self._calls[part][0].result() for part in made if part not in errors}
         try:
             return pickle.dumps((results, errors), protocol=5)
-        except Exception:  # the worker that finishes last makes them again
+        except Exception:  # the worker that joins the batch makes these parts again
             return pickle.dumps(({}, errors), protocol=5)
 
-    def load(self, parked: bytes) -> None:
-        """Add the parts that some worker has made, perhaps this one."""
-        results, errors = ForkingPickler.loads(parked)
+    def load(self, stored: bytes) -> None:
+        """Add the stored parts of a worker, which may be this worker."""
+        results, errors = ForkingPickler.loads(stored)
         self._errors.update(errors)
-        if self._errors:  # the batch is an error then, and the calls may be missing
+        if self._errors:  # the results are not needed, and the fetcher may have failed before it submitted the parts
             return
         for part, result in results.items():
             if not self._calls[part][0].done():
@@ -189,7 +199,7 @@ class _Parts:
 
 
 def _seed_generators(seed: int) -> None:
-    """Seed the global generators of this process, which transforms draw from."""
+    """Seed the global random generators of this process, which transforms may use."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed % 2**63)
     np.random.seed(seed % 2**32)
