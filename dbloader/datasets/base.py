@@ -1,4 +1,4 @@
-"""The records of a store and facts about all of them, with the attributes of torchvision's ImageFolder.
+"""A dataset of a store's records, with the attributes of torchvision's ImageFolder. Subclasses make samples of records.
 
 Making a dataset reads the store's manifest. The labels and names of all records are read when they are first needed.
 """
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 
-# Attributes that are computed once and kept in __dict__. A user could assign to a cached_property.
+# Attributes that are computed once and kept in __dict__. The public attributes are properties, because a user could
+# assign to a cached_property.
 _CACHED = ("targets", "names", "_indices_digest")
 
 
@@ -45,7 +46,7 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        # Indices in the store of the selected records, ascending; None if all are selected.
+        # The indices that the selected records have in the store, ascending; None without a query.
         self._indices = None if where is None else find_selected(store, where)
 
     @property
@@ -89,9 +90,9 @@ class RecordDataset(Dataset[Any]):
         """Return one value of every record, without reading the records: an array of shape (len,).
 
         Args:
-            name: A further field with numbers, booleans or short texts. The dtype is float64, with NaN for records
-                without a value; int64, with the least int64 for them; bool, or int8 with -1 for them; or object, str
-                with "" for them. Or ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``.
+            name: ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``, or a further field with numbers,
+                booleans or short texts. The dtype of a further field is float64, int64, bool or object (str). A missing
+                value is NaN, the least int64, -1 (the dtype is then int8 in place of bool) or "".
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -102,7 +103,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def names(self) -> Names:
-        """The names of all records, packed; an index returns a str."""
+        """The names of all records, packed; ``names[index]`` is a str."""
         names: Names | None = self.__dict__.get("names")
         if names is None:
             names = self._same_store().names()
@@ -113,7 +114,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def samples(self) -> Samples:
-        """The (name, label) of all records, as in ImageFolder, packed; labels are as in ``targets``."""
+        """The pairs (name, label) of all records, as in ImageFolder, packed; labels are as in ``targets``."""
         return Samples(self.names, self.targets)
 
     @property
@@ -160,7 +161,7 @@ class RecordDataset(Dataset[Any]):
 
         Args:
             sampler: One of dbloader's samplers.
-            since: The state where the iteration begins.
+            since: The state of the sampler at the start of the iteration.
             margin: The largest number of samples by which one worker is behind another.
             check: Whether to raise an OptionError if the cache is too small for the order.
         """
@@ -279,12 +280,12 @@ def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
     """
     indices = np.asarray(find_matching(store, query))
     if not len(indices):
-        warnings.warn(f"no record of {store.place} is found by the query {query!r}", UserWarning, stacklevel=5)
+        warnings.warn(f"the query {query!r} finds no record of {store.place}", UserWarning, stacklevel=5)
     return indices.astype(np.uint32 if len(store) < 2**32 else np.int64, copy=False)
 
 
 class Samples(Sequence[tuple[str, int]]):
-    """The (name, label) of all records. Only an index makes Python objects."""
+    """The pairs (name, label) of all records. A pair becomes a Python object when it is indexed."""
 
     def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Image files in a MongoDB collection that another program made."""
+"""A dataset of the image files in a MongoDB collection that another program made."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
             paths.append(entry.location[0])
             labels.append(NO_LABEL if entry.label is None else entry.label)
         self.classes = list(self._source.classes)
-        self.names = join_names(iter([pack_names(paths)]), len(paths))
+        self.names = join_names([pack_names(paths)], len(paths))
         self.targets = np.array(labels, np.int64)
         self.transform = transform
         self.target_transform = target_transform

@@ -1,4 +1,4 @@
-"""The fields of samples that are dicts: their names, and how each is made from a record."""
+"""Make the fields of samples that are dicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
 
 
 def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
-    """Return a dict from names in the sample to fields; for None, of the image and the label."""
+    """Return a dict from names in the sample to fields. A sample without chosen fields has an image and a label."""
     if fields is None:
         return {"image": "image", "label": "label"}
     return fields if isinstance(fields, dict) else {name: name for name in fields}
@@ -64,17 +64,17 @@ def image_and_label(dataset: Any) -> dict[str, str]:
 
 
 def check_fields(dataset: Any, manifest: Manifest) -> None:
-    """Raise OptionError if no record has one of the dataset's fields."""
+    """Raise OptionError if one of the dataset's fields is in no record."""
     known = (*_OWN_FIELDS, *manifest.fields)
     for field in () if dataset.fields is None else names_of(dataset.fields).values():
         if field not in known:
             hint = "; a mapping is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
             what = f"no record of {dataset.root} has a field {short_repr(field)}"
-            raise OptionError(f"{what}; there are {listed(known)}{hint}")
+            raise OptionError(f"{what}; the fields are {listed(known)}{hint}")
     if dataset.fields is None and manifest.length and not manifest.labelled:
         raise OptionError(
             f"no record of {dataset.root} has a label, so a sample cannot be (image, label): "
-            f"choose fields, such as fields=('image',); there are {listed(known)}",
+            f"choose fields, such as fields=('image',); the fields are {listed(known)}",
         )
 
 
@@ -111,7 +111,7 @@ def other_fields(
     Args:
         dataset: The StoreDataset.
         record: The record of the sample.
-        plan: The plan of the image if a Decoder decodes it: files and boxes are cropped with the image. Else None.
+        plan: The plan of the image, to crop files and boxes with it; None if no Decoder decodes the image.
         value: Returns the value of one field.
 
     Raises:

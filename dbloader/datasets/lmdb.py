@@ -1,4 +1,4 @@
-"""The images and labels of an LMDB store."""
+"""A dataset of the images and labels of an LMDB store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class LMDBDataset(StoreDataset):
     """The images and labels of an LMDB store, in place of torchvision's ImageFolder.
 
-    It opens the store when it is made, to find a wrong place at once. Each process that receives it, by pickling or
-    fork, opens the store again at its first read. Threads may share it. ``targets``, ``names`` and ``samples`` take 8,
-    about 30 and about 40 bytes of memory for each record, once they are used.
+    Making a dataset opens its store, so a wrong place is an error at once. A process that gets the dataset by pickling
+    or fork opens the store again at its first read. Threads may share a dataset. ``targets``, ``names`` and ``samples``
+    take 8, about 30 and about 40 bytes of memory for each record, once they are used.
 
     A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. The label of a record
     without one is None, which torch cannot collate. With ``fields``, a sample is a dict of these fields.

@@ -50,21 +50,21 @@ def mix(
 ) -> Mixture:
     """Return a dataset that mixes several datasets in proportion to weights, for `create_loader` (docs/mixing.md).
 
-    The order is a function of the seed and the position. In each window of the sum of the weights, as small integers,
-    each source has exactly its share. A source gives all of its samples, in random order, before it repeats one. Each
-    epoch continues where the last one ended.
+    The order is a function of the seed and the position. Each source has exactly its share: with the weights 5 and 2,
+    each block of 7 samples has 5 from the first source and 2 from the second. A source gives all of its samples, in
+    random order, before it repeats one. Each epoch continues where the last one ended.
 
     Args:
         sources: A dict from each source to its weight. A source is a place, as for LMDBDataset and MongoDataset, or
             one of these datasets, a Subset of one, or a mixture without a schedule, whose sources share its weight. A
             weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
             samples of the training, and then 1.
-        length: Samples in an epoch, of all ranks together. ``"longest"`` lasts until each source has given all of its
-            samples, with the first weights. ``"shortest"`` lasts until one source has.
-        by: ``"class"`` makes each class of a single source, here without a weight, a source of its own. All classes
-            are then equally frequent.
+        length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
+            has given all of its samples; with ``"shortest"``, when one source has. Both use the first weights.
+        by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
+            weight, and each of its classes becomes a source.
         fields: Names of the fields for all sources, as for LMDBDataset, and ``"source"``: the place of the sample's
-            source, with its query, or the class. None leaves each dataset its own fields.
+            source, with its query, or the class. With None, each dataset keeps its fields.
 
     Raises:
         OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
@@ -111,16 +111,16 @@ class Source(NamedTuple):
 class Mixture(Dataset[Any]):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. An index below it is a position in the first epoch with seed 0, so any
-    sampler keeps the shares, but gives the same samples in each epoch. ``sampler()`` has the order of all epochs. Its
-    indices begin at ``len``: there, each sample of each source has one index.
+    ``len`` is the number of samples in an epoch. The indices below ``len`` are the positions of the first epoch with
+    seed 0. With them, any sampler keeps the shares, but each epoch has the same samples. ``sampler()`` has the order of
+    all epochs. Its indices begin at ``len``, and number the samples of all sources, one source after the other.
 
     Attributes:
         sources: The sources. The sources of a mixture are in the place of the mixture.
-        datasets: The datasets of the sources. They give the labels of the mixture.
+        datasets: The datasets of the sources. Their samples have the labels of the mixture.
         classes: The class names of all sources in the order of their labels; empty if they have no names.
         fields: The fields of a sample, as in LMDBDataset.
-        order: The order.
+        order: The order of the samples.
     """
 
     def __init__(self, sources: Sequence[Source], schedule: list[tuple[int, Any]], length: Any, fields: Any) -> None:
@@ -227,8 +227,9 @@ class Mixture(Dataset[Any]):
     def divide(self, indices: Sequence[int]) -> tuple[Array, list[tuple[int, list[int], list[int]]]]:
         """Divide the samples at some indices among the datasets.
 
-        Return the number of each sample's source: int64, shape (indices,). And for each dataset that is needed: its
-        number, the places of its samples among the indices, and their indices in the dataset.
+        Returns:
+            The number of each sample's source: int64, shape (indices,). Then, for each dataset that is needed: its
+            number, the places of its samples among the indices, and the indices of these samples in the dataset.
 
         Raises:
             RecordIndexError: An index is out of range.
@@ -265,7 +266,7 @@ class Mixture(Dataset[Any]):
         return self.datasets[number], own
 
     def count_sources(self, sources: Array, waited: Array) -> dict[str, tuple[int, float]]:
-        """Return for each source in a batch its samples, and its share of the seconds that its dataset took."""
+        """Return, by source, its number of samples in a batch, and its share of the seconds that its dataset took."""
         numbers, counts = np.unique(sources, return_counts=True)
         datasets = self._dataset_of[numbers]
         seconds = waited[datasets] * counts / np.bincount(datasets, counts)[datasets]
@@ -277,7 +278,7 @@ class Mixture(Dataset[Any]):
     ) -> MixtureSampler:
         """Return the sampler of the order; arguments and errors are as in ShuffleSampler.
 
-        `create_loader` makes it itself. For torch's DataLoader pass it as ``sampler``, or
+        `create_loader` calls this method itself. Pass the sampler to torch's DataLoader as ``sampler``, or pass
         ``SeededBatchSampler(mixture.sampler(), batch_size)`` as ``batch_sampler``.
         """
         names, digests = ([getattr(source, what) for source in self.sources] for what in ("name", "digest"))

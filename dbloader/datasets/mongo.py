@@ -1,4 +1,4 @@
-"""The images and labels of a store in MongoDB."""
+"""A dataset of the images and labels of a store in MongoDB."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class MongoDataset(StoreDataset):
         if origin.manifest.digest != manifest.digest:
             raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset again")
         if not len(indices):
-            warnings.warn(f"no record of {self.root} is found by the query {self.query!r}", UserWarning, stacklevel=3)
+            warnings.warn(f"the query {self.query!r} finds no record of {self.root}", UserWarning, stacklevel=3)
         return indices.astype(np.uint32 if manifest.length < 2**32 else np.int64)
 
     @override

@@ -9,6 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import short_repr, stop_iteration_error
+from dbloader._options import check_choice
 from dbloader.datasets.base import NotedErrors, RecordDataset, check_whole, describe_record
 from dbloader.datasets.fields import (
     check_fields,
@@ -55,8 +56,7 @@ class StoreDataset(RecordDataset):
                 raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if transforms is not None and (transform is not None or target_transform is not None):
             raise OptionError("transforms takes whole samples: leave transform and target_transform out, or transforms")
-        if resize not in RESIZES:
-            raise OptionError(f"resize must be one of {', '.join(RESIZES)}, got {short_repr(resize)}")
+        check_choice("resize", resize, RESIZES)
         if resize != "exact" and decode is not decode_pil:
             raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
         super().__init__(store, where)
@@ -136,7 +136,7 @@ class StoreDataset(RecordDataset):
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record; ``random_numbers`` is a row of what the method of that name returns."""
+        """Return the sample of a record; ``random_numbers`` is one row of the result of ``self.random_numbers``."""
         if not has_image(self.fields):
             return self._transformed(record, self.rest(record), random_numbers)
         decode: Any = self.decode
@@ -161,7 +161,7 @@ class StoreDataset(RecordDataset):
         """Return the plan of the image of a record, if ``decode`` is a Decoder; arguments are as in ``sample``."""
         decode: Any = self.decode
         with NotedErrors(self, record):
-            plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._known(record))
+            plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._decoder_options(record))
         return plan
 
     def _image(self, record: Record, random_numbers: np.ndarray[Any, Any] | None, plan: Plan | None) -> Any:
@@ -176,9 +176,9 @@ class StoreDataset(RecordDataset):
             return image if unchanged else apply_transform(self.transform, image, random_numbers)
 
     def rest(self, record: Record, plan: Plan | None = None) -> Any:
-        """Return the rest of a sample: a tuple of the label, or a dict of all fields but the image.
+        """Return a sample without its image: a tuple of the label, or a dict of all other fields.
 
-        With the ``plan`` of the image, files and boxes are cropped with it.
+        With the ``plan`` of the image, files and boxes are cropped like the image.
         """
         with NotedErrors(self, record):
             return (
@@ -196,18 +196,18 @@ class StoreDataset(RecordDataset):
         image: Any = record.image
         decode = self.decode
         if image is not None and isinstance(decode, Decoder):
-            return decode(image, _drawn_for(decode, random_numbers), **self._known(record))
+            return decode(image, _drawn_for(decode, random_numbers), **self._decoder_options(record))
         if image is None or decode is None or isinstance(image, np.ndarray):
             return image
         if decode is decode_pil:
             note = f"in {describe_record(record, self.root)}"
-            return open_lazy(image, **self._known(record), resize=self.resize, note=note)
+            return open_lazy(image, **self._decoder_options(record), resize=self.resize, note=note)
         check_whole(record, self.root)
         return decode(image)
 
     @property
     def loader(self) -> Callable[[str], Any]:
-        """The function that decodes the image of a record, given its name; read-only, unlike ImageFolder's."""
+        """A function that takes the name of a record and returns its decoded image; read-only, unlike ImageFolder's."""
         return self._load
 
     def _load(self, name: str) -> Any:
@@ -215,15 +215,14 @@ class StoreDataset(RecordDataset):
         with NotedErrors(self, record):
             return self._decoded(record, None)
 
-    def _known(self, record: Record) -> dict[str, Any]:
-        """Return a Decoder's arguments from the manifest and the record; raise an error if the image is damaged."""
+    def _decoder_options(self, record: Record) -> dict[str, Any]:
+        """Return arguments for a Decoder from the manifest and the record; raise an error if the image is damaged."""
         if isinstance(record.image, np.ndarray):
             return {}
         check_whole(record, self.root)
         source = self.manifest.source
-        tiles = (
-            record.fields.get("tiles") if source.get("tile") else None
-        )  # a store without tiles may have such a field
+        # Without the option ``tile`` of the conversion, ``tiles`` is any field of the user.
+        tiles = record.fields.get("tiles") if source.get("tile") else None
         # If the conversion decoded the image and its CRC is right, a check could find no damage.
         return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 

@@ -1,8 +1,8 @@
 """Apply transforms to images and samples, including transforms of albumentations.
 
-Transforms of albumentations take arrays as keyword arguments and return a dict. Each has its own random generator. With
-it, all forked workers would draw the same numbers, and a resumed training would draw other numbers than an
-uninterrupted one. So each call gets new generators, seeded with a random number of its sample.
+Transforms of albumentations take arrays as keyword arguments and return a dict. Each transform has its own random
+generator. With this generator, all forked workers would draw the same numbers, and a resumed training would draw other
+numbers than an uninterrupted one. So each call gets a new generator, seeded with a random number of its sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_of_this_thread = threading.local()  # has copies of transforms, because a call changes a transform
+_of_this_thread = threading.local()  # copies of the transforms, because a call changes a transform
 
 
 def is_albumentations(transform: Any) -> bool:
@@ -81,7 +81,7 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
 
 
 def apply_to_pair(transforms: Any, image: Any, label: Any) -> tuple[Any, Any]:
-    """Apply a transform to an image and a label; TypeError if it does not return two values."""
+    """Apply a transform to an image and a label. Raise TypeError if it does not return two values."""
     pair = transforms(image, label)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"transforms= must return the image and the label, (image, label), got {short_repr(pair)}")

@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class LRUCache(Generic[T]):
-    """Keeps the results that were used last, up to a number of bytes. Threads may share it.
+    """Keeps the most recently used results, up to a total number of bytes. Threads may share a cache.
 
     If several threads ask for the same key at the same time, one thread computes the result and the others wait for it.
     The newest result is kept even if it alone exceeds the limit.
 
     Args:
-        max_bytes: The limit.
-        size: Returns the bytes of a result.
+        max_bytes: Most bytes of all kept results.
+        size: Returns the number of bytes of a result.
 
     Attributes:
         nbytes: Bytes of all kept results.
@@ -33,7 +33,7 @@ class LRUCache(Generic[T]):
         self._sizes: dict[Any, int] = {}  # bytes of each finished result
 
     def get(self, key: object, make: Callable[[], T]) -> T:
-        """Return the kept result for a key, or the result of ``make``. An error is not kept."""
+        """Return the kept result for a key. If there is none, keep and return the result of ``make``."""
         with self._lock:
             future = self._futures.pop(key, None)
             is_new = future is None

@@ -1,4 +1,4 @@
-"""Keep the columns of a store in memory, add the columns of a listing, and find records by name."""
+"""Read columns of a store and keep them in memory, together with columns of a listing. Find records by name."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ _MOST_CHUNKS = 8  # values in more chunks than this are read with the whole colu
 
 
 class Columns:
-    """The columns of a store. Each is read when it is first used, and then stays in memory. Threads may share it.
+    """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
 
     Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB in place of 320.
+
+    Args:
+        store: The store.
+        joined: Columns that are not in the store, such as the columns of a listing, by name.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
@@ -41,7 +45,7 @@ class Columns:
         self._joined_texts = LRUCache[Any](math.inf, len)
 
     def joining(self, joined: Mapping[str, FieldColumn]) -> Columns:
-        """Return these columns with other joined ones. Both share what is read from the store."""
+        """Return a copy with other joined columns. The copy and the original share the columns of the store."""
         other = copy.copy(self)
         other.joined, other._joined_texts = joined, LRUCache(math.inf, len)
         return other
@@ -68,7 +72,7 @@ class Columns:
         return values
 
     def some(self, column: str, indices: Array) -> list[int | None]:
-        """Return the values of a few records; None for no label or an unknown size. Few chunks are read."""
+        """Return the values of a few records, reading only their chunks; None for no label or an unknown size."""
         numbers, which = np.unique(indices // CHUNK, return_inverse=True)
         if not len(indices):
             return []
@@ -87,9 +91,9 @@ class Columns:
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
     def rows(self, indices: Any, columns: Collection[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield index, name and some columns, as from ``name`` and ``some``, of each record of an ascending selection.
+        """Yield a tuple for each record: its index, its name, and its values in some columns, as from ``some``.
 
-        A chunk of the store is read when its first row is needed.
+        The indices must be ascending. A chunk of the store is read when its first row is needed.
         """
         for part, chosen in parts(indices):
             some = np.arange(part.start, part.stop) if isinstance(chosen, slice) else chosen.astype(np.int64)
@@ -102,7 +106,7 @@ class Columns:
     def kinds(self) -> dict[str, str]:
         """The columns of further fields, and the kind of each. A joined column hides a field of the same name.
 
-        A field that is called like something else, such as ``bytes``, is ``field.bytes`` here.
+        A field with a name that queries use for something else, such as ``bytes``, is ``field.bytes`` here.
         """
         stored = self.store.manifest.columns.items()
         own = {PREFIX + name if name in KEYS else name: kind for name, kind in stored}
@@ -117,10 +121,10 @@ class Columns:
         return found
 
     def texts(self, name: str) -> tuple[Array, Sequence[str]]:
-        """Return a number for each record, and the text of each number, sorted, for a field of texts or booleans.
+        """Return two results for a field of texts: the number of each record's text, and all different texts, sorted.
 
-        For a field of texts, the numbers are int32, and a record without a value has the least int32. For booleans,
-        they are uint8: 0, 1, or 2 for no value.
+        The numbers are positions in the sorted texts, int32; the least int32 means no text. For a field of booleans,
+        the texts are "false" and "true", and the numbers are uint8; 2 means no value.
         """
         column = self.field(name)
         if column.kind == "bool":
@@ -153,7 +157,7 @@ class Columns:
         return (some := values[indices]), known_values(some)
 
     def describe(self, index: int, names: Iterable[str]) -> dict[str, Any]:
-        """Return some columns of a record as values of JSON; None for no value."""
+        """Return the values of a record in some columns, for JSON; None for no value."""
         return {name: _plain(self.field(name), index) for name in names}
 
     def events(self) -> dict[str, Array]:
@@ -199,25 +203,25 @@ def _number_texts(texts: Names) -> tuple[Array, Sequence[str]]:
 
 
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
-    """Yield blocks of a selection: the positions in it, and the indices of the records, a slice or an array."""
+    """Yield a selection in blocks: the positions of a block in the selection, and its indices, a slice or an array."""
     for part in blocks(len(indices)):
         yield part, part if isinstance(indices, range) else indices[part]
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield slices of 2**20 records, which together are the records 0 to ``count``."""
+    """Yield slices of at most 2**20 records that together cover the records 0 to ``count - 1``."""
     return (slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
 
 
 def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the index and name of each record that has one of some names. The column ``name_hash`` is scanned."""
+    """Yield the index and the name of each record with one of the names. This scans the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    may_be = np.zeros(2**16, bool)  # a table of lower halves of hashes is 10 times faster than a search
-    may_be[hashes & 0xFFFF] = True
+    is_possible = np.zeros(2**16, bool)  # looking up the lower half of a hash is 10 times faster than a search
+    is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         here = np.frombuffer(chunk, DTYPES["name_hash"])
-        some = np.flatnonzero(may_be[here & 0xFFFF])
+        some = np.flatnonzero(is_possible[here & 0xFFFF])
         nearest = hashes[np.minimum(hashes.searchsorted(here[some]), len(hashes) - 1)]
         positions = some[nearest == here[some]].tolist()
         packed = handle.chunk("name", number) if positions else b""

@@ -1,4 +1,4 @@
-"""Parse a query, the language of the viewer's search and of ``where=``. docs/queries.md describes it.
+"""Parse queries of the viewer's search and of the option ``where``. docs/queries.md describes their language.
 
 A condition compares a value of the record with a value, such as ``width<64``. Conditions that follow each other must
 all hold; ``or``, ``not`` and parentheses combine them.
@@ -27,7 +27,7 @@ _SIGNS = {
     "class": (":",), "name": (":",), "event": (":",),
 }  # fmt: skip
 KEYS = tuple(_SIGNS)
-"""What a query compares beside further fields. ``field.bytes`` is the further field of that name."""
+"""Names of values that are not further fields. ``field.bytes`` is a further field with the name of such a value."""
 
 _SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
 _NOUNS = {"bool": "true or false", "int": "integers", "float": "numbers", "text": "texts"}
@@ -73,7 +73,7 @@ class Group(NamedTuple):
 
 
 def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) -> Group:
-    """Return the parts of a query that must all hold. A query without a word has none.
+    """Return a group of the parts of a query that must all hold. The group of an empty query has no parts.
 
     Args:
         text: The query.
@@ -130,10 +130,9 @@ class _Parser:
         parts: list[Condition | Group] = []
         while self.rest and (word := self._keyword()) not in ("or", ")"):
             if word == "and":
-                if not parts:
-                    self.fail("and needs conditions before and after it")
-                self._skip("and")
-                if not self.rest:
+                if parts:
+                    self._skip("and")
+                if not parts or not self.rest:
                     self.fail("and needs conditions before and after it")
             parts.append(self._part(depth))
         return Group("and", parts)
@@ -220,7 +219,9 @@ class _Parser:
             return Condition(position, field, sign, value)
         if kind or sign != ":":
             return Condition(position, field if kind else key, sign, _number(position, key, sign, value))
-        return Condition(position, key, sign, _VALUES.get(key, _as_text)(position, value))
+        if key == "label":
+            return Condition(position, key, sign, _as_label(position, value))
+        return Condition(position, key, sign, _as_ranges(position, value) if key == "index" else value)
 
 
 def _unquoted(raw: str) -> str:
@@ -241,10 +242,6 @@ def _number(position: int, key: str, sign: str, text: str) -> float:
     return number
 
 
-def _as_text(_: int, value: str) -> str:
-    return value
-
-
 def _as_label(position: int, value: str) -> int | None:
     if value != "none" and not _INTEGER.fullmatch(value):
         raise query_error(position, f"a label is an integer or none, such as label:3, got {short_repr(value, 50)}")
@@ -260,6 +257,3 @@ def _as_ranges(position: int, value: str) -> list[range]:
         what = "a range goes from the lower index to the higher one, such as 1-5, got"
         raise query_error(position, f"{what} {short_repr(value, 50)}")
     return [range(part[0], part[-1] + 1) for part in bounds]
-
-
-_VALUES = {"label": _as_label, "index": _as_ranges}

@@ -36,7 +36,7 @@ def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> A
     Args:
         store: The store.
         query: The query.
-        booleans: Fields of booleans of other stores. A query with the name of one is an error if the store lacks it.
+        booleans: Fields of booleans of other stores. If this store lacks such a field, a query for it is an error.
 
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
@@ -69,7 +69,7 @@ def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
 
 
 def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
-    """Return a mask of the records that match: bool, shape (records,). Only those in the mask ``within`` count."""
+    """Return a mask of the records that match: bool, shape (records,). It may be wrong outside the mask ``within``."""
     if isinstance(part, Condition):
         return _compare(columns, part, within)
     if part.operator == "not":
@@ -86,7 +86,7 @@ def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
 
 
 def _is_slow(part: Condition | Group) -> bool:
-    """Return whether names or texts must be read. Such conditions come last, for the records that are left."""
+    """Return whether the check reads names or texts. Slow checks come last, when few records are left."""
     return isinstance(part, Group) or part.key == "name" or isinstance(part.value, str)
 
 

@@ -350,7 +350,7 @@ class FieldsContract:
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
-            ({"fields": {"pixel_values": "images"}}, OptionError, "has a field 'images'; there are name, "),
+            ({"fields": {"pixel_values": "images"}}, OptionError, "has a field 'images'; the fields are name, "),
             ({"fields": {"a": "image", "b": "image"}}, OptionError, "may show 'image' under one name, got "),
             ({"fields": ("mask",), "decode": RandomResizedCrop(16)}, OptionError, NOT_CROPPED),
             ({"fields": ("image", "mask"), "transform": RandomResizedCrop(16)}, OptionError, NOT_CROPPED),

@@ -65,8 +65,8 @@ def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
 class WithWrongTiles(LMDBDataset):
     """A dataset whose records have wrong tile lengths."""
 
-    def _known(self, record: Record) -> dict[str, Any]:
-        return {**super()._known(record), "tiles": b"\1\0"}
+    def _decoder_options(self, record: Record) -> dict[str, Any]:
+        return {**super()._decoder_options(record), "tiles": b"\1\0"}
 
 
 def cropped(sample: Any) -> Any:
