@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 _MODES = ("const", "rand", "pixel")
-_ATTEMPTS = 10  # at a rectangle that is smaller than the image, as in timm
+_ATTEMPTS = 10  # number of random rectangles to try until one fits into the image, as in timm
 
 # 16 random bits choose a quantile of the normal distribution, up to 4.3. So a word of 64 bits chooses four.
 _LEVELS = 2**16
@@ -35,8 +35,8 @@ class RandomErasing(nn.Module):
     Normalize: 0, the value of ``const``, is then the mean, and the noise has the variance of the images.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
-    If no draw fits, the rectangle is left out. The SampleRNG draws on the CPU. Only the noise of ``pixel`` is made on
-    the images' device. The noise has 65,536 different values, from -4.3 to 4.3.
+    If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made
+    on the images' device. The noise has 65,536 different values, from -4.3 to 4.3.
 
     Args:
         probability: The probability that an image is erased.
@@ -137,7 +137,7 @@ class RandomErasing(nn.Module):
 
 
 def _inside(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return for each rectangle which pixels it covers: bool, shape (N, boxes, H, W)."""
+    """Return the mask of the pixels that each rectangle covers: bool, shape (N, boxes, H, W)."""
     top, bottom, left, right = boxes[..., None].unbind(2)
     rows = torch.arange(height, dtype=torch.int32, device=boxes.device)
     columns = torch.arange(width, dtype=torch.int32, device=boxes.device)
@@ -171,7 +171,7 @@ def quantiles() -> torch.Tensor:
 
 
 def _mix(words: torch.Tensor) -> torch.Tensor:
-    """Scramble int64 numbers in place as ``sampling.rng.mix`` does uint64 ones; the bits are the same."""
+    """Scramble int64 numbers in place. The bits are the same as with ``sampling.rng.mix`` and uint64 numbers."""
     for shift, factor in ROUNDS:
         shifted = words >> shift
         shifted &= (1 << (64 - shift)) - 1  # a shift of unsigned numbers fills with zeros

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,12 +30,12 @@ class Preparation(nn.Module):
     - a tuple, named tuple or list: the images first, then the targets, if any;
     - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
-    A module is any callable that takes images of shape (N, C, H, W) and returns new ones. If the images are a list of
-    such tensors, as `MultiCrop` makes them, the module is called with each. A module that has a parameter with
-    one of these names gets its value:
+    A module is any callable that takes images of shape (N, C, H, W) and returns new images. If the images are a list of
+    such tensors, as `MultiCrop` makes them, the module is called with each tensor. These parameters of a module get
+    their values by name:
 
-    - ``rng``: the SampleRNG of the batch, or None if the caller has none. Each module, and each tensor of a list, gets
-      its own stream.
+    - ``rng``: the SampleRNG of the batch, or None if the caller passes none. Each module, and each tensor of a list,
+      gets its own stream of random numbers.
     - ``targets``: the targets of the batch. The module must return (images, targets). Three kinds of modules get the
       targets without such a parameter: a torchvision transform (``*inputs``) if the batch has targets, timm's Mixup
       (``target``), and a module of kornia with two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input",
@@ -85,7 +86,7 @@ class Preparation(nn.Module):
             return self._apply_steps(batch, None, rng)[0]
         else:
             raise TypeError(
-                f"a batch must be a tensor of images, or a tuple, list or dict with one in it, got {_name(batch)}"
+                f"a batch must be a tensor of images, or a tuple, list or dict with such a tensor, got {_name(batch)}"
             )
         values[image], targets = self._apply_steps(values[image], values.get(label), rng)
         if label in values:
@@ -93,35 +94,34 @@ class Preparation(nn.Module):
         return rebuild(batch, values)
 
     def _apply_steps(self, images: Any, targets: Any, rng: SampleRNG | None) -> tuple[Any, Any]:
-        stream = 0 if rng is None else rng.stream
+        streams = itertools.count(0 if rng is None else rng.stream)
+
+        def options(wanted: set[str]) -> dict[str, Any]:
+            if "rng" not in wanted:
+                return {}
+            return {"rng": None if rng is None else rng.with_stream(next(streams))}
+
         for module in self.steps:
             wanted = _parameters(module)
             if _are_crops(images):
                 if {"targets", "target"} & wanted:
                     raise TypeError(f"{_name(module)} takes targets, which a batch of several crops cannot share")
-                count = len(images) if "rng" in wanted else 0
-                rngs = [{"rng": rng and rng.with_stream(stream + at)} for at in range(count)] or [{}] * len(images)
-                images = [module(crop, **options) for crop, options in zip(images, rngs, strict=True)]
-                stream += count
+                images = [module(crop, **options(wanted)) for crop in images]
                 continue
-            options: dict[str, Any] = {}
-            if "rng" in wanted:
-                options["rng"] = None if rng is None else rng.with_stream(stream)
-                stream += 1
             keys = getattr(module, "data_keys", None)  # in a module of kornia: the kinds of its arguments
             both = len(keys) == 2 if isinstance(keys, (list, tuple)) else "*inputs" in wanted and targets is not None
             if not both and not {"targets", "target"} & wanted:
-                images = module(images, **options)
+                images = module(images, **options(wanted))
                 continue
             if targets is None:
                 raise TypeError(f"{_name(module)} takes the targets of a batch, got a batch without targets")
             if "targets" in wanted:
-                result = module(images, targets=targets, **options)
+                result = module(images, targets=targets, **options(wanted))
             elif "target" in wanted:
-                # timm's Mixup works in place, and the images may be the caller's.
-                result = module(images.clone(), target=targets, **options)
+                # timm's Mixup changes its input, which may belong to the caller.
+                result = module(images.clone(), target=targets, **options(wanted))
             else:
-                result = module(images, targets, **options)
+                result = module(images, targets, **options(wanted))
             if not isinstance(result, (tuple, list)) or len(result) != 2:
                 raise TypeError(
                     f"{_name(module)} takes targets and so must return (images, targets), got {_name(result)}"

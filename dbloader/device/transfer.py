@@ -23,15 +23,15 @@ Device: TypeAlias = torch.device | str | int
 
 
 def to_device(batch: Batch, device: Device) -> Batch:
-    """Move the tensors in a batch to the device; a container in which nothing moves stays the same object."""
+    """Move the tensors in a batch to the device. A container in which nothing moves stays the same object."""
     return _replace(batch, lambda leaf: leaf.to(device))
 
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     """Return the batch with ``function(leaf)`` for every tensor and every object that moves itself."""
-    # Before the containers: a PackedSequence is also a named tuple, and keeps one tensor on the CPU. The class must
-    # have the method, since some instances have every attribute. A UserDict, such as the tokenizers' BatchEncoding, is
-    # a container here: its `to` would move the tensors in place, in the batch that the loader may still hold.
+    # This check is first, because a PackedSequence is also a named tuple, and keeps one tensor on the CPU. It looks for
+    # the method in the class, because some instances have every attribute. A UserDict, such as the tokenizers'
+    # BatchEncoding, is treated as a container, because its `to` would change the batch, which the loader may still use.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
     if isinstance(batch, Mapping):
@@ -48,12 +48,12 @@ def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
 
 
 def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
-    """Return a container of the same type with these values: by key, position or name."""
+    """Return a container of the same type with these values. The keys of ``values`` are keys, positions or names."""
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
         return type(batch)(values)  # type: ignore[call-arg] # as all known classes accept
-    clone = copy.copy(batch)  # keeps everything else in the object, such as the default of a defaultdict
+    clone = copy.copy(batch)  # keeps the object's other attributes, such as the default of a defaultdict
     for key, value in values.items():
         if isinstance(batch, (list, MutableMapping)):
             clone[key] = value
@@ -120,10 +120,11 @@ class _Copying(NamedTuple):
 class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tests marked cuda run it
     """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
 
-    Three rules keep the streams from racing, since PyTorch's allocator knows only the stream that a tensor was made on
-    (docs/notes/cuda-race.md). The consumer's stream waits for the copies of a batch before it uses the batch.
-    ``record_stream`` keeps the memory of a tensor that the consumer drops until the work queued on it is done. And the
-    side stream starts a batch only after the work that the consumer had queued when it last asked for one.
+    Three rules prevent races between the streams, because PyTorch's allocator considers only the stream on which a
+    tensor was made (docs/notes/cuda-race.md). First, the consumer's stream waits for the copies of a batch before it
+    uses the batch. Second, ``record_stream`` keeps the memory of a tensor that the consumer drops until the work queued
+    on it is done. Third, the side stream begins a batch only after the work that the consumer had queued when it last
+    asked for a batch.
 
     Some objects cannot be recorded: sparse and nested tensors, subclasses of Tensor, and objects that move themselves
     and have no ``record_stream``. The consumer's stream copies them when the consumer receives the batch. This is
@@ -142,7 +143,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
     @override
     def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
         source_stream = torch.cuda.current_stream(self.device)
-        if self._stream is None:  # two threads may come here at once: harmless, a batch carries its own event
+        if self._stream is None:  # two threads may do this at once without harm, because each batch has its own event
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream = self._stream
         self.await_consumer(stream)
@@ -158,13 +159,13 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
-        # This makes the device current too, a setting of the thread, and every epoch has a new thread.
+        # This also makes the device current. That is a setting of the thread, and every epoch has a new thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
             return _Copying(moved if then is None else then(moved), stream.record_event())
 
     def await_consumer(self, stream: torch.cuda.Stream) -> None:
-        """Make the side stream wait for the work that the consumer had queued when it last asked."""
+        """Make the side stream wait for the work that the consumer had queued when it last asked for a batch."""
         try:
             while True:
                 stream.wait_event(self._consumer_events.get_nowait())
@@ -195,7 +196,7 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
 
 
 def is_recordable(leaf: Any) -> bool:
-    """Return whether all memory of a leaf can be recorded: as one block, or by a method of its own."""
+    """Return whether all memory of a leaf can be recorded: as one block, or by the leaf's own ``record_stream``."""
     if isinstance(leaf, torch.Tensor):
         return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
     names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these
@@ -218,6 +219,6 @@ def _pin(leaf: Any) -> Any:  # pragma: no cover - used by CudaTransfer alone
 
 
 def create_transfer(device: Device) -> Transfer:
-    """Return the transfer to a device, which must be present (OptionError)."""
+    """Return the transfer to a device. Raise OptionError if the device is not present."""
     resolved = resolve_device(device)
     return CudaTransfer(resolved) if resolved.type == "cuda" else Transfer(resolved)

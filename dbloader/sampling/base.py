@@ -37,8 +37,8 @@ class Start(NamedTuple):
 class ResumableSampler(DistributedSampler[int], ABC):
     """A sampler whose order is a pure function of (seed, epoch), and which can start anywhere in it.
 
-    Rank r of W takes the positions r, r + W, r + 2 W and so on of one global order. So when each rank has taken k
-    samples, the first k W are consumed, and any number of ranks can share the rest.
+    Of W ranks, rank r takes the positions r, r + W, r + 2 W and so on of one global order. So when each rank has taken
+    k samples, the first k W samples of the order are consumed, and any number of ranks can share the rest.
 
     ``iter()`` uses the current epoch; ``set_epoch`` and ``load_state_dict`` do not change existing iterators. ``len()``
     is the number of this rank's samples in a whole epoch, also after ``load_state_dict``, because training schedules
@@ -58,8 +58,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         seed: The seed of all epochs.
         epoch: The epoch of the next ``iter()``.
         drop_last: Whether ranks leave out the tail that they cannot share evenly. Otherwise the first positions of the
-            epoch pad the order, repeatedly if there are too few. Both are as in DistributedSampler.
-        times_chosen: Calls of ``set_epoch`` and ``load_state_dict``.
+            epoch pad the order, repeatedly if there are too few. DistributedSampler does the same in both cases.
+        times_chosen: How often ``set_epoch`` and ``load_state_dict`` were called.
     """
 
     def __init__(
@@ -94,21 +94,21 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
-        """The number of processes that share the order: as given, else from torch.distributed, else 1.
+        """The number of processes that share the order: the given number, else torch.distributed's, else 1.
 
         Raises:
-            OptionError: It was not given, torch.distributed is not initialized, and torchrun started this process as
+            OptionError: No number was given, torch.distributed is not initialized, and torchrun started this process as
                 one of several.
         """
         return resolve_ranks(*self._given_ranks)[0]
 
     @property
     def rank(self) -> int:  # type: ignore[override] # DistributedSampler has a plain attribute
-        """The number of this process, from 0. Its source and errors are the same as for ``num_replicas``."""
+        """The number of this process, from 0, with the same defaults and errors as ``num_replicas``."""
         return resolve_ranks(*self._given_ranks)[1]
 
     def _end(self, position: int) -> int:
-        """Return where the global order of all ranks ends if it starts at a position; above ``length`` with padding."""
+        """Return where the global order ends if it starts at a position. With padding, the end is above ``length``."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
         return position + shares * self.num_replicas
@@ -130,7 +130,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._take(indices, None if self.is_held else self.times_chosen)
 
     def _take(self, indices: Iterator[int], times_chosen: int | None) -> Iterator[int]:
-        # With the first next(), not in iter(): a DataLoader with workers makes two iterators, and takes from only one.
+        # Not in iter(), because a DataLoader with workers makes two iterators and uses only one.
         if times_chosen == self.times_chosen:
             self._position = 0
         yield from indices
@@ -180,8 +180,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
         Args:
             consumed: Samples, not batches, of this rank that the training has received since the iteration started.
-            since: The state where the iteration started. None for the last ``iter()``; or for the next one if
-                ``set_epoch`` or ``load_state_dict`` was called since.
+            since: The state where the iteration started. None means the last ``iter()``, or the next ``iter()`` if
+                ``set_epoch`` or ``load_state_dict`` was called after the last one.
 
         Raises:
             OptionError: ``consumed`` is more than the iteration has, or ``since`` is of another sampler.
@@ -196,14 +196,14 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._state(start._replace(position=position))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Start the next ``iter()`` at the state of such a sampler or its loader, with the seed of that state.
+        """Start the next ``iter()`` at a state of such a sampler or of its loader. Take the seed from the state too.
 
-        The state may come from another number of ranks. Loaders check that it belongs to the same dataset; the sampler
-        does not.
+        The state may come from another number of ranks. Loaders check that the state belongs to their dataset. The
+        sampler does not.
 
         Raises:
-            OptionError: The state is of another order, lacks an entry, or has an unknown one.
-            TypeError: It is not a dict, or an entry is not an int.
+            OptionError: The state is of another order, lacks an entry, or has an unknown entry.
+            TypeError: The state is not a dict, or an entry is not an int.
         """
         self.seed, self.epoch, self._position = self._read(state_dict)
         self._begun = None
@@ -226,10 +226,10 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._held is not None
 
     def hold(self, since: Mapping[str, Any]) -> None:
-        """Start each ``iter()`` at a state until ``release``, even if another epoch is chosen meanwhile.
+        """Start each ``iter()`` at this state until ``release`` is called, even if another epoch is chosen meanwhile.
 
-        Some loaders count epochs themselves and set theirs in ``iter()``. So PrefetchLoader calls this before it makes
-        the iterator of the loader that it wraps, and ``release`` when it has delivered the first batch.
+        Some loaders count epochs themselves and call ``set_epoch`` in their ``iter()``. So PrefetchLoader calls
+        ``hold`` before ``iter()`` of the loader that it wraps, and ``release`` after it has delivered the first batch.
         """
         self._held, self._begun = self._read(since), None
 
@@ -237,11 +237,11 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """Let ``set_epoch`` and ``load_state_dict`` decide again where ``iter()`` starts.
 
         Args:
-            received: Whether the training has received a batch of the iteration, or its end. Otherwise the next
-                iteration starts at the same position.
+            received: Whether the training has received a batch, or has reached the end. If not, the next iteration
+                starts at the same position.
 
         Raises:
-            LoaderError: The training has received something, but ``iter()`` was not called since ``hold``.
+            LoaderError: ``received`` is true, but ``iter()`` was not called since ``hold``.
         """
         held, self._held = self._held, None
         assert held is not None, "release without hold"
@@ -267,7 +267,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return {**self.facts(), **start._asdict()}
 
     def _read(self, state: Mapping[str, Any]) -> Start:
-        """Return where the iteration of a state starts; raise the errors of ``load_state_dict``."""
+        """Check a state, and return where its iteration starts. Raise the errors of ``load_state_dict``."""
         order = self.facts()
         wanted = f"a state must be the dict that state_dict() of a loader with this {order['sampler']} gave"
         if not isinstance(state, Mapping):

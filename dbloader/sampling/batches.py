@@ -35,7 +35,7 @@ class SeededBatchSampler(Sampler[list[int]]):
         drop_last: Leave out the last batch if it has fewer samples.
 
     Raises:
-        TypeError: The sampler is another one, ``batch_size`` is not an int, or ``drop_last`` is not a bool.
+        TypeError: The sampler is not dbloader's, ``batch_size`` is not an int, or ``drop_last`` is not a bool.
         OptionError: ``batch_size`` is below 1.
     """
 
@@ -71,8 +71,8 @@ class SeededBatchSampler(Sampler[list[int]]):
 class ForeignBatchSampler(BatchSampler):
     """Batches of the indices of a sampler that is not dbloader's, with their positions.
 
-    Only the foreign sampler has its order. But the random numbers of the samples are a function of the seed, the number
-    of iterations so far, and the position in the iteration.
+    The sampler alone decides the order. The random numbers of the samples are a function of the seed, the number of
+    iterations so far, and the position in the iteration.
 
     Args:
         sampler, batch_size, drop_last: As in BatchSampler.
@@ -95,7 +95,7 @@ class ForeignBatchSampler(BatchSampler):
         at = epoch = 0
         for batch in super().__iter__():
             if not at:
-                # Not in iter(): torch calls that twice if it has workers.
+                # Not in iter(), because a DataLoader with workers makes two iterators and uses only one.
                 self.epoch = epoch = self.epoch + 1
             positions = range(at, at + len(batch))
             at += len(batch)

@@ -1,7 +1,8 @@
 """A shuffle for disks that read neighbors faster than scattered records, and for nodes that each read some shards.
 
-Blocks in random order follow each other in one sequence of places. The places are cut into buffers, and each buffer is
-permuted. `Blocks` maps places to indices, and `BlockOrder` maps positions of an epoch to places.
+Imagine all records in one sequence, with the blocks in a random order. A place is a number in this sequence. `Blocks`
+maps places to indices of the dataset. The sequence is cut into buffers, and the places in each buffer are shuffled.
+`BlockOrder` maps positions of an epoch to places, and these to indices.
 """
 
 from __future__ import annotations
@@ -27,34 +28,35 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 BLOCK_SIZE = 256
-_EXAMINED = 8  # the number of blocks whose labels are examined, and of records in each
+_EXAMINED = 8  # number of blocks whose labels are examined, and number of examined records in each of these blocks
 
 
 class BlockShuffleSampler(ResumableSampler):
     """All indices of a dataset, shuffled in a way that reads only a few parts of the store at a time.
 
     The dataset is divided into blocks of consecutive indices: the shards of a sharded store, else ``block_size``
-    records each. The sampler shuffles the blocks, and then the indices within each ``buffer_blocks`` of them. So the
-    samples of a buffer come from only ``buffer_blocks`` blocks, which should fit into the page cache together. Records
-    of one class stay together if they were stored together; convert such a folder shuffled.
+    records each. The sampler shuffles the blocks. It then joins each ``buffer_blocks`` blocks to a buffer, and shuffles
+    the indices in each buffer. The blocks of one buffer should fit into the page cache together. Records of one class
+    stay together if they are stored together. If a folder is sorted by class, convert it in a random order.
 
     **Lanes.** Without lanes the ranks share the samples of all blocks, so each machine reads all blocks. With L lanes,
     the shuffled blocks are cut into L pieces with equal numbers of samples. Position p of the order is the next sample
     of piece p mod L. If the number of ranks divides L, each rank reads L / ranks pieces of its own, and all machines
-    together read the data once. Only blocks at a border of two pieces are read twice, so have many more blocks than
-    lanes. Each piece is shuffled within buffers of ``buffer_blocks / lanes`` blocks, at least one. A batch of all ranks
-    has samples of all pieces. Pass the number of ranks, or a multiple of all numbers of ranks that the training will
-    use: a state can only be resumed with the lanes that it was saved with.
+    together read the data once. Only blocks at the border of two pieces are read twice. So there should be many more
+    blocks than lanes. Each piece is shuffled within buffers of ``buffer_blocks / lanes`` blocks, at least one. A batch
+    of all ranks has samples of all pieces. Pass the number of ranks as ``lanes``, or a multiple of all numbers of ranks
+    that the training will use. A state can be resumed only with the lanes that it was saved with.
 
-    Any position is found at once, and only the lengths of shards are stored. See ResumableSampler for resuming.
+    The index at any position is computed directly. Only the lengths of shards are in memory. See ResumableSampler for
+    resuming.
 
     Args:
         dataset: Anything that has a length. Its ``shard_lengths`` are used if their sum is the length.
-        block_size: Records in a block; the last block of the dataset may have fewer. None for the shards of the store,
-            or 256 if it has none.
-        buffer_blocks: Blocks that are shuffled together; the last buffer of the epoch may have fewer.
+        block_size: Records in a block; the last block of the dataset may have fewer. None means the shards of the
+            store, or 256 records if the store has no shards.
+        buffer_blocks: Blocks in a buffer; the last buffer of the epoch may have fewer.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
-        lanes: Pieces of the order that different ranks can read; None for an order without lanes.
+        lanes: Number of pieces of the order that different ranks can read; None for an order without lanes.
 
     Raises:
         OptionError: As in ShuffleSampler; or ``block_size``, ``buffer_blocks`` or ``lanes`` is below 1.
@@ -94,14 +96,14 @@ class BlockShuffleSampler(ResumableSampler):
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield (position, blocks): the blocks that some ranks read from a position of the global order on.
+        """Yield pairs (position, blocks): which blocks some ranks read, beginning at this position of the global order.
 
-        The ranks read these blocks in a mixed order, up to the position of the next pair. Blocks are numbered by their
-        order in the dataset: of a sharded store they are the shards. A block may be in two pairs. The last pair has the
-        blocks of the padding.
+        The ranks read the blocks of a pair in a mixed order, before the position of the next pair. Blocks are numbered
+        by their order in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs. If the
+        order is padded, the last pair contains the blocks of the padding.
 
         Args:
-            ranks: Numbers of ranks, for example all ranks of a machine; None for this one.
+            ranks: Numbers of ranks, for example all ranks of a machine; None for the rank of this process.
             since: The state where the iteration starts, as in ``state_after``; None for the next ``iter()``.
 
         Raises:
@@ -117,10 +119,10 @@ class BlockShuffleSampler(ResumableSampler):
             padding = range(self.length, self._end(position))
             again = [place % self.length for place in padding if (place - position) % world_size in chosen]
             if again:
-                yield self.length, np.unique(order.blocks.of(order(np.array(again)))).tolist()
+                yield self.length, np.unique(order.blocks.blocks_of(order(np.array(again)))).tolist()
 
     def _warn_of_classes(self, labels_at: Callable[[list[int]], list[int]]) -> None:
-        """Warn if most blocks have records of one class only, judging by a few records of a few blocks."""
+        """Warn if most blocks seem to have records of one class only. Examine a few records of a few blocks."""
         sizes = self.shard_lengths or [self.block_size] * (self.length // self.block_size)
         if len(sizes) < 2 * _EXAMINED:
             return
@@ -183,9 +185,10 @@ class BlockShuffleSampler(ResumableSampler):
 
 
 class Blocks(ABC):
-    """Blocks of consecutive indices. Their numbers count from 0 in the random order.
+    """Blocks of consecutive indices, in a random order.
 
-    All methods take and return int64 arrays of one shape.
+    A block has two numbers, each from 0. In the methods, ``numbers`` count blocks in the random order, and ``blocks``
+    count them in the order of the dataset. All methods take and return int64 arrays of one shape.
     """
 
     def __init__(self, count: int, seed: int, epoch: int) -> None:
@@ -193,34 +196,34 @@ class Blocks(ABC):
         self.order = Permutation(count, seed, epoch, "blocks")
 
     @abstractmethod
-    def number(self, places: Array) -> Array:
-        """Return the numbers of the blocks that contain some places."""
+    def numbers(self, places: Array) -> Array:
+        """Return the numbers of the blocks that contain these places."""
 
     @abstractmethod
-    def start(self, numbers: Array) -> Array:
-        """Return the first places of the blocks with these numbers; for the number ``count``, the end of all places."""
+    def starts(self, numbers: Array) -> Array:
+        """Return the first place of each block with these numbers; for the number ``count``, the end of all places."""
 
     @abstractmethod
-    def _first(self, blocks: Array) -> Array:
-        """Return the first indices of blocks, which are numbered by their order in the dataset."""
+    def _first_indices(self, blocks: Array) -> Array:
+        """Return the first index of each block."""
 
     @abstractmethod
-    def of(self, indices: Array) -> Array:
-        """Return the blocks that contain some indices, numbered by their order in the dataset."""
+    def blocks_of(self, indices: Array) -> Array:
+        """Return the blocks that contain these indices."""
 
     def indices(self, places: Array) -> Array:
-        """Return the indices at some places."""
-        numbers = self.number(places)
-        return self._first(self.order(numbers)) + places - self.start(numbers)
+        """Return the indices at these places."""
+        numbers = self.numbers(places)
+        return self._first_indices(self.order(numbers)) + places - self.starts(numbers)
 
     def places(self, indices: Array) -> Array:
-        """Return the places of some indices."""
-        blocks = self.of(indices)
-        return self.start(self.order.inverse(blocks)) + indices - self._first(blocks)
+        """Return the places of these indices."""
+        blocks = self.blocks_of(indices)
+        return self.starts(self.order.inverse(blocks)) + indices - self._first_indices(blocks)
 
 
 class EqualBlocks(Blocks):
-    """Blocks of one size; the last one in the dataset may be shorter. Nothing is stored."""
+    """Blocks of one size; the last block of the dataset may be shorter. No array is stored."""
 
     def __init__(self, length: int, size: int, seed: int, epoch: int) -> None:
         super().__init__(-(-length // size), seed, epoch)
@@ -230,20 +233,20 @@ class EqualBlocks(Blocks):
         self._short_end = (self._short + 1) * size - self._missing
 
     @override
-    def number(self, places: Array) -> Array:
+    def numbers(self, places: Array) -> Array:
         return np.where(places < self._short_end, places, places + self._missing) // self._size
 
     @override
-    def start(self, numbers: Array) -> Array:
+    def starts(self, numbers: Array) -> Array:
         starts: Array = numbers * self._size - self._missing * (numbers > self._short)
         return starts
 
     @override
-    def _first(self, blocks: Array) -> Array:
+    def _first_indices(self, blocks: Array) -> Array:
         return blocks * self._size
 
     @override
-    def of(self, indices: Array) -> Array:
+    def blocks_of(self, indices: Array) -> Array:
         return indices // self._size
 
 
@@ -257,28 +260,28 @@ class ShardBlocks(Blocks):
         self._firsts = np.concatenate([[0], np.cumsum(lengths)])
 
     @override
-    def number(self, places: Array) -> Array:
+    def numbers(self, places: Array) -> Array:
         return np.searchsorted(self._starts, places, side="right") - 1
 
     @override
-    def start(self, numbers: Array) -> Array:
+    def starts(self, numbers: Array) -> Array:
         return self._starts[numbers]
 
     @override
-    def _first(self, blocks: Array) -> Array:
+    def _first_indices(self, blocks: Array) -> Array:
         return self._firsts[blocks]
 
     @override
-    def of(self, indices: Array) -> Array:
+    def blocks_of(self, indices: Array) -> Array:
         return np.searchsorted(self._firsts, indices, side="right") - 1
 
 
 class BlockOrder:
     """The function from positions to indices.
 
-    With L lanes, position p belongs to lane p mod L, and each lane has its own piece of the places. The pieces follow
-    each other and are exactly as long as the lanes, so two lanes may read the block at a border. A buffer is part of
-    one lane. Without lanes there is one piece, and a buffer is a number of whole blocks.
+    With L lanes, position p belongs to lane p mod L. The places are cut into one piece for each lane. A piece has
+    exactly one place for each position of its lane. So the border of two pieces may be within a block, which both lanes
+    then read. A buffer is a part of one piece. Without lanes there is one piece, and a buffer is some whole blocks.
 
     Args:
         blocks: The blocks that the places are in.
@@ -297,15 +300,15 @@ class BlockOrder:
         self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # number in each lane
         self._key: tuple[int | str, ...] = ("buffer",) if lanes is None else ("lanes", lanes, buffer)
         self._seed, self._epoch = seed, epoch
-        self._permutations: dict[int, Permutation] = {}  # the next call often needs the same
+        self._permutations: dict[int, Permutation] = {}  # the permutations of the last call: the next often needs them
 
     def __call__(self, positions: Array) -> Array:
-        """Return the indices at some positions: int64, shape (positions,)."""
+        """Return the indices at these positions: int64, shape (positions,)."""
         places = self._lane_start(positions % self._lanes) + positions // self._lanes
         return self.blocks.indices(self._shuffle(places))
 
     def inverse(self, indices: Array) -> Array:
-        """Return the positions of some indices: int64, shape (indices,)."""
+        """Return the positions of these indices: int64, shape (indices,)."""
         places = self._shuffle(self.blocks.places(indices), inverse=True)
         lanes = self._lane(places)
         positions: Array = (places - self._lane_start(lanes)) * self._lanes + lanes
@@ -326,7 +329,7 @@ class BlockOrder:
             begins, ends = self._bounds(lanes, number)
             left = begins < ends
             if left.any():
-                pairs = zip(self.blocks.number(begins[left]), self.blocks.number(ends[left] - 1), strict=True)
+                pairs = zip(self.blocks.numbers(begins[left]), self.blocks.numbers(ends[left] - 1), strict=True)
                 numbers = dict.fromkeys(block for begin, end in pairs for block in range(begin, end + 1))
                 first = int((begins - self._lane_start(lanes))[left][0]) * self._lanes
                 yield max(position, first), self.blocks.order(np.array([*numbers])).tolist()
@@ -340,18 +343,18 @@ class BlockOrder:
         return np.where(places < border, places // (self._short + 1), behind)
 
     def _buffer(self, places: Array) -> Array:
-        """Return the numbers of the buffers that contain some places; the first lane has the first numbers."""
+        """Return the numbers of the buffers that contain these places. Buffers are counted lane by lane."""
         if self._of_blocks:
-            return self.blocks.number(places) // self._size
+            return self.blocks.numbers(places) // self._size
         lanes = self._lane(places)
         buffers: Array = lanes * self._buffers + (places - self._lane_start(lanes)) // self._size
         return buffers
 
     def _bounds(self, lanes: Array, number: int) -> tuple[Array, Array]:
-        """Return where a buffer begins in each lane, and where it ends (the first place behind it)."""
+        """Return the first place of a buffer in each lane, and the first place after the buffer."""
         if self._of_blocks:
             first, behind = np.minimum(np.array([[number], [number + 1]]) * self._size, self.blocks.count)
-            return self.blocks.start(first), self.blocks.start(behind)
+            return self.blocks.starts(first), self.blocks.starts(behind)
         begins = self._lane_start(lanes) + number * self._size
         return begins, np.minimum(begins + self._size, self._lane_start(lanes + 1))
 

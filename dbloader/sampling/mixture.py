@@ -1,13 +1,13 @@
 """The order of a mixture of sources: computed at any position, not stored.
 
-In every window, whose length is the sum of the weights, each source has exactly its share of the positions. The window
-is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of its pass ``k // n``, and each pass has its
-own order. So a source gives all of its samples before it repeats one.
+The positions are cut into windows. The length of a window is the sum of the weights, so each source has exactly its
+share of the positions. Each window is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of its
+pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
 
-A window of more than ``SHUFFLED`` positions is halved, and its halves again, until these blocks are short enough. Each
-half gets half of the draws from each source. If the number of draws is odd, random numbers decide which half gets one
-more. So in each block, the number of draws from a source differs from its share by less than two. It differs by less
-than one if the number of positions in a window is a power of two.
+A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until these blocks are short
+enough. Each half gets half of the draws from each source. If the number of draws is odd, random numbers decide which
+half gets one more. So in each block, the number of draws from a source differs from its share by less than two. It
+differs by less than one if the number of positions in a window is a power of two.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ AT_A_TIME = 2**16  # most numbers in a temporary table
 
 
 def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
-    """Return a random order of ``range(length)`` for each start; the next start is ``length`` higher."""
+    """Return a random order of ``range(length)`` for each start: shape (starts, length).
+
+    A start is the position of the first random number, so starts must differ by at least ``length``.
+    """
     return np.argsort(bits(starts[:, None] + np.arange(length), key), axis=1, kind="stable")
 
 
@@ -84,14 +87,14 @@ class MixtureOrder:
         self.shares = [whole_shares(weights) for _, weights in schedule]
 
     def walk(self, seed: int) -> MixtureWalk:
-        """Return the order for a seed. Threads must not share it, because it keeps the latest window."""
+        """Return the order for a seed. Threads must not share the order, because it keeps the latest window."""
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return, for each source with a weight at position 0, an epoch length that gives all samples of the source."""
+        """Return, for each source with a weight at position 0, an epoch length in which all its samples are drawn."""
         total, needed = sum(self.shares[0]), []
-        # At most two blocks of each size end before a position, and each may lack draws. In the block of the position,
-        # all draws from a source may still come.
+        # At most two blocks of each size end before a position, and each may have up to two draws less than its share.
+        # In the last block, all draws from the source may be after the position.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:
@@ -106,7 +109,7 @@ class MixtureWalk:
     def __init__(self, order: MixtureOrder, seed: int) -> None:
         self._order, self._seed = order, seed
         self._firsts = [0, *accumulate(order.lengths)]
-        # For each part of the schedule: the order of its sources, and how often each was drawn from before.
+        # For each part of the schedule: the order of its sources, and the number of earlier draws from each source.
         self._parts: list[tuple[_Interleaving, Array]] = []
         for start, shares in zip(order.starts, order.shares, strict=True):
             before = self.before(start) if start else np.zeros(len(shares), np.int64)
@@ -140,7 +143,7 @@ class MixtureWalk:
         return samples
 
     def draws(self, positions: Array) -> tuple[Array, Array]:
-        """Return the source at each position, and how often it was drawn from before: int64, shape (positions,)."""
+        """Return the source at each position, and the number of earlier draws from it: int64, shape (positions,)."""
         sources, draws = np.empty((2, len(positions)), np.int64)
         at = np.searchsorted(self._order.starts, positions, "right") - 1
         for number in np.unique(at).tolist():
@@ -151,7 +154,7 @@ class MixtureWalk:
         return sources, draws
 
     def before(self, position: int) -> Array:
-        """Return how often each source is drawn from before a position: int64, shape (sources,)."""
+        """Return the number of draws from each source before a position: int64, shape (sources,)."""
         number = int(np.searchsorted(self._order.starts[: len(self._parts)], position, "right")) - 1
         part, before = self._parts[number]
         counts: Array = before + part.before(position - self._order.starts[number])
@@ -159,12 +162,12 @@ class MixtureWalk:
 
 
 class _Block(NamedTuple):
-    """Positions in a row: how often each source is drawn from in the block, and how often before the block."""
+    """Consecutive positions of one part of the schedule."""
 
     start: int
     length: int
-    draws: Array
-    before: Array
+    draws: Array  # number of draws from each source in the block
+    before: Array  # number of draws from each source before the block
 
 
 class _Interleaving:
@@ -174,10 +177,10 @@ class _Interleaving:
         self._shares = np.array(shares, np.int64)
         self._length = sum(shares)
         self._key = key
-        self._path: list[_Block] = []  # the latest window, the half that was found in it, the half of this half, …
+        self._path: list[_Block] = []  # the latest window, one of its halves, a half of this half, …
 
     def __call__(self, positions: Array) -> tuple[Array, Array]:
-        """Return the source at each position, and how often it was drawn from before."""
+        """Return the source at each position, and the number of earlier draws from it."""
         sources, draws = np.empty((2, len(positions)), np.int64)
         order = np.argsort(positions, kind="stable")
         ascending, at = positions[order], 0
@@ -200,7 +203,7 @@ class _Interleaving:
         return sources, draws
 
     def before(self, position: int) -> Array:
-        """Return how often each source is drawn from before a position."""
+        """Return the number of draws from each source before a position."""
         block = self._find(position)
         table, _ = self._shuffle(block.draws, np.array([block.start]))
         counts: Array = block.before + np.bincount(table[0, : position - block.start], minlength=len(self._shares))
@@ -233,7 +236,7 @@ class _Interleaving:
     def _shuffle(self, draws: Array, starts: Array) -> tuple[Array, Array]:
         """Shuffle the draws of a block once for each start.
 
-        Return the source at each position, and how often the source came before in the block: shape (starts, draws).
+        Return the source at each position, and the number of earlier draws from it in the block: shape (starts, draws).
         """
         numbers = np.arange(len(draws), dtype=np.uint16 if len(draws) <= 2**16 else np.int64)
         unshuffled = np.repeat(numbers, draws)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class MixtureSampler(ResumableSampler):
     """The order of a mixture, in place of DistributedSampler. Each epoch continues where the last one ended.
 
-    See ResumableSampler for ranks and resuming. A state is refused by a mixture with other sources, or with other
-    weights before the position of the state. Later weights may differ.
+    See ResumableSampler for ranks and resuming. A state of other sources is refused, and a state with other weights
+    before its position. Later weights may differ.
 
     Args:
         order: The order, with the length of an epoch.
@@ -49,7 +49,8 @@ class MixtureSampler(ResumableSampler):
         super().__init__(order.length, order.length, num_replicas, rank, seed=seed, drop_last=drop_last)
         self._order = order
         self._names = names
-        # A state has at most 1 kB. A hash of all digests decides. Short hashes of up to 60 sources show the difference.
+        # A state has at most 1 kB. One hash of all digests shows whether the sources are the same. For up to 60
+        # sources, short hashes also show which of them differ.
         hashes = [short_hash(digest, 8) for digest in digests] if len(digests) <= 60 else []
         self._sources = " ".join([f"{len(digests)}:{short_hash(json.dumps(digests))}", *hashes])
         self._weights = describe_weights(order)

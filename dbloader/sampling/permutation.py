@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# Too few rounds show in the distance of rows between the values of two positions in one column (chi-square). 4 rounds
-# are 7,000 standard deviations off over 1,464 orders of n = 4,097. 6 rounds pass there, but are 10 off over 3,000
-# orders of n = 1,000. 8 rounds pass both. All n! orders of n = 5 are equally frequent only with 10 rounds. So there are
-# 8 rounds, and a small n has an exact shuffle, of 32 kB at most, instead of a network.
+# With too few rounds, this test fails: take two positions in one column, and count how many rows are between their
+# values (chi-square). 4 rounds are 7,000 standard deviations off over 1,464 orders of n = 4,097. 6 rounds pass there,
+# but are 10 off over 3,000 orders of n = 1,000. 8 rounds pass both. All n! orders of n = 5 are equally frequent only
+# with 10 rounds. So there are 8 rounds, and a small n has an exact shuffle in a table of at most 32 kB.
 ROUNDS = 8
 LARGEST_TABLE = 4096
 
@@ -41,8 +41,8 @@ class Permutation:
     """A random order of ``range(n)``: position -> value, a pure function of ``(n, seed, epoch, purpose)``.
 
     Memory and the time for one position do not grow with n, which is at most 2**62. The values are the same with every
-    version of dbloader and NumPy and on every machine. Orders with another seed, epoch or purpose are unrelated. Not
-    for cryptography.
+    version of dbloader and NumPy and on every machine. Orders with another seed, epoch or purpose are unrelated. Do not
+    use this for cryptography.
     """
 
     def __init__(self, n: int, seed: int, epoch: int = 0, *purpose: int | str) -> None:
@@ -50,13 +50,13 @@ class Permutation:
         self._purpose = (n, seed, epoch, *purpose)
 
     def __call__(self, positions: Array) -> Array:
-        """Return the values at some positions, 0 to n - 1: int64, shape (positions,)."""
+        """Return the values at these positions, 0 to n - 1: int64, shape (positions,)."""
         if self.n <= LARGEST_TABLE:
             return self._table[positions]
         return self._walk(positions, self._network.forward)
 
     def inverse(self, values: Array) -> Array:
-        """Return the positions of some values, 0 to n - 1: int64, shape (values,)."""
+        """Return the positions of these values, 0 to n - 1: int64, shape (values,)."""
         if self.n <= LARGEST_TABLE:
             return np.argsort(self._table)[values]
         return self._walk(values, self._network.backward)

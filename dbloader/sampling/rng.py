@@ -49,9 +49,9 @@ def mix(values: Array) -> None:
 
 
 def bits(positions: Array, key: Array) -> Array:
-    """Return random bits for some positions, from 0: uint64, the shape of ``positions``.
+    """Return random bits for these positions, from 0: uint64, the shape of ``positions``.
 
-    ``key`` is two numbers of ``derive_keys``. Each key has a stream of its own.
+    ``key`` is two numbers of ``derive_keys``. Different keys give unrelated bits.
     """
     values = positions.astype(np.uint64)
     values *= STEP
@@ -63,7 +63,7 @@ def bits(positions: Array, key: Array) -> Array:
 
 
 def uniform(positions: Array, key: Array) -> Array:
-    """Return random numbers in [0, 1) for some positions: float64; otherwise as ``bits``."""
+    """Return random numbers in [0, 1) for these positions: float64, the shape of ``positions``. See ``bits``."""
     return (bits(positions, key) >> np.uint64(64 - _FRACTION_BITS)) * 2.0**-_FRACTION_BITS
 
 
@@ -77,8 +77,8 @@ class SampleRNG:
         seed: The seed of the training.
         epoch: The epoch, from 0.
         positions: Integers from 0, shape (N,), on the CPU: the position of each sample in the global order of the
-            epoch, which does not depend on the number of ranks. With indices of the dataset instead, a sample that a
-            weighted order repeats would get the same numbers each time.
+            epoch, which does not depend on the number of ranks. They are not indices of the dataset, because a sample
+            that a weighted order repeats gets other numbers each time.
         stream: Modules with different streams draw different numbers for the same samples.
 
     Raises:

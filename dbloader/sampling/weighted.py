@@ -111,8 +111,8 @@ class ClassBalancedSampler(WeightedSampler):
         unlabelled = np.flatnonzero(values == NO_LABEL)
         if unlabelled.size:
             raise OptionError(
-                f"labels must be there for all indices, got none at index {unlabelled[0]} and {unlabelled.size} in "
-                "all: use WeightedSampler with weight 0 for those",
+                f"labels must be given for all indices, got none at index {unlabelled[0]} and {unlabelled.size} in "
+                "all: use WeightedSampler with weight 0 for these",
             )
         _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
         super().__init__(1.0 / counts[classes], num_samples, num_replicas, rank, seed=seed, drop_last=drop_last)

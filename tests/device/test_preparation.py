@@ -174,7 +174,7 @@ def test_batch_without_images_is_refused() -> None:
         Preparation(5)  # type: ignore[arg-type]
     for batch in ("a.jpg", (), None, np.zeros(2)):
         with pytest.raises(
-            TypeError, match="a batch must be a tensor of images, or a tuple, list or dict with one in it, got"
+            TypeError, match="a batch must be a tensor of images, or a tuple, list or dict with such a tensor, got"
         ):
             Preparation(doubled)(batch)
     with pytest.raises(KeyError, match="the batch has no 'image', got img, label: pass image="):
