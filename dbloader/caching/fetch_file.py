@@ -86,8 +86,8 @@ def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expec
     path = cache / name
     partial = cache / PARTIAL / path.name
     try:
-        origin.fetch(name, str(partial))
-        open_file(str(partial), origin.place, name, COPY_AGAIN, **expected)
+        origin.fetch(name, partial)
+        open_file(partial, origin.place, name, COPY_AGAIN, **expected)
         checksums.add(partial, path.name)
         partial.replace(path)
     finally:

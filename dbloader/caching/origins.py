@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dbloader.errors import NotAStoreError
@@ -17,8 +17,6 @@ from dbloader.stores.lmdb.writer import LMDBWriter
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
-    from io import FileIO
-
     from dbloader.stores.base import Store
 
 # Bytes of images in a shard that is made from records. Fetching it takes 0.6 s at 100 MB/s.
@@ -46,7 +44,7 @@ class Origin(Protocol):
             StoreError, OSError: The file does not exist or cannot be read.
         """
 
-    def fetch(self, name: str, path: str) -> None:
+    def fetch(self, name: str, path: Path) -> None:
         """Copy the file ``name`` of the store, such as ``shards/00017-ab.lmdb``, to a new local file.
 
         Raises:
@@ -64,7 +62,8 @@ def open_origin(place: str) -> Origin:
         from dbloader.remote.bucket import Bucket
 
         return Bucket(place)  # imports obstore, so only the fetcher may do this
-    return FolderOrigin(place) if os.path.isdir(place) else StoreOrigin(LMDBStore(place))  # noqa: PTH112 - any str
+    folder = Path(place)
+    return FolderOrigin(folder) if folder.is_dir() else StoreOrigin(LMDBStore(place))
 
 
 class FolderOrigin:
@@ -72,26 +71,21 @@ class FolderOrigin:
 
     repeats = 0
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, folder: Path) -> None:
+        self.place = str(folder)
+        self._folder = folder
 
     def manifest(self) -> bytes:
         """Return the content of the manifest."""
         try:
-            with self._open(MANIFEST_FILE) as file:
-                return file.readall()
+            return (self._folder / MANIFEST_FILE).read_bytes()
         except FileNotFoundError as error:
             raise NotAStoreError(f"{self.place} is a folder without {MANIFEST_FILE}, so it is not a store") from error
 
-    def fetch(self, name: str, path: str) -> None:
-        """Copy a file."""
-        # Python 3.14 would hold back up to 128 KiB in a buffer of its default size.
-        with self._open(name) as file, open(path, "xb", 4096) as copied:  # noqa: PTH123 - any str
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy a file. The copy must grow steadily, because waiting readers watch its size; so buffers are small."""
+        with (self._folder / name).open("rb", buffering=0) as file, path.open("xb", buffering=4096) as copied:
             shutil.copyfileobj(file, copied, _COPIED_BYTES)
-
-    def _open(self, name: str) -> FileIO:
-        # Unbuffered, so the copy grows steadily. Waiting readers see by its size that bytes arrive.
-        return open(os.path.join(self.place, name), "rb", buffering=0)  # noqa: PTH118, PTH123 - any str
 
 
 class StoreOrigin:
@@ -112,7 +106,7 @@ class StoreOrigin:
             self._table, self._store = table, store
         return table.encode()
 
-    def fetch(self, name: str, path: str) -> None:
+    def fetch(self, name: str, path: Path) -> None:
         """Write the index, or verify and write the records of a shard."""
         table, store = self._table, self._store
         assert table is not None, "call manifest() first"

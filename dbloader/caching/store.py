@@ -9,6 +9,7 @@ import weakref
 from bisect import bisect_right
 from contextlib import suppress
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
@@ -84,10 +85,10 @@ class CachedStore(LMDBStore):
             self.place = self._origin = str(parse_place(place))
         else:
             self.place = checked_path(place)
-            self._origin = os.path.abspath(self.place)  # noqa: PTH100 - any str
+            self._origin = os.path.abspath(self.place)  # noqa: PTH100 - Path.absolute keeps ".."
         self.max_bytes = whole_number("cache_bytes", max_bytes, 1, none=True)
         try:
-            self._path = os.path.abspath(checked_path(cache))  # noqa: PTH100 - any str
+            self._path = Path(os.path.abspath(checked_path(cache)))  # noqa: PTH100 - Path.absolute keeps ".."
         except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
@@ -122,10 +123,10 @@ class CachedStore(LMDBStore):
             opening = {"place": self._uri, "limit": self.max_bytes, "known": self._digest is not None}
             try:
                 with env.gate:
-                    client = FetcherClient(self._path, self.place, {"open": opening, "reader": self._reader})
+                    client = FetcherClient(str(self._path), self.place, {"open": opening, "reader": self._reader})
                     handle = CachedHandle(self._path, client)
             except lmdb.Error as error:
-                raise translate(error, self._path) from error
+                raise translate(error, str(self._path)) from error
             if self._digest not in (None, handle.manifest.digest):
                 raise NotAStoreError(
                     f"the store at {self.place} has been replaced since it was opened: "
@@ -183,14 +184,14 @@ class CachedStore(LMDBStore):
             raise type(error)(f"{error}; {same}") from error
 
     def __repr__(self) -> str:
-        return f"CachedStore({self.place!r}, {self._path!r})"
+        return f"CachedStore({self.place!r}, {str(self._path)!r})"
 
 
 class CachedHandle(ShardedHandle):
     """An open cache. It requests a missing shard from the fetcher when the shard is needed."""
 
-    def __init__(self, path: str, client: FetcherClient) -> None:
-        super().__init__(path, path)
+    def __init__(self, path: Path, client: FetcherClient) -> None:
+        super().__init__(path, str(path))
         self._client = client
         weakref.finalize(self, client.close)
 
@@ -223,7 +224,7 @@ class CachedHandle(ShardedHandle):
                 inside = [indices[position] - self._starts[number] for position in positions]
                 if handle is not None and not self._drop_changed(number) and not _is_whole(handle, inside):
                     del self._opened[number]
-                    wrong = handle.shared.key[1], handle.written[1]
+                    wrong = handle.shared.key[1], handle.size_and_mtime[1]
                     self._opened[number] = self._open_fetched(number, wrong)
 
     def _drop_changed(self, number: int) -> bool:
@@ -240,18 +241,16 @@ class CachedHandle(ShardedHandle):
             self._drop_changed(number)
         return super()._shard(number)
 
-    def _file(self, number: int) -> str:
-        return os.path.join(self.place, SHARD_FOLDER, self._table.shards[number].name)  # noqa: PTH118 - any str
+    def _file(self, number: int) -> Path:
+        return self._path / SHARD_FOLDER / self._table.shards[number].name
 
     @override
     def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
         try:
             return super()._open(*names, digest=digest, index_of=index_of)
         except (NotAStoreError, DamagedStoreError) as error:
-            file = os.path.join(self.place, *names)  # noqa: PTH118 - any str
-            raise DamagedStoreError(
-                f"{file}, in the cache, is damaged: dbloader cache {self.place} --verify repairs it"
-            ) from error
+            file, remedy = self._path.joinpath(*names), f"dbloader cache {self.place} --verify repairs it"
+            raise DamagedStoreError(f"{file}, in the cache, is damaged: {remedy}") from error
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:
@@ -267,12 +266,12 @@ class CachedHandle(ShardedHandle):
         path = self._file(number)
         for _ in range(_REPAIRS):
             answer = self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number, wrong=wrong)
-            for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
+            for other in [other for other in self._opened if not self._file(other).exists()]:
                 del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
             found = wrong = None
             try:
                 with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
-                    found = os.stat(path)  # noqa: PTH116 - any str
+                    found = path.stat()
                 return super()._open_shard(number)
             except StoreError as error:
                 failed = error

@@ -153,7 +153,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         if shard and found != shard.nbytes:
             raise DamagedStoreError(f"{bucket.place}/{name} has {found:,} bytes, not {shard.nbytes:,}: {_REMEDY}")
         index_of = None if shard else table.manifest
-        open_file(str(path), bucket.place, name, _REMEDY, digest=shard and shard.digest, index_of=index_of)
+        open_file(path, bucket.place, name, _REMEDY, digest=shard and shard.digest, index_of=index_of)
 
     def fetch(name: str) -> None:
         path = folder / name

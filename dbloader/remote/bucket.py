@@ -218,7 +218,7 @@ class Bucket:
                 f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
             ) from None
 
-    def fetch(self, key: str, path: str | os.PathLike[str]) -> None:
+    def fetch(self, key: str, path: Path) -> None:
         """Copy an object into a new file, by several requests at once.
 
         Raises:
@@ -229,7 +229,7 @@ class Bucket:
         if item is None:
             raise StoreNotFoundError(f"{self.place}/{key} does not exist")
         try:
-            with open(path, "xb") as file, ThreadPoolExecutor(_PARTS_AT_ONCE) as threads:  # noqa: PTH123 - any str
+            with path.open("xb") as file, ThreadPoolExecutor(_PARTS_AT_ONCE) as threads:
                 copy = partial(self._copy_part, item, file.fileno())
                 starts = range(0, item.size, _part_bytes(item.size))
 

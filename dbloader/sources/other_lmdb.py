@@ -99,7 +99,7 @@ class Pairs:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._errors():
-            self._file = env.acquire(os.fspath(path))
+            self._file = env.acquire(path)
 
     def check_size(self) -> None:
         """Raise SourceError if the file is cut short: reading a missing page would kill the process."""

@@ -157,12 +157,12 @@ class Store(ABC):
 
     def name(self, index: int) -> str | None:
         """Return the name of a record, or None if the record is unnamed. This takes one lookup."""
-        self._check_index(index)
+        self._check_indices([index])
         return name_at(self.open_handle().chunk("name", index // CHUNK), index % CHUNK) or None
 
     def label(self, index: int) -> int:
         """Return the label of a record, or NO_LABEL if the record has no label. This takes one lookup."""
-        self._check_index(index)
+        self._check_indices([index])
         return int(np.frombuffer(self.open_handle().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
 
     @abstractmethod
@@ -186,13 +186,13 @@ class Store(ABC):
 
     @abstractmethod
     def is_at(self, place: str | os.PathLike[str]) -> bool:
-        """Return whether a new store at a place would replace this store, a part of it, or a store that contains it.
+        """Return whether a new store at a place would replace this store or a file that this store reads.
 
         Symbolic links and other spellings of the place are recognized.
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Open the previous version of a store that has grown, if that version has this digest and still exists."""
+        """If shards were added to the store, open the store as it was before, if that had this digest."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -222,7 +222,7 @@ class Store(ABC):
         return self.manifest.digest
 
     def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
-        """Verify a document, and return its record in the form that Writer takes.
+        """Verify a document, and return its record for ``Writer.write``.
 
         The result refers to the document's memory, so it is valid only as long as the document.
 
@@ -266,9 +266,11 @@ class Store(ABC):
             what = "it is missing"
         raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {_REMEDY}")
 
-    def _check_index(self, index: int) -> None:
-        if not 0 <= index < len(self):
-            raise RecordIndexError(f"no record {index} in {self.place}, which has {len(self)}")
+    def _check_indices(self, indices: Sequence[int]) -> None:
+        length = len(self)
+        for index in indices:
+            if not 0 <= index < length:
+                raise RecordIndexError(f"no record {index} in {self.place}, which has {length}")
 
     def __len__(self) -> int:
         return self.manifest.length
@@ -282,7 +284,7 @@ class Store(ABC):
             return _Records(self, self.read(range(len(self))[index]))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            self._check_index(index)  # raises an error that shows the original index
+            self._check_indices([index])  # raises an error that shows the original index
         return self.read([position])[0]
 
     def __iter__(self) -> Iterator[Record]:

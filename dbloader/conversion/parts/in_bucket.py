@@ -295,7 +295,7 @@ def _join(
             yield _fetch_index(bucket, _index_key(receipt), table, folder / f"{receipt.part:05}")
 
     facts: dict[str, Any] = {"classes": plan.classes, "source": source, "created": None}
-    manifest = write_index(str(folder / index), stores(), target.place, salt=int(plan.token, 16), **facts)
+    manifest = write_index(folder / index, stores(), target.place, salt=int(plan.token, 16), **facts)
     shards = [Shard(receipt.shard, receipt.records, receipt.nbytes, receipt.digest) for receipt, _ in made]
     table = ShardTable(manifest, index, [*(base.shards if base else ()), *shards])
     if sum(shard.length for shard in table.shards) != manifest.length:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import lmdb
 
@@ -23,12 +24,12 @@ _DONTNEED = 4  # MADV_DONTNEED
 class Environment:
     """An open LMDB environment, without LMDB's own locks. All handles on one file in one process share it."""
 
-    def __init__(self, path: str, key: tuple[int, int], size: int) -> None:
+    def __init__(self, path: Path, key: tuple[int, int], size: int) -> None:
         self.pid = os.getpid()
         self.key = key
         self.users = 0
         self.env = lmdb.open(
-            path,
+            str(path),
             subdir=False,
             max_dbs=2,
             lock=False,
@@ -37,11 +38,11 @@ class Environment:
             map_size=0,  # means the size of the file, which never changes
             readahead=fits_memory(size),
         )
-        self.ahead = ReadAhead(path, key, b"records")
+        self.ahead = ReadAhead(path, key)
 
     def release_pages(self) -> None:
         """Remove the file's pages from this process's memory. They stay in the page cache."""
-        with suppress(OSError, AttributeError), open("/proc/self/maps") as maps:  # noqa: PTH123 - Linux only
+        with suppress(OSError, AttributeError), Path("/proc/self/maps").open() as maps:  # only Linux has this file
             for span, mode, _, device, inode, *_ in map(str.split, maps):
                 key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
                 # A shared map of a file loses nothing: the next read takes the page from the page cache.
@@ -83,11 +84,6 @@ class ForkGate:
                 self._inside.discard(threading.get_ident())
                 self._changed.notify_all()
 
-    @property
-    def closed(self) -> bool:
-        """Whether a fork is waiting or running."""
-        return self._forking
-
     def close(self) -> None:
         """Wait until no other thread is inside, and keep all threads out until ``open``."""
         self._changed.acquire()
@@ -111,10 +107,10 @@ environments: dict[tuple[int, int], Environment] = {}
 _lock = threading.RLock()
 
 
-def acquire(path: str) -> Environment:
+def acquire(path: Path) -> Environment:
     """Return this process's environment for a file. Each call needs one call of ``release``."""
     with _lock:
-        status = os.stat(path)  # noqa: PTH116 - pathlib makes "." of ""
+        status = path.stat()
         key = (status.st_dev, status.st_ino)
         while True:
             environment = environments.get(key)

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import ExitStack, suppress
 from itertools import accumulate, count, islice, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# After reading this many column chunks, a handle releases the file's pages. For names, these chunks take 40 MB.
+# After reading this many column chunks, a handle calls `release_pages`. Until then, chunks of names take 40 MB.
 _CHUNKS_KEPT = 256
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
@@ -62,12 +63,12 @@ class LMDBHandle:
         StoreVersionError: This version of dbloader cannot read the store's newer format.
     """
 
-    def __init__(self, path: str, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
+    def __init__(self, path: Path, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
         self.place = place
         self._chunks_read = 0
         # Idle transactions are kept for reuse, because beginning a transaction takes as long as reading a record.
         self._idle: list[lmdb.Transaction] = []
-        status = os.stat(path)  # noqa: PTH116 - pathlib makes "." of ""
+        status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             raise NotAStoreError(f"{place} is a folder now, not a file")
         if not stat.S_ISREG(status.st_mode):
@@ -76,15 +77,16 @@ class LMDBHandle:
             raise NotAStoreError(f"{place} is empty, so it is not a dbloader store")
         self.shared = env.acquire(path)
         self.pid = self.shared.pid
-        # At interpreter exit, a __del__ method would run after Python has cleared the modules that it uses.
+        # This is not a __del__ method, because at interpreter exit Python clears the modules that the method needs.
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         with ExitStack() as undo:
             undo.callback(release)  # otherwise the file would stay open as long as a caller keeps the error
-            # The file may have been replaced since os.stat.
-            self._read_header(min(status.st_size, self.shared.ahead.written()[0] or status.st_size), digest, index_of)
+            # Between `stat` and `acquire`, another process may have replaced the file by a shorter file.
+            opened_size = self.shared.ahead.size_and_mtime()[0] or status.st_size
+            self._read_header(min(status.st_size, opened_size), digest, index_of)
             undo.pop_all()
-        self.written = self.shared.ahead.written()
+        self.size_and_mtime = self.shared.ahead.size_and_mtime()
 
     def _read_header(self, size: int, digest: str | None, index_of: Manifest | None) -> None:
         opened, place = self.shared.env, self.place
@@ -114,7 +116,7 @@ class LMDBHandle:
 
     def is_changed(self) -> bool:
         """Return whether the file has changed since this handle opened it."""
-        return self.shared.ahead.written() != self.written
+        return self.shared.ahead.size_and_mtime() != self.size_and_mtime
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
@@ -189,7 +191,7 @@ class LMDBHandle:
 
 
 def open_file(
-    path: str, store: str, name: str, remedy: str, *, digest: str | None = None, index_of: Manifest | None = None
+    path: Path, store: str, name: str, remedy: str, *, digest: str | None = None, index_of: Manifest | None = None
 ) -> LMDBHandle:
     """Open a shard or the index of a sharded store. The arguments are like LMDBHandle's.
 
@@ -197,7 +199,7 @@ def open_file(
         DamagedStoreError: The file is missing or damaged, or is not the file ``name`` of the store.
         StoreError: The file cannot be read.
     """
-    place = os.path.join(store, name)  # noqa: PTH118 - the place may be any str
+    place = os.path.join(store, name)  # noqa: PTH118 - pathlib would change s3:// to s3:/
     try:
         return LMDBHandle(path, place, digest=digest, index_of=index_of)
     except FileNotFoundError as error:
@@ -217,13 +219,12 @@ class ShardedHandle:
     descriptors. Beyond that, the least recently read shard is closed.
     """
 
-    def __init__(self, path: str, place: str, manifest_file: str = MANIFEST_FILE) -> None:
+    def __init__(self, path: Path, place: str, manifest_file: str = MANIFEST_FILE) -> None:
         self.pid = os.getpid()
         self.place = place
         self._path = path
         try:
-            with open(os.path.join(path, manifest_file), "rb") as file:  # noqa: PTH118, PTH123 - pathlib makes "." of ""
-                self._table = ShardTable.decode(file.read(), place)
+            self._table = ShardTable.decode((path / manifest_file).read_bytes(), place)
         except FileNotFoundError as error:
             raise NotAStoreError(
                 f"{place} is a folder without {MANIFEST_FILE}, so it is not a store "
@@ -237,9 +238,9 @@ class ShardedHandle:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
-    def before(self, digest: str) -> ShardedHandle | None:
-        """Return the previous version of a store that has grown, if its digest is this digest and its files exist."""
-        with suppress(OSError, StoreError):
+    def open_previous(self, digest: str) -> ShardedHandle | None:
+        """Return a handle of the store before shards were last added; None if that store has another digest."""
+        with suppress(OSError, StoreError):  # its files may have been removed
             older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
             if older.manifest.digest == digest:
                 return older
@@ -285,7 +286,7 @@ class ShardedHandle:
         return handle
 
     def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
-        path = os.path.join(self._path, *names)  # noqa: PTH118 - pathlib makes "." of ""
+        path = self._path.joinpath(*names)
         return open_file(path, self.place, "/".join(names), _REMEDY, digest=digest, index_of=index_of)
 
     def check_files(self) -> None:
@@ -295,13 +296,12 @@ class ShardedHandle:
 
     def _check_size(self, shard: Shard) -> None:
         try:
-            size = os.stat(os.path.join(self._path, SHARD_FOLDER, shard.name)).st_size  # noqa: PTH116, PTH118
+            size = (self._path / SHARD_FOLDER / shard.name).stat().st_size
         except OSError:
             size = None
         if size != shard.nbytes:
-            place = os.path.join(self.place, SHARD_FOLDER, shard.name)  # noqa: PTH118
             found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
-            raise DamagedStoreError(f"{place} {found}: {_REMEDY}")
+            raise DamagedStoreError(f"{Path(self.place, SHARD_FOLDER, shard.name)} {found}: {_REMEDY}")
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
@@ -317,7 +317,7 @@ class ShardedHandle:
                 handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
-        """Yield copies of documents, changed to their index and salt in the whole store. A missing document is None."""
+        """Yield a copy of each document, with its index and salt in the whole store; None if missing."""
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)

@@ -85,14 +85,12 @@ def index_shards(
     # LMDB needs a local disk, but the folder may be on a network. So write a local file, and copy the whole file.
     with refusals(str(folder)), tempfile.TemporaryDirectory(prefix="dbloader-") as local:
         path = Path(local) / index
-        manifest = write_index(
-            str(path), stores(), str(folder), salt=salt, classes=classes, source=source, created=created
-        )
+        manifest = write_index(path, stores(), str(folder), salt=salt, classes=classes, source=source, created=created)
         copy_durably(path, folder / index)
     return ShardTable(manifest, index, shards, "" if grows is None else grows[1].index_file)
 
 
-def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **facts: Any) -> Manifest:
+def write_index(path: Path, shards: Iterable[Store], place: str, *, salt: int, **facts: Any) -> Manifest:
     """Write the index, a file with the columns and reports of all shards. Return the manifest of all records.
 
     Args:
@@ -108,7 +106,7 @@ def write_index(path: str, shards: Iterable[Store], place: str, *, salt: int, **
     """
     totals, summary = Totals(), Summary()
     entries = _index_entries(shards, totals, summary, salt)
-    file = PartialFile(path, resumable=False)
+    file = PartialFile(str(path), resumable=False)
     file.lock()
     try:
         file.clear()

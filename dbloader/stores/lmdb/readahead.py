@@ -15,8 +15,11 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dbloader.stores.lmdb.keys import RECORDS, record_key
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE_HEAD = 16
@@ -35,7 +38,7 @@ _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 # memory, 512 records get hints without a check, because unneeded hints cost less than one batch without hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
-_pack_key = struct.Struct(">Q").pack
+
 _u16, _u32, _u64 = (struct.Struct(code).unpack_from for code in ("<H", "<I", "<Q"))
 # Damaged pages can cause these errors. preadv also raises OSError if it would have to wait for the disk.
 _WRONG = (struct.error, IndexError, OverflowError, OSError)
@@ -47,12 +50,11 @@ class ReadAhead:
     Args:
         path: Path of the file. The file is opened a second time, because LMDB does not share its descriptor.
         key: Device and inode of the file. If another file is now at the path, this object does nothing.
-        name: Name of the sub-database. Its keys are the integers from 0 on, as 8 bytes in big-endian order.
     """
 
-    def __init__(self, path: str, key: tuple[int, int], name: bytes) -> None:
+    def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self._file = -1
-        self._page_size = self._root = self.depth = 0
+        self._page_size = self._root = self._depth = 0
         self._unhinted = self._hinted = 0  # records until the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # the system is not Linux
@@ -62,9 +64,9 @@ class ReadAhead:
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             status = os.fstat(self._file)
             if (status.st_dev, status.st_ino) == key:
-                self._find_root(name)
+                self._find_root()
 
-    def written(self) -> tuple[int, int]:
+    def size_and_mtime(self) -> tuple[int, int]:
         """Return the file's size in bytes and the time of its last change in ns, even after the file was removed."""
         if self._file < 0:
             return 0, 0
@@ -116,9 +118,9 @@ class ReadAhead:
 
     def locate(self, index: int) -> tuple[int, int] | None:
         """Return a record's offset and size in the file in bytes, or None if the record shares a page with others."""
-        key = _pack_key(index)
+        key = record_key(index)
         page = self._page(self._root)
-        for _ in range(self.depth - 1):
+        for _ in range(self._depth - 1):
             nodes = (_u16(page, _LOWER_AT)[0] - _PAGE_HEAD) // 2
             # LMDB does not store the first key of a branch page, because it is less than all other keys.
             child = bisect_right(range(1, nodes), key, key=lambda node: _key(page, node))
@@ -135,7 +137,8 @@ class ReadAhead:
         number = _u64(page, at + _NODE.size + length)[0]
         return number * self._page_size, (low | high << 16) + _PAGE_HEAD
 
-    def _find_root(self, name: bytes) -> None:
+    def _find_root(self) -> None:
+        """Find the root page of the sub-database with the records."""
         first = self._read(0, _META_END)
         if _META_HEAD.unpack_from(first, _PAGE_HEAD) != (_MAGIC, _VERSION):
             return
@@ -146,9 +149,9 @@ class ReadAhead:
         newest = max(metas, key=lambda meta: _u64(meta, _TXN_AT)[0])
         page = self._page(_u64(newest, _ROOT_AT)[0])
         for node in range((_u16(page, _LOWER_AT)[0] - _PAGE_HEAD) // 2):
-            if _key(page, node) == name:
-                database = _node_at(page, node) + _NODE.size + len(name)
-                self.depth = min(_u16(page, database + _DEPTH_AT)[0], _MOST_LEVELS)
+            if _key(page, node) == RECORDS:
+                database = _node_at(page, node) + _NODE.size + len(RECORDS)
+                self._depth = min(_u16(page, database + _DEPTH_AT)[0], _MOST_LEVELS)
                 self._root = _u64(page, database + _DB_ROOT_AT)[0]
 
     def _page(self, number: int) -> bytes:

@@ -48,13 +48,13 @@ class LMDBStore(Store):
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
-        self._path = os.path.abspath(self.place)  # noqa: PTH100 - pathlib makes "." of ""
+        self._path = Path(os.path.abspath(self.place))  # noqa: PTH100 - Path.absolute keeps ".."
         self.handle: LMDBHandle | ShardedHandle | None = None
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
         handle = self.open_handle()
-        self._check_indices(indices, handle)
+        self._check_indices(indices)
         records: list[Any] = [None] * len(indices)
         with env.gate:
             handle.prefetch(indices)
@@ -101,23 +101,17 @@ class LMDBStore(Store):
     def _look_up(
         self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]
     ) -> Iterator[tuple[bytes | memoryview, int]]:
-        self._check_indices(indices, handle)
+        self._check_indices(indices)
         for index, document in zip(indices, handle.look_up(indices), strict=True):
             if document is None:
                 raise self._damaged(index, "it is missing")
             yield document, index
 
-    def _check_indices(self, indices: Sequence[int], handle: LMDBHandle | ShardedHandle) -> None:
-        length = handle.manifest.length
-        for index in indices:
-            if not 0 <= index < length:
-                self._check_index(index)  # raises the error
-
     @override
     def find(self, name: str) -> int:
         if not isinstance(name, str):
             raise TypeError(f"find takes the name of a record, a str, got {short_repr(name)}")
-        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # a stored name is always valid
+        hashed = np.uint32(name_hash(name.encode(errors="replace")))  # names that UTF-8 cannot encode are not stored
         handle = self.open_handle()
         for number, chunk in enumerate(handle.chunks("name_hash") if name else ()):
             for position in np.flatnonzero(np.frombuffer(chunk, DTYPES["name_hash"]) == hashed).tolist():
@@ -155,16 +149,16 @@ class LMDBStore(Store):
         handle = self.open_handle()
         if isinstance(handle, ShardedHandle):
             with env.gate:
-                self.handle = handle.before(digest) or handle
+                self.handle = handle.open_previous(digest) or handle
 
     @override
     def open_handle(self) -> LMDBHandle | ShardedHandle:
         handle = self.handle
         if handle is None or handle.pid != os.getpid():
-            is_folder = os.path.isdir(self._path)  # noqa: PTH112 - pathlib makes "." of ""
             try:
+                kind = ShardedHandle if self._path.is_dir() else LMDBHandle
                 with env.gate:
-                    handle = self.handle = (ShardedHandle if is_folder else LMDBHandle)(self._path, self.place)
+                    handle = self.handle = kind(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:
@@ -174,11 +168,11 @@ class LMDBStore(Store):
     def _absent(self, error: OSError) -> Exception:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
-        partial = os.path.realpath(self._path) + PARTIAL
-        if os.path.exists(partial):  # noqa: PTH110 - pathlib makes "." of ""
-            parts = os.path.isdir(partial)  # noqa: PTH112 - pathlib makes "." of ""
-            remedy = "dbloader parts lists the missing parts, and dbloader publish joins all parts"
-            remedy = remedy if parts else "dbloader convert --resume continues it"
+        partial = Path(os.path.realpath(self._path) + PARTIAL)
+        if partial.exists():
+            remedy = "dbloader convert --resume continues it"
+            if partial.is_dir():
+                remedy = "dbloader parts lists the missing parts, and dbloader publish joins all parts"
             return NotAStoreError(f"{self.place} does not exist, but its unfinished conversion does: {remedy}")
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 

@@ -123,10 +123,7 @@ class MongoStore(Store):
         self._handle = None
 
     def _find(self, reader: MongoReader, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        length = reader.manifest.length
-        for index in indices:
-            if not 0 <= index < length:
-                self._check_index(index)
+        self._check_indices(indices)
         return reader.documents_at(list(dict.fromkeys(map(int, indices))), raw=raw)
 
     def _to_record(self, reader: MongoReader, index: int, values: dict[str, Any] | None) -> Record:

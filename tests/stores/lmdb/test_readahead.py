@@ -55,7 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ahead_of(place: Path) -> ReadAhead:
     status = place.stat()
-    return ReadAhead(str(place), (status.st_dev, status.st_ino), b"records")
+    return ReadAhead(place, (status.st_dev, status.st_ino))
 
 
 @pytest.fixture
