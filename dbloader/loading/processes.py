@@ -27,6 +27,7 @@ from dbloader.loading.board import Board
 from dbloader.loading.part_size import PartSize
 from dbloader.loading.threads import ThreadLoader
 from dbloader.loading.worker_process import Task, run_worker
+from dbloader.loading.worker_start import WorkerStart
 from dbloader.loading.workers import KILL_WAIT_S
 from dbloader.sampling.rng import derive_keys
 
@@ -141,11 +142,9 @@ class _Team:
         context = multiprocessing.get_context()
         for number in range(len(self._processes), self._workers):
             reading, writing = context.Pipe(duplex=False)
-            process = context.Process(
-                target=run_worker,
-                args=(self._board, self._fetcher, number, self._workers, self._seed + number, writing),
-                daemon=True,
-            )
+            seed = self._seed + number
+            start = WorkerStart(run_worker, self._board, self._fetcher, number, self._workers, seed, writing)
+            process = context.Process(target=start, daemon=True)
             process.start()
             writing.close()
             self._processes.append(process)

@@ -1,12 +1,14 @@
-"""Worker processes reuse the memory of batches to which no reference is left."""
+"""The start of worker processes, and the memory that they reuse when no reference to a batch is left."""
 
 import errno
 import gc
+import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from dbloader import LMDBDataset, Record, create_loader, write_store
 from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
+from dbloader.loading.worker_start import WorkerStart
 from tests.support.children import in_child
 from tests.support.images import photo
 from tests.support.loaders import batches_of, process_loader
@@ -224,6 +227,26 @@ def test_spawned_workers_reuse_memory_and_end_with_the_program(place: Path) -> N
     file.write_text(program)
     done = subprocess.run([sys.executable, file, place], capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("same\n", "", 0)
+
+
+class CollectorState:
+    """Is unpickled as whether the garbage collector is enabled at that moment."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return gc.isenabled, ()
+
+
+def send_collector_state(connection: Connection, at_start: bool) -> None:
+    connection.send((at_start, gc.isenabled(), gc.get_freeze_count() > 0))
+
+
+def test_spawned_worker_unpickles_its_work_without_garbage_collections() -> None:
+    context = multiprocessing.get_context("spawn")
+    reading, writing = context.Pipe(duplex=False)
+    process = context.Process(target=WorkerStart(send_collector_state, writing, CollectorState()))
+    process.start()
+    assert reading.recv() == (False, True, True)
+    process.join()
 
 
 def test_workers_for_lmdb_import_neither_pymongo_nor_slow_parts_of_pillow() -> None:

@@ -124,7 +124,7 @@ def loaded(code: str, *arguments: str) -> set[str]:
 @pytest.mark.slow
 def test_torch_is_imported_only_where_needed() -> None:
     program = """
-import dbloader, dbloader.cli, dbloader.loading.prefetch, dbloader.loading.compat
+import dbloader, dbloader.cli, dbloader.loading.prefetch, dbloader.loading.compat, dbloader.loading.worker_start
 dbloader.__version__, dir(dbloader)
 from dbloader import DBLoaderError, Record, convert, open_store, write_store
 from dbloader.stores.open import create_store
