@@ -75,7 +75,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return where a centered window begins. Like CenterCrop, round a half to an even number, but padding down."""
+    """Return where a centered window begins. Like CenterCrop, round halves to even numbers, and round padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
@@ -147,9 +147,10 @@ class RandomResizedCrop(Decoder):
     crop touches.
 
     Each sample takes one random number for mirroring (the output is mirrored if this number is below ``flip``), one for
-    the upper edge of the crop, one for its left edge, and ten pairs. A pair is for the share of the area and the aspect
-    ratio. The first pair whose crop fits into the image is used. If none fits, the largest allowed crop in the center
-    is used. With ``interpolation="random"``, one more number chooses the filter: bilinear if it is below 0.5.
+    the upper edge of the crop, one for its left edge, and ten pairs. Each pair gives a crop's share of the area and its
+    aspect ratio. The first pair with a crop that fits into the image is used. If no pair fits, the largest allowed crop
+    in the center is used. With ``interpolation="random"``, one more number chooses the filter: bilinear if this number
+    is below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.

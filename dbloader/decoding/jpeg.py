@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-A part of an image is decoded in the cheapest of these ways: from its tiles, which images/tiled/decode.py joins to a
-small JPEG; from the rows down to the part's lower edge; at a fraction of its size; or from the whole image.
+A part of an image is decoded in the cheapest of these ways: only its tiles, which images/tiled/decode.py joins to a
+small JPEG; only the rows above its lower edge; at a fraction of the size; or the whole image.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
-# than the same pixels of an ordinary JPEG. The whole image took as long as tiles of 0.7 of its area for 300 x 256
-# pixels, 0.85 for 465 x 394, and 0.95 for 2 to 16 megapixels.
+# than the same pixels of an ordinary JPEG. Decoding the whole image took as long as decoding tiles of 0.7 of its area
+# (300 x 256 pixels), 0.85 (465 x 394), or 0.95 (2 to 16 megapixels).
 _JOINING = 18_000
-_SAVING_TO = 0.95
+_LARGEST_CROP = 0.95  # share of the area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
-# Pixels around a crop of the smaller image that are decoded too. Chroma upsampling reads one. With more than four, no
-# joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
+# Pixels around a crop that are decoded too, in pixels of the smaller image. Chroma upsampling reads one. With more than
+# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-_UPPER_TO = 0.95  # decoding only the upper rows saves time up to this share of the height
+_LOWEST_EDGE = 0.95  # share of the height; above this edge, decoding only the upper rows saves time
 _HEIGHT = struct.Struct(">H")
 
-# Side of a block in pixels. An image smaller than one block gets the same size with several of libjpeg's factors.
+# Side of a block in pixels. libjpeg decodes an image smaller than one block to the same size with several factors.
 _BLOCK = 8
 
 
@@ -72,7 +72,7 @@ class JPEG(NamedTuple):
         """Return a function that decodes a part of the image, as open.py defines. Tiles do not change the pixels."""
         if max(self.width, self.height) < _BLOCK:
             factor = 1
-        if self.tiles is not None and width * height + _JOINING < _SAVING_TO * self.width * self.height:
+        if self.tiles is not None and width * height + _JOINING < _LARGEST_CROP * self.width * self.height:
             try:
                 if factor > 1:
                     return self._smaller_tiles(self.tiles, left, top, width, height, factor)
@@ -106,10 +106,10 @@ class JPEG(NamedTuple):
 
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
-        The function changes the height in the header. A decoder stops there, and skips the remaining data with a
-        warning, which hides all other warnings. So this is only for files that are known to decode without a warning.
+        The function writes a smaller height into the header. A decoder stops at this height. It then warns about the
+        remaining data, and this warning hides all others. So this is only for files that are known to be intact.
         """
-        if not 0 < bottom * factor < _UPPER_TO * self.height:
+        if not 0 < bottom * factor < _LOWEST_EDGE * self.height:
             return None
         try:
             header = read_header(memoryview(self.data))
@@ -157,5 +157,5 @@ def _decode_smaller(
 
 
 def scale(first: int, length: int, factor: int) -> slice:
-    """Return the pixels that a part covers in an image ``factor`` times smaller. Edges are rounded, halves up."""
+    """Return which pixels a part covers in an image that is ``factor`` times smaller. Edges are rounded, halves up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -45,7 +45,7 @@ class Pixels:
     def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
         self.image = image
         self._whole = image.array if isinstance(image, ArrayImage) else None
-        self._spent = 0.0  # work for all crops so far, as a share of the work for the whole image
+        self._spent = 0.0  # work for all crops so far; 1 is the work for the whole image
         self._lock = threading.Lock()
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
@@ -60,7 +60,7 @@ class Pixels:
                 size = (image.height, image.width, 3)
                 share = (top + height) / image.height if image.tiles is None else width * height / (size[0] * size[1])
                 self._spent += share if factor == 1 else share / 2
-                if self._spent > 1 and share < 1:  # further crops must cost no more than one whole image
+                if self._spent > 1 and share < 1:  # decode the whole image once, so further crops cost nothing
                     box, factor = (0, 0, image.width, image.height), 1
                 pixels = image.part(*box, factor)()
                 whole = pixels.base if isinstance(pixels.base, np.ndarray) else pixels
@@ -102,8 +102,8 @@ def open_lazy(
 ) -> Image.Image:
     """Open an image file as a PIL image of mode RGB, with the pixels, ``info`` and errors of ``decode_pil``.
 
-    A JPEG that is known to be intact is decoded when its pixels are needed, and only the part that is needed. Other
-    files are decoded at once, to find damage at once.
+    Only the needed part of a JPEG is decoded, when its pixels are needed, if the file is known to be intact. Other
+    files are decoded at once, to find damage early.
 
     Args:
         data: The encoded file.
@@ -127,8 +127,8 @@ class LazyImage(Image.Image):
     Copies stay lazy, and so do crops within the image. When Pillow needs pixels in its own memory, the image decodes
     them and changes its class to ``PIL.Image.Image``. So pickles contain ordinary images.
 
-    Threads may share an image. Another thread may change the class while a method runs. So the helpers of the methods
-    are functions of the module, and each method reads ``_view`` only once, and ``_file`` before ``info``.
+    Threads may share an image. Another thread may change the class while a method runs. So the methods call functions
+    of the module instead of private methods. Each method reads ``_view`` only once, and ``_file`` before ``info``.
 
     Args:
         view: The part of the stored image that this image shows.
@@ -265,8 +265,8 @@ class LazyImage(Image.Image):
         try:
             self.load()
         except Exception as error:
-            # A DataLoader's worker pickles in a queue's thread. An error there would drop the sample, and the training
-            # would wait forever. So unpickling the image raises the error.
+            # A DataLoader's worker pickles samples in another thread. An error in this thread would drop the sample,
+            # and the training would wait forever. So the error is pickled, and unpickling raises it.
             return _raise, (error,)
         return Image.Image.__reduce_ex__(self, protocol)
 

@@ -1,4 +1,4 @@
-"""Masks, depth maps, partners of a pair, and boxes: fields of a sample that lie over its image.
+"""Masks, depth maps, second images of a pair, and boxes: fields of a sample that lie over its image.
 
 ``decode_field`` decodes the file of a field unchanged. ``crop_field`` and ``crop_boxes`` crop, resize and mirror a
 field exactly as a Decoder's plan does with the image. ``refuse_masks`` refuses fields that would keep their size while
@@ -75,8 +75,8 @@ def values_of(image: Image.Image) -> npt.NDArray[Any]:
 def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) -> torch.Tensor:
     """Decode the file of a field, and crop, resize and mirror it as the plan does with the image.
 
-    The field has the size of the image, or exactly k times its width and height. In the second case, its output is k
-    times as large too.
+    The field must have the size of the image, or exactly k times its width and height. Then its output is k times as
+    large too.
 
     Args:
         data: The encoded file.
@@ -84,9 +84,9 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
         exif_transpose: Whether to turn the field upright according to its own EXIF.
 
     Returns:
-        For one channel: shape (height, width), the nearest values, without mixing, and 0 outside the image. The dtype
-        is uint8 for the modes 1 (0 and 1), L and P (indices of the palette), int32 for I and I;16, float32 for F. For
-        colors: uint8, shape (3, height, width), RGB.
+        For one channel: shape (height, width), resized to the nearest values, and 0 outside the image. The dtype is
+        uint8 for the modes 1 (values 0 and 1), L and P (indices of the palette), int32 for I and I;16, and float32 for
+        F. For colors: uint8, shape (3, height, width), RGB.
 
     Raises:
         OptionError: The field has another size.
@@ -107,10 +107,16 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
 
 
 def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpose: bool) -> npt.NDArray[np.float32]:
-    """Return boxes in pixels of the plan's output, clipped to it: float32, shape (n, 4), x_min, y_min, x_max, y_max.
+    """Crop, resize and mirror boxes as the plan does with the image, and clip them to the output.
 
-    A box outside the output becomes a box without width or height. ``boxes`` are in pixels of the stored ``image``,
-    before its EXIF turns it.
+    Args:
+        boxes: Boxes in pixels of the stored image, before its EXIF turns it: shape (n, 4), x_min, y_min, x_max, y_max.
+        plan: The plan of the sample's image.
+        image: The stored image.
+        exif_transpose: Whether the plan turns the image upright according to its EXIF.
+
+    Returns:
+        Boxes in pixels of the output: float32, shape (n, 4). A box outside the output has no width or height.
     """
     turned = np.asarray(boxes, np.float64).reshape(-1, 4)
     if exif_transpose and isinstance(image, (bytes, memoryview)):
@@ -174,9 +180,9 @@ def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt
 
 
 def _sources(first: int, length: int, resized: int, window: int, count: int) -> npt.NDArray[np.int64]:
-    """Return which row (or column) of the image each row of the output shows; -1 outside the part."""
+    """Return which row (or column) of the image each row (or column) of the output shows; -1 outside the part."""
     at = np.arange(window, window + count)
-    # The middle of a pixel, at + 1/2, is (at + 1/2) * length / resized in the part; integers make it exact.
+    # The middle of a pixel, at + 1/2, lies at (at + 1/2) * length / resized in the part. Integers make this exact.
     return np.where((at >= 0) & (at < resized), first + (2 * at + 1) * length // (2 * resized), -1)
 
 
@@ -186,7 +192,9 @@ def changes_size(decode: object) -> bool:
 
 
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
-    """Raise OptionError if a sample has boxes, or a value as large as its image, and only the image would be cropped.
+    """Raise OptionError if a sample has boxes or a mask, because only the image would be cropped.
+
+    A value counts as a mask if it is as large as the image.
 
     Args:
         image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
@@ -217,7 +225,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return each height and width in pixels that a value may have."""
+    """Return the possible (height, width) of a value in pixels, or of all values in a container."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

@@ -92,7 +92,7 @@ def resize_pixels(pixels: npt.NDArray[np.uint8], size: tuple[int, int], interpol
         height, width = size
         return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling[interpolation.upper()]))
     # torch treats an image as channels-last only if the stride of the axis N is a whole image. Otherwise its output is
-    # planar, and packing it takes half as long again.
+    # planar, and the conversion to channels-last takes half of the time of resizing.
     image = torch.from_numpy(np.ascontiguousarray(pixels).reshape(1, *pixels.shape).transpose(0, 3, 1, 2))
     resized = interpolate(image, size=size, mode=interpolation, antialias=True)
     array: npt.NDArray[np.uint8] = resized.numpy()[0].transpose(1, 2, 0)

@@ -1,7 +1,7 @@
 """Decode an image file to its own channels, with all of their bits.
 
-Pillow keeps 8 of the 16 bits of colors. It unpacks the first or the second byte of each value, depending on the byte
-order in its "raw mode", the layout of values in a file. So two passes read both bytes.
+Pillow keeps 8 of the 16 bits of colors. A "raw mode", which describes the layout of values in a file, includes the byte
+order, and decides whether Pillow unpacks the first or the second byte of each value. So two passes read both bytes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-# Pillow's raw modes of colors with 16 bits, which unpack the upper byte, and the raw modes that unpack the lower byte.
-_NATIVE, _OTHER = ("L", "B") if sys.byteorder == "little" else ("B", "L")
+# Pillow's raw modes of colors with 16 bits. Each unpacks the upper byte, and is mapped to the mode of the lower byte.
 _LOWER = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA")
-    for order, other in (("L", "B"), ("B", "L"), ("N", _OTHER))
+    for order, other in (("L", "B"), ("B", "L"), ("N", "B" if sys.byteorder == "little" else "L"))
 }
 
 
@@ -76,10 +75,7 @@ def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
 
 
 def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return what `read_array` returns, for a file that Pillow has already opened as ``image``.
-
-    ``image`` is loaded, unless the file is a JPEG.
-    """
+    """Return what `read_array` returns, for a file that Pillow has already opened as ``image``."""
     jpeg = open_jpeg(data)
     if jpeg is not None:
         pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()

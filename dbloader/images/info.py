@@ -20,9 +20,9 @@ from dbloader.images.tiled.decode import read_grid, read_header
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
-# libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But for
-# 705 of 3,000 photos with one flipped bit, this was the only warning, and all 705 had wrong pixels. Padding repeats one
-# value, but the extra bytes in these 705 photos differed.
+# libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But of
+# 3,000 photos with one flipped bit, 705 caused only this warning, and all 705 had wrong pixels. Padding repeats one
+# value. The extra bytes of these 705 photos had several values.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 _NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as coded data
@@ -33,8 +33,9 @@ UNREAD_TIFF = (
     "and give the dataset a decode= of your own"
 )
 
-# The markers SOC and SIZ begin a JPEG 2000 codestream: at the start of the file, or in a box, which may have 8 more
-# bytes of length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes, including these markers.
+# A JPEG 2000 codestream begins with the markers SOC and SIZ. It is at the start of the file, or in a box "jp2c", whose
+# header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes,
+# including these markers.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 
 _PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}
@@ -78,14 +79,14 @@ def read_facts(data: bytes) -> Facts:
 
 
 def find_facts(data: bytes) -> Facts | None:
-    """Return what `read_facts` returns; None if the file is not an image."""
+    """Return what `read_facts` returns, or None if the file is not an image."""
     with suppress(NotAnImageError):
         return read_facts(data)
     return None
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth in the header. Pillow reduces deep colors to 8 bits."""
+    """Return the depth that the header contains. Pillow's mode does not show it, because deep colors become 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR
@@ -107,7 +108,7 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
 def _has_frames(image: Image.Image) -> bool:
     try:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
-    except Exception:  # Pillow fails after the first frame, which may be intact
+    except Exception:  # a later frame is damaged, but the first may be intact
         return True
 
 
@@ -151,9 +152,10 @@ def _check_jpeg(data: bytes) -> bool:
 
 
 def _check_last_scan(data: bytes, end: int) -> None:
-    """Raise DamagedImageError if the last scan is cut short, without the warnings of libjpeg, which Pillow hides.
+    """Raise DamagedImageError if the last scan of a JPEG that only Pillow decodes is cut short.
 
-    Extra bytes after a complete scan change no pixel. After a scan that is cut short, libjpeg decodes them as pixels.
+    Pillow hides the warnings of libjpeg. So this decodes the JPEG again with extra bytes after the scan. They change
+    pixels only if the scan is cut short, because libjpeg then decodes them as pixels.
     """
     with translate_errors("does not decode", MemoryError):
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
@@ -173,7 +175,7 @@ def _check_chunks(data: bytes) -> None:
 
 
 def format_name(image: Image.Image) -> str:
-    """Return Pillow's name of the format, and "JPEG" for a multi-picture file (MPO), which begins with a JPEG."""
+    """Return Pillow's name of the format; "JPEG" for a multi-picture file (MPO), because it begins with a JPEG."""
     return "JPEG" if image.format == "MPO" else image.format or ""
 
 

@@ -58,10 +58,10 @@ def examine(data: bytes) -> Structure:
     COMPLETE: no segment is cut short, each component has a scan, and the end marker is present. Stray bytes between two
     segments are skipped, as in decoders. Only a strict decoder can find data that are missing within a scan.
 
-    NO_END: the scans also contain every coefficient down to its last bit, because a progressive image that was cut
-    between two scans decodes without a warning. Samples must have 8 bits and Huffman codes, because libjpeg warns
-    reliably only about these. A progressive image whose encoder left out bits on purpose is DAMAGED without its end
-    marker. An image with several frames (hierarchical mode) is always DAMAGED.
+    NO_END: only the end marker is missing. The scans must contain every coefficient down to its last bit, because
+    libjpeg does not warn about a progressive image that was cut between two scans. Samples must have 8 bits and Huffman
+    codes, because libjpeg warns reliably only about these. Without its end marker, a progressive image whose encoder
+    left out bits on purpose is DAMAGED. An image with several frames (hierarchical mode) is always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -71,7 +71,7 @@ def examine(data: bytes) -> Structure:
         if not reader.read():
             _check_complete(reader.check_frame(), reader.scans)
             state, reason = State.NO_END, "the end marker is missing"
-            if reader.scan_end == len(data):  # FF at the end is a fill byte or the first half of a marker
+            if reader.scan_end == len(data):  # FF bytes at the end are fill bytes, or half of a marker
                 reader.position = len(data.rstrip(b"\xff"))
         reader.check_frame()
     except DamagedImageError as error:

@@ -13,8 +13,8 @@ from dbloader.images.preview import TURNS, shown_orientation, thumbnail
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_OPACITY = 0.6  # opacity of a mask
-_BOX_PX = 120  # the lines of boxes are one pixel wide for every 120 pixels of the picture's longer side
+_OPACITY = 0.6  # of a mask
+_BOX_PX = 120  # the lines of boxes have one pixel of width for every 120 pixels of the picture's longer side
 
 
 def draw_over(
@@ -34,7 +34,7 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    if (turned := shown_orientation(picture)) > 1:  # a thumbnail has an orientation only if it is the stored file
+    if (turned := shown_orientation(picture)) > 1:  # true only if the stored file is its own thumbnail
         shown = shown.transpose(TURNS[turned])
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)

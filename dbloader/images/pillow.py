@@ -39,7 +39,7 @@ _ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of th
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have _ANY too.
+# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have those of _ANY too.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 
@@ -122,7 +122,7 @@ def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Return the message of an error without its final period, or the type of an error without a message."""
+    """Return the message of an error without its final period; the type of the error if there is no message."""
     return f"{error}".rstrip(". ") or type(error).__name__
 
 

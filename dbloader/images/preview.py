@@ -53,13 +53,13 @@ _MAGIC = re.compile(
 
 
 def media_type(data: bytes) -> str | None:
-    """Return a file's media type, judging by its first bytes; None if not every browser shows the format."""
+    """Return the media type of a file, from its first bytes; None if some browsers do not show the format."""
     match = _MAGIC.match(data)
     return None if match is None else f"image/{match.lastgroup}"
 
 
 def header_of(image: bytes) -> Facts:
-    """Return the facts in the header of an image file, or raise NotAnImageError with a sentence for the page."""
+    """Return the facts in the header of an image file. The message of a NotAnImageError is a whole sentence."""
     try:
         return read_facts(image)
     except NotAnImageError as error:
@@ -86,13 +86,13 @@ def thumbnail(
 
     A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as in browsers. In
     16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. In a gray 16-bit
-    file in a further field, the least value is dark blue and the greatest is yellow. Labels of a gray mask get colors.
+    file with ``is_field``, the least value is dark blue and the greatest is yellow. Labels of a gray mask get colors.
 
     Args:
         image: The image.
         px: Pixels of the longer side.
-        is_field: Whether the image is from a further field, such as a mask.
-        large: A context, such as a lock. Images that need more than 50 MB are decoded inside it.
+        is_field: Whether this is not the image of its record, but another field, such as a mask.
+        large: A context, such as a lock. Images that need more than 50 MB are decoded inside this context.
 
     Raises:
         ImageError: The image cannot be decoded, or needs more than 400 MB for decoding.
@@ -164,9 +164,9 @@ def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[byte
 
 
 def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
-    """Decode a JPEG at a half to an eighth of its size; None if simplejpeg does not support its kind.
+    """Decode a JPEG at the smallest size that is at least the size of the picture; None if simplejpeg cannot.
 
-    Missing data are gray, as in browsers: a store may contain damaged images, which are marked.
+    Missing data are gray, as in browsers, so the viewer also shows damaged images.
     """
     scale = min(1.0, px / max(facts.width, facts.height))
     least = {"min_width": round(facts.width * scale), "min_height": round(facts.height * scale)}
