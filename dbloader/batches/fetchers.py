@@ -32,12 +32,16 @@ def create_fetcher(
     dataset: Any,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     *,
-    transform: Callable[..., Any] | None = None,
+    transform: Any = None,
     pin_memory: bool = False,
 ) -> BatchFetcher:
     """Return the fetcher that makes the batches of a map-style dataset with the fewest copies.
 
-    With ``pin_memory``, images that are decoded into one tensor are in pinned memory, which a GPU copies from.
+    Args:
+        dataset: The dataset.
+        collate_fn: As in SampleBatchFetcher.
+        transform: As in SampleBatchFetcher; for a mixture, a list with the transform for each dataset.
+        pin_memory: Whether images that are decoded into one tensor are in pinned memory, which a GPU copies from.
     """
     if isinstance(dataset, Mixture):
         return MixtureBatchFetcher(dataset, _create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
@@ -56,17 +60,14 @@ def create_fetcher(
 
 
 def _create_parts(
-    mixture: Mixture, collate_fn: Any, transform: Callable[..., Any] | None, pin_memory: bool
+    mixture: Mixture, collate_fn: Any, transforms: list[Any] | None, pin_memory: bool
 ) -> list[DatasetBatchFetcher]:
     """Return a fetcher for each dataset of a mixture: all of them decode into tensors, or none."""
-    left = [transform if part.makes_own_samples else None for part in mixture.datasets]
+    pairs = [*zip(mixture.datasets, transforms or [None] * len(mixture.datasets), strict=True)]
     parts: list[Any] = [
-        create_fetcher(part, collate_fn, transform=one, pin_memory=pin_memory)
-        for part, one in zip(mixture.datasets, left, strict=True)
+        create_fetcher(part, collate_fn, transform=transform, pin_memory=pin_memory) for part, transform in pairs
     ]
-    if len({*map(type, parts)}) > 1:
-        return [SampleBatchFetcher(part, one) for part, one in zip(mixture.datasets, left, strict=True)]
-    return parts
+    return parts if len({*map(type, parts)}) == 1 else [SampleBatchFetcher(*pair) for pair in pairs]
 
 
 class SubsetBatchFetcher(OuterBatchFetcher):

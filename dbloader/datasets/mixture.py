@@ -191,10 +191,10 @@ class Mixture(Dataset[Any]):
                     f"and {output} in {root}"
                 )
 
-    def replaced(self, change: Callable[[StoreDataset], StoreDataset]) -> Mixture:
+    def replaced(self, datasets: list[StoreDataset]) -> Mixture:
         """Return a copy with changed datasets for the same samples; OptionError if their images differ in shape."""
         other = copy.copy(self)
-        other.datasets = [*map(change, self.datasets)]
+        other.datasets = datasets
         other._check_outputs()
         return other
 

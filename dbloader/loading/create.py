@@ -73,7 +73,7 @@ def create_loader(
     The work is divided like this::
 
         background thread   Iteration.__next__ takes the indices of the next batch from the sampler, in the order of
-            |               (seed, epoch); TensorBatchFetcher.begin looks up their records
+            |               (seed, epoch); TensorBatchFetcher.read looks up their records
             | indices       threads get a part of a batch; processes get a whole batch, or a part if the batch is late
         workers             StoreDataset.plan and Plan.decode read the records, and decode, crop, resize and flip their
             |               images
@@ -238,18 +238,21 @@ def _has_transform(dataset: Any) -> bool:
 
 def with_transform(
     dataset: Any, transform: Callable[..., Any] | None, *, only_missing: bool = False
-) -> tuple[Any, Callable[..., Any] | None]:
-    """Return the dataset and the transform of its samples. A copy of a store's dataset applies the transform itself.
+) -> tuple[Any, Any]:
+    """Return the dataset, and the transform that its samples still need, or None.
 
-    The transform is then None. With ``only_missing``, the datasets of a mixture keep their own transforms.
+    A copy of a store's dataset applies the transform itself. For a mixture, the second result is a list with the
+    transform for each dataset. With ``only_missing``, the datasets of a mixture keep their own transforms.
     """
     if isinstance(dataset, Mixture):
-        return dataset.replaced(
-            lambda part: part if only_missing and _has_transform(part) else with_transform(part, transform)[0]
-        ), transform
+        pairs = [
+            (part, None) if only_missing and _has_transform(part) else with_transform(part, transform)
+            for part in dataset.datasets
+        ]
+        return dataset.replaced([part for part, _ in pairs]), [rest for _, rest in pairs]
     if type(dataset) is Subset:
-        inner, transform = with_transform(dataset.dataset, transform)
-        return Subset(inner, dataset.indices), transform
+        inner, rest = with_transform(dataset.dataset, transform, only_missing=only_missing)
+        return Subset(inner, dataset.indices), rest
     if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
         return dataset, transform  # not a copy, because attributes that are set on it later must take effect
     dataset = copy.copy(dataset)  # the caller's dataset must not change

@@ -225,6 +225,20 @@ def test_sources_keep_their_own_decoders_and_transforms(places: list[str]) -> No
     lists.close()
 
 
+def test_default_transform_replaces_no_transform_in_a_mixture(places: list[str]) -> None:
+    class OwnSamples(LMDBDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index)
+
+    for kind in (LMDBDataset, OwnSamples):
+        mixture = mix({places[0]: 1, kind(places[1], lambda _: torch.full((3, 16, 16), 7, dtype=torch.uint8)): 1})
+        for dataset in (mixture, Subset(mixture, range(8))):
+            loader = create_loader(dataset, 16, 8, **OPTIONS)
+            images, _ = next(iter(loader))
+            assert (images == 7).flatten(1).all(1).sum() == 4
+            loader.close()
+
+
 def test_error_in_a_mixture_names_the_record(places: list[str], tmp_path: Path) -> None:
     convert(plant_photos(tmp_path / "e", 4), tmp_path / "e.lmdb")
     mixture = mix({places[0]: 1, tmp_path / "e.lmdb": 1}, fields=("name", "resized_from"))
