@@ -1,1 +1,1 @@
-"""Make whole batches of a dataset's samples: decode in parts, collate once."""
+"""Make batches of a dataset's samples. Threads or processes decode parts of a batch, which is then collated once."""

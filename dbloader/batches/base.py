@@ -1,8 +1,8 @@
 """How a batch is made, in one thread or in many.
 
-There are three steps. ``begin`` reads the records of the batch. (From a file it only requests them from the kernel, and
-threads read them.) ``submit`` gives parts of the batch to threads, which decode the images. The function that ``begin``
-returns waits for the parts and collates them. The batch is the same for any number of threads and parts.
+``BatchFetcher.begin`` reads the records of the batch. (From a file, it only asks the kernel to load them, and threads
+read them.) Then it submits parts of the batch to threads, which decode the images. The function that ``begin`` returns
+waits for the parts and collates them. The batch is the same for any number of threads and parts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class BatchFetcher(ABC):
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         shared_pool: Memory for that tensor in worker processes.
-        check_skipped: The consumer calls this function with newly skipped samples, the number of all samples that this
-            process skipped in the epoch, and the first ones. It warns about each sample once, and raises LoaderError if
-            they are too many. None if errors are not skipped.
+        check_skipped: None if errors are not skipped. Otherwise a function that warns about each skipped sample once,
+            and raises LoaderError if too many are skipped. The loader calls it with the newly skipped samples, the
+            number of samples that this process has skipped in the epoch, and the first of them.
     """
 
     dataset: Any
@@ -92,7 +92,10 @@ class DatasetBatchFetcher(BatchFetcher):
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
     def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:
-        """Return the images of a batch, and the memory of each image to decode into; None and () for other batches."""
+        """Return a tensor for the images of a batch, and the memory in it to decode each image into.
+
+        An object that becomes a tensor may replace the tensor. Return (None, ()) if the samples contain their images.
+        """
         return None, ()
 
     @abstractmethod
@@ -104,14 +107,17 @@ class DatasetBatchFetcher(BatchFetcher):
 
     @abstractmethod
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
-        """Return a part of the samples that ``read`` gave, in any thread, and the time that it took to make them.
+        """Make a part of the samples of a batch, in any thread. Return them, and the time that it took to make them.
 
-        A fetcher with ``image_nbytes`` decodes the images into ``pixels``, and returns the rest of each sample.
+        Args:
+            given: The result of ``read``.
+            part: Which samples to make.
+            pixels: The memory from ``allocate`` to decode each image into. The returned samples then lack the images.
         """
 
     @abstractmethod
     def collate(self, indices: Sequence[int], images: Any, samples: list[Any]) -> Any:
-        """Return the batch of the images that ``allocate`` returned, and of the samples that ``make`` returned."""
+        """Return a batch, given the images from ``allocate`` and the samples from ``make``."""
 
     def _read_and_make(self, indices: Sequence[int], pixels: Sequence[Any]) -> tuple[list[Any], Work]:
         began = now()
@@ -132,7 +138,7 @@ class DatasetBatchFetcher(BatchFetcher):
 
 
 class OuterBatchFetcher(BatchFetcher):
-    """Makes its batches with another fetcher and other indices."""
+    """Makes its batches with another fetcher, to which it passes other indices."""
 
     def __init__(self, dataset: Any, fetcher: BatchFetcher) -> None:
         self.dataset = dataset
@@ -140,7 +146,7 @@ class OuterBatchFetcher(BatchFetcher):
         self.releases_gil = fetcher.releases_gil
         self.image_nbytes = fetcher.image_nbytes
 
-    def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+    def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool) -> Finish:
         self.inner.shared_pool = self.shared_pool
         return self.inner.begin(indices, submit, size, read=read)
 

@@ -110,7 +110,8 @@ def collate(
     ``names`` are the names of a tuple's elements, ``rule`` is a Collate with further ``lists``.
 
     Raises:
-        OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. It names them.
+        OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. The message names
+            the sample and the field.
     """
     function: Any = default_collate
     is_ours = isinstance(dataset, (StoreDataset, Mixture))
@@ -152,14 +153,14 @@ def _explain(
                 fields = "('image',)" if name != "image" else "('name', 'label')"
                 remedy = f"choose other fields, such as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
                 return (
-                    f"{_describe(dataset, index)} has no {name}, which torch cannot collate: {remedy}"
+                    f"{_describe_sample(dataset, index)} has no {name}, and torch cannot collate None: {remedy}"
                     "leave it out with a Subset, or pass a collate_fn that takes None"
                 )
             if isinstance(value, Image.Image):
                 return (
-                    f"{name!r} of {_describe(dataset, index)} is a PIL image, which torch cannot collate: pass a "
-                    "transform or a decode that returns tensors, such as RandomResizedCrop(224), or a collate_fn that "
-                    "takes PIL images"
+                    f"{name!r} of {_describe_sample(dataset, index)} is a PIL image, which torch cannot collate: pass "
+                    "a transform or a decode that returns tensors, such as RandomResizedCrop(224), or a collate_fn "
+                    "that takes PIL images"
                 )
         shapes = [_shape(value) for value in values]
         other = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
@@ -168,14 +169,14 @@ def _explain(
                 "pass transform=RandomResizedCrop(224) or another Decoder with a size, or " if name == "image" else ""
             )
             return (
-                f"{name!r} has the shape {shapes[other]} in {_describe(dataset, indices[other])} and {shapes[0]} in "
-                f"{_describe(dataset, indices[0])}, so they cannot be one tensor: {remedy}"
+                f"{name!r} has the shape {shapes[other]} in {_describe_sample(dataset, indices[other])} and "
+                f"{shapes[0]} in {_describe_sample(dataset, indices[0])}, so they cannot be one tensor: {remedy}"
                 f"pass collate_fn=Collate(lists=({name!r},)) of dbloader for a list of them"
             )
     return None
 
 
-def _describe(dataset: Any, index: int) -> str:
+def _describe_sample(dataset: Any, index: int) -> str:
     dataset, index = find_origin(dataset, index)
     if isinstance(dataset, StoreDataset):
         return describe_record(dataset.records([index])[0], dataset.root)

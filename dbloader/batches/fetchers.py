@@ -1,4 +1,4 @@
-"""Choose how the batches of a dataset are made, and make them by collating samples."""
+"""Choose the fetcher that makes the batches of a dataset. One such fetcher collates the samples of any dataset."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SubsetBatchFetcher(OuterBatchFetcher):
         chosen = [self.dataset.indices[index] for index in indices]
         if isinstance(indices, SeededIndices):
             chosen = SeededIndices(chosen, indices.seed, indices.epoch, indices.positions)
-        return self._begin_inner(chosen, submit, size, read=read)
+        return self._begin_inner(chosen, submit, size, read)
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):
@@ -98,8 +98,8 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         self.transform = transform
         self.collate_fn = collate_fn
         self._image_name = image_and_label(dataset)["image"]
-        # The records of a batch are read together, before threads decode the images: from a server in one round trip.
-        # From a file, several threads would wait for the GIL while they read.
+        # All records of a batch are read at once, before threads decode the images. From a server, this takes one round
+        # trip. From a file, several reading threads would wait for the GIL.
         self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override

@@ -53,7 +53,7 @@ class MixtureBatchFetcher(BatchFetcher):
         waited = np.zeros(len(self.parts))
         jobs: list[list[Any]] = []
         drawn: dict[Any, Any] = {}
-        left = 0  # how many samples the last job can take
+        left = 0  # how many more samples the last job can take
         for number, places, own in groups:
             started = now()
             if (key := self._functions[number]) is not None and key not in drawn:

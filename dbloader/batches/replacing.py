@@ -56,12 +56,12 @@ class Skip:
 
 
 class ReplacingBatchFetcher(OuterBatchFetcher):
-    """Makes the batches of another fetcher, with the next undamaged samples of the order in place of damaged ones.
+    """Makes the batches of another fetcher, and replaces each damaged sample by the next undamaged sample of the order.
 
     The sample at position p is tested with the random numbers of p, because a crop of a tiled image may not touch the
     damage. If it is damaged, the samples at the positions p + 1, p + 2 and so on (after the last one, from 0) are
-    tested with the same random numbers, and the first undamaged one takes the place. So the batch is still a function
-    of (seed, epoch, positions).
+    tested with the same random numbers, and the first undamaged sample takes the place. So the batch is still a
+    function of (seed, epoch, positions).
 
     Args:
         fetcher: Makes batches of SeededIndices.
@@ -77,7 +77,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         only = None if isinstance(self.dataset, Mixture) else find_origin(self.dataset, 0)[0]
         if isinstance(only, StoreDataset):
             self._remedy = f"; dbloader verify {only.root} --decode names all damaged records"
-        # Indices that were damaged before. They are tested first, and most batches are then made only once.
+        # Indices of samples that were found to be damaged. They are tested first, so most batches are made only once.
         self._suspects: set[int] = set()
         self._warned: set[int] = set()
 
@@ -94,7 +94,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
                 return dataclasses.replace(batch, skipped=skipped)
             # The error does not name the sample of the batch, and other samples may be damaged too.
             again, found = self._replace(indices, range(len(indices)), submit)
-            return dataclasses.replace(self._begin_inner(again, submit, size)(), skipped=found)
+            return dataclasses.replace(self._begin_inner(again, submit, size, True)(), skipped=found)
 
         return finish
 
@@ -112,7 +112,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         return SeededIndices(chosen, indices.seed, indices.epoch, indices.positions), tuple(skipped)
 
     def _find_damage(self, index: int, indices: SeededIndices, at: int) -> SkippedSample | None:
-        """Make the sample at an index with the random numbers of a place in the batch; return its damage, or None."""
+        """Return the damage of a sample, or None. Make it with the random numbers of the place ``at`` in the batch."""
         one = SeededIndices([index], indices.seed, indices.epoch, indices.positions[at : at + 1])
         try:
             self._tester.begin(one, call_now, 1)()

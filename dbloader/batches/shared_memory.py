@@ -44,10 +44,10 @@ _pools: WeakValueDictionary[str, SharedBatchPool] = WeakValueDictionary()
 class SharedBatchPool:
     """Slots of shared memory, one per batch, for the worker processes of a loader.
 
-    The training's process reserves a slot for each batch, which one or more workers write into. One byte per slot is 1
-    while the slot is in use. The last reference to the batch's memory in the training's process clears the byte. So no
-    batch is overwritten while something refers to it. A slot that the training's process holds when it forks is never
-    reused, because the child may keep it.
+    The training's process reserves a slot for each batch. One or more workers write the batch into the slot. One byte
+    per slot is 1 while the slot is in use. The training's process clears the byte when it drops the last reference to
+    the batch's memory, so no batch is overwritten while something refers to it. If this process forks, the slots of
+    batches that it still refers to are never reused, because the child may keep the batches.
 
     The system allocates memory at the first write, and frees it when the workers and all tensors in the slot are gone.
 
@@ -82,7 +82,7 @@ class SharedBatchPool:
             os.close(self._files.pop())
 
     def reserve(self) -> int | None:
-        """Return a free slot, which is in use from now on; None if all are in use."""
+        """Return a free slot and mark it as used; None if all slots are in use."""
         slot = next((slot for slot, used in enumerate(self._used) if not used), None)
         if slot is not None:
             self._used[slot] = 1
@@ -93,7 +93,7 @@ class SharedBatchPool:
         self._used[slot] = 0
 
     def take(self, shape: tuple[int, ...]) -> SharedSlot | None:
-        """Return the slot of the batch that is made now, for images of shape (count, height, width, 3)."""
+        """Return the slot for images of shape (count, height, width, 3); None if it is too small or there is none."""
         return None if self.slot is None or math.prod(shape) > self.nbytes else SharedSlot(self, self.slot, shape)
 
     def view(self, slot: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:

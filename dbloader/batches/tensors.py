@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A thread stops planning when the planned files have more bytes than this. A plan may hold a copy of nearly a file.
+# A thread stops planning when the planned files have more bytes than this, because a plan may copy nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
 class TensorBatchFetcher(DatasetBatchFetcher):
-    """Decodes the images of a store's dataset that ``suits`` straight into the tensor of their batch."""
+    """Decodes the images of a dataset straight into the tensor of their batch. ``suits`` returns for which datasets."""
 
     releases_gil = True
 
@@ -90,7 +90,7 @@ class TensorBatchFetcher(DatasetBatchFetcher):
             slot = self.shared_pool.take(shape)
             if slot is not None:
                 return slot, slot.pixels
-            # The consumer keeps batches, perhaps all. Shared memory and open files are scarcer than private memory.
+            # The consumer keeps so many batches that no slot is free. Private memory is less scarce than shared memory.
             private = torch.empty(shape, dtype=torch.uint8)
             return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
         if self.pin_memory and worker is None:  # a forked process cannot use CUDA
@@ -101,7 +101,7 @@ class TensorBatchFetcher(DatasetBatchFetcher):
 
 
 def join_batch(dataset: Any, indices: Sequence[int], images: Any, others: list[Any], rule: Collate | None) -> Any:
-    """Return the batch of decoded images and the rest of each sample."""
+    """Return a batch of decoded images and the other parts of the samples."""
     collated = collate(dataset, indices, others, ELEMENTS[1:], rule)
     batch = join_image(dataset.fields, images, collated)
     batch = [*batch] if isinstance(batch, tuple) else batch
@@ -120,7 +120,8 @@ def decode_together(
         pixels: The memory for each image, in the order of the parts.
 
     Returns:
-        For each part its samples without their images, and its time. The first part has the time of all decoding.
+        For each part: its samples without their images, and the time spent on it. The time of all decoding is in the
+        first part.
     """
     made: list[list[Any]] = [[] for _ in parts]
     read = [0.0] * len(parts)

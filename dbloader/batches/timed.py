@@ -52,9 +52,9 @@ class TimedBatch:
     """A batch, the number of its samples, and the time spent on making it.
 
     Attributes:
-        serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not make them shorter.
-        skipped: The damaged samples that others replace in this batch.
-        sources: In a mixture, for each source its samples, and the seconds that workers waited for its records.
+        serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not save these seconds.
+        skipped: The damaged samples that other samples replace in this batch.
+        sources: In a mixture, by source: the number of samples, and the seconds that workers waited for records.
     """
 
     batch: Any

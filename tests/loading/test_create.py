@@ -331,7 +331,7 @@ class SomeLabels(Folder):
 
 
 def test_sample_of_a_foreign_dataset_without_a_label_is_an_error() -> None:
-    with pytest.raises(OptionError, match=r"^sample 5 of SomeLabels has no label, which torch cannot collate: "):
+    with pytest.raises(OptionError, match=r"^sample 5 of SomeLabels has no label, and torch cannot collate None: "):
         list(create_loader(SomeLabels(), **CPU))
 
 
