@@ -128,7 +128,7 @@ class RandomCrop(Decoder):
             padded = full + before + self.padding[3 - at]
             if padded < length and not self.pad_if_needed:
                 raise OptionError(
-                    f"size must be at most the padded image's, got {self.size} (height, width) for an image of "
+                    f"size must not exceed the padded image, got {self.size} (height, width) for an image of "
                     f"{height} x {width} pixels with padding={self.padding}: pass pad_if_needed=True to fill with black"
                 )
             missing = max(length - padded, 0)

@@ -148,7 +148,7 @@ class _Reader:
         if self.frame is None or not self.scans:
             raise DamagedImageError(f"the image ends at byte {self.position}, before its first scan")
         if not self.frame.height:
-            raise DamagedImageError("its header has no height, and libjpeg does not look for one behind the first scan")
+            raise DamagedImageError("its header has no height, and libjpeg does not read a height after the first scan")
         components = len(self.frame.sampling)
         covered = {component for scan in self.scans for component in scan.components}
         if len(covered) < components:

@@ -170,7 +170,9 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self.stop(reason)
         if not self.wait(CLOSE_WAIT_S):
             warnings.warn(
-                f"the source has blocked for {CLOSE_WAIT_S:g} s; its thread ends when it returns", RuntimeWarning, 3
+                f"the iterator has not returned an item for {CLOSE_WAIT_S:g} s; its thread ends when it returns one",
+                RuntimeWarning,
+                3,
             )
 
 

@@ -334,8 +334,8 @@ def check_uint8(images: Any) -> torch.Tensor:
     """Return uint8 images. Raise OptionError for floats, which a transform may already have normalized."""
     if not isinstance(images, torch.Tensor):
         raise OptionError(
-            f"a batch must have a tensor of images, first or as 'image', to be normalized, got "
-            f"{type(images).__name__} there: pass normalize=None to take batches as collate_fn makes them"
+            "to be normalized, a batch must have a tensor of images, as its first part or as 'image', got "
+            f"{type(images).__name__}: pass normalize=None to leave batches as collate_fn makes them"
         )
     if images.dtype is not torch.uint8:
         raise OptionError(

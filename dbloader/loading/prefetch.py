@@ -267,8 +267,8 @@ class PrefetchLoader(Generic[T]):
         """
         raise LoaderError(
             "accelerate.skip_first_batches and the resume of the Hugging Face Trainer make a new loader of the parts "
-            "of a PrefetchLoader, but it would neither prepare its batches nor send them: save state_dict(), and "
-            "continue with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
+            "of a PrefetchLoader, and the new loader would not prepare its batches: save state_dict(), and continue "
+            "with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -160,8 +160,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
                 warnings.warn(
                     f"set_epoch({epoch}) leaves out the rest of epoch {self.epoch}: the loaded state is at position "
                     f"{self._position} of {self.length} there. To train on the rest, call set_epoch({self.epoch}). "
-                    "Lightning calls set_epoch, and counts an epoch that max_steps ended as whole: resume from a "
-                    "checkpoint that ModelCheckpoint(every_n_train_steps=...) saved before the end of fit()",
+                    "Lightning calls set_epoch too. It counts an epoch as complete even if max_steps ended it: resume "
+                    "from a checkpoint that ModelCheckpoint(every_n_train_steps=...) saved before the end of fit()",
                     UserWarning,
                     stacklevel=2,
                 )

@@ -57,7 +57,7 @@ class WeightedSampler(ResumableSampler):
         if bad.size:
             raise OptionError(f"weights must be finite and at least 0, got {values[bad[0]]} at index {bad[0]}")
         if not values.any():
-            raise OptionError(f"weights must have one above 0, got {values.size} that are 0")
+            raise OptionError(f"at least one weight must be above 0, got {values.size} that are 0")
         length = values.size if num_samples is None else whole_number("num_samples", num_samples, 1)
         super().__init__(length, values.size, num_replicas, rank, seed=seed, drop_last=drop_last)
         self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
@@ -111,8 +111,8 @@ class ClassBalancedSampler(WeightedSampler):
         unlabelled = np.flatnonzero(values == NO_LABEL)
         if unlabelled.size:
             raise OptionError(
-                f"labels must be given for all indices, got none at index {unlabelled[0]} and {unlabelled.size} in "
-                "all: use WeightedSampler with weight 0 for these",
+                f"each index must have a label, got {unlabelled.size} without a label, the first at index "
+                f"{unlabelled[0]}: use WeightedSampler with weight 0 for these",
             )
         _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
         super().__init__(1.0 / counts[classes], num_samples, num_replicas, rank, seed=seed, drop_last=drop_last)

@@ -279,7 +279,7 @@ def test_wrong_option_is_refused(decoder: Any, options: dict[str, Any], kind: ty
         (RandomResizedCrop(16), [0.5] * 22 + [-0.1], r"^random_numbers must be at least 0 and below 1, got -0\.1 to"),
         (RandomResizedCrop(16), [0.5] * 22 + [math.nan], "^random_numbers must be at least 0 and below 1"),
         (ResizeCenterCrop(16), [0.5], "^random_numbers must have 0 values for each image, got 1$"),
-        (RandomCrop((48, 32), (0, 3)), [0.5] * 3, r"^size must be at most .* got \(48, 32\) .* 40 x 40 .* pad_if_need"),
+        (RandomCrop((48, 32), (0, 3)), [0.5] * 3, r"^size must not exceed .* got \(48, 32\) .* 40 x 40 .* pad_if_need"),
     ],
 )
 def test_wrong_call_is_refused(decoder: Decoder, numbers: list[float], message: str) -> None:

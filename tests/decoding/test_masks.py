@@ -124,7 +124,7 @@ def test_mask_of_an_uncropped_image_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fields", [None, ("image", "label")])
 def test_batch_without_tensor_needs_normalize_none(tmp_path: Path, fields: Any) -> None:
     dataset = LMDBDataset(store(tmp_path / "s.lmdb"), fields=fields)
-    message = "a batch must have a tensor of images, first or as 'image', to be normalized"
+    message = "to be normalized, a batch must have a tensor of images, as its first part or as 'image'"
     with pytest.raises(OptionError, match=message):
         next(iter(loader(dataset, collate_fn=list)))
     samples = next(iter(loader(dataset, collate_fn=list, normalize=None)))

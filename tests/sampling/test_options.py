@@ -51,12 +51,18 @@ def blocks_ahead(rank: int) -> list[Any]:
         (block, (DATA,), {"lanes": 0}, OptionError, "^lanes must be at least 1, got 0$"),
         (block, (DATA,), {"lanes": 2.0}, TypeError, r"^lanes must be an int or None, got 2\.0$"),
         (blocks_ahead, (2,), {}, OptionError, "^rank must be from 0 to 1, got 2$"),
-        (weighted, ([0.0, 0.0],), {}, OptionError, "^weights must have one above 0, got 2 that are 0$"),
+        (weighted, ([0.0, 0.0],), {}, OptionError, "^at least one weight must be above 0, got 2 that are 0$"),
         (weighted, ([1, -2.0],), {}, OptionError, r"^weights must be finite and at least 0, got -2\.0 at index 1$"),
         (weighted, ([1, np.nan],), {}, OptionError, "^weights must be finite and at least 0, got nan at index 1$"),
         (weighted, ([[1.0, 2.0]],), {}, OptionError, r"^weights must be one for each index, .* of shape \(1, 2\)$"),
         (weighted, ([1.0], 0), {}, OptionError, "^num_samples must be at least 1, got 0$"),
-        (balanced, ([3, NO_LABEL, NO_LABEL],), {}, OptionError, "got none at index 1 and 2 in all: use WeightedSam"),
+        (
+            balanced,
+            ([3, NO_LABEL, NO_LABEL],),
+            {},
+            OptionError,
+            "got 2 without a label, the first at index 1: use Weigh",
+        ),
         *(
             (balanced, (labels,), {}, OptionError, "^labels must be one integer for each index, got an array of ")
             for labels in ([], [0.5], ["a"], [[1, 2]], [True])
