@@ -9,10 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.browser.tabs import Site, Tabs
 from tests.support.images import photo
+from tests.support.stores import store_records
 from tests.support.viewer import viewer
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -25,17 +24,12 @@ SPLITS = ("train", "train", "val", "test")
 def own(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
     """The viewer of a store whose additional fields are numbers, texts and booleans."""
     place, image = tmp_path_factory.mktemp("own") / "own.lmdb", photo()
-    with create_store(place) as writer:
-        for n in range(COUNT):
-            fields = {
-                "score": n / COUNT,
-                "caption": f"a car, number {n}",
-                "split": SPLITS[n % 4],
-                "is_test": n % 4 == 3,
-                "of a kind": n % 5,
-            }
-            writer.write([encode(Record(f"{n}.jpg", n % 3, image, 40, 30, "JPEG", fields=fields))])
-        writer.finish(classes=["cat", "dog", "maine coon"])
+    records = []
+    for n in range(COUNT):
+        fields = {"score": n / COUNT, "caption": f"a car, number {n}", "split": SPLITS[n % 4], "is_test": n % 4 == 3}
+        fields["of a kind"] = n % 5
+        records.append(Record(f"{n}.jpg", n % 3, image, 40, 30, "JPEG", fields=fields))
+    store_records(place, records, classes=["cat", "dog", "maine coon"])
     with viewer(place, "--no-open") as running:
         yield Site.entered(chromium, running.link)
 

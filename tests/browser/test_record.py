@@ -14,13 +14,12 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record, convert
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from dbloader.viewing.thumbnails import _color
 from tests.browser.tabs import Site, Tabs
 from tests.browser.test_pages import check_page
 from tests.support.damaged import flip
 from tests.support.images import encoded, photo, plant
+from tests.support.stores import store_records
 from tests.support.viewer import viewer
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -55,14 +54,12 @@ def turned(orientation: int) -> Record:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("record") / "kinds.lmdb"
-    with create_store(path) as writer:
-        records = [
-            *map(turned, range(1, 9)), Record("dog/a.tif", 1, encoded(scene(), "TIFF"), 160, 120, "TIFF"),
-            Record("dog/broken.jpg", 1, photo(77)), Record("dog/text", 1, fields={"caption": "no image"}),
-            Record("dog/x.svg", 1, b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"),
-        ]  # fmt: skip
-        writer.write(map(encode, records))
-        writer.finish(classes=("cat", "a dog 🐕 of a class"), source={"file_fields": ["mask"]})
+    records = [
+        *map(turned, range(1, 9)), Record("dog/a.tif", 1, encoded(scene(), "TIFF"), 160, 120, "TIFF"),
+        Record("dog/broken.jpg", 1, photo(77)), Record("dog/text", 1, fields={"caption": "no image"}),
+        Record("dog/x.svg", 1, b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"),
+    ]  # fmt: skip
+    store_records(path, records, classes=("cat", "a dog 🐕 of a class"), source={"file_fields": ["mask"]})
     flip(path, photo(77))
     return path
 
@@ -109,7 +106,7 @@ def test_fields_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
     expected = {
         "index": "0", "class": "cat", "label": "0", "pixels": f"160 {TIMES} 120", "format": "JPEG",
         "checksum": "CRC-32 verified", "caption": "<i>red</i> on\nblue", "Make": "Came\\u001bra <b>",
-        "structure": "complete",        "tiles": f"1 {TIMES} 8 of 160 {TIMES} 16 pixels", "boxes": "40, 20, 100, 60",
+        "structure": "complete", "tiles": f"1 {TIMES} 8 of 160 {TIMES} 16 pixels", "boxes": "40, 20, 100, 60",
         "score": "0.3", "vector": f"{first}, … (100 values) Similar images",
         "embedding": f"float32 array of shape (768,): {first}, … Similar images",
     }  # fmt: skip

@@ -13,12 +13,12 @@ from dbloader import Record, convert, copy_store, verify_store
 from dbloader.checking.verify_store import VerifyReport
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import SourceNotFoundError
-from dbloader.stores.open import create_store
 from tests.contracts.records import make_records, small_records, write
 from tests.support.children import traced_peak
 from tests.support.conversion import records
 from tests.support.images import plant_photos
 from tests.support.lmdb_files import chunk_at, put_chunk, tamper_with_records
+from tests.support.stores import store_records
 
 
 @pytest.fixture
@@ -108,8 +108,7 @@ def test_records_with_different_checksums_are_never_equal(places: tuple[Path, Pa
 
 def test_different_order_of_classes_is_a_difference(places: tuple[Path, Path]) -> None:
     for place, classes in zip(places, (["a", "b"], ["b", "a"]), strict=True):
-        with create_store(place) as writer:
-            writer.finish(classes=classes)
+        store_records(place, (), classes=classes)
     assert verified(places).problems == {"classes": 1}
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from dbloader import Record, open_store
-from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import record_key
-from dbloader.stores.open import create_store
 from tests.support.images import photo, run
 from tests.support.lmdb_files import tamper_with_records
 from tests.support.shell import Shell
+from tests.support.stores import store_records
 
 TRIALS = int(os.environ.get("DBLOADER_TRIALS", "4"))  # trials of each fault; a trial takes about half a second
 PAGE = 4096
@@ -81,11 +80,8 @@ FAULTS = {
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 400 records. Small records share leaf pages, and large records have overflow pages."""
     place = tmp_path_factory.mktemp("faults") / "whole.lmdb"
-    with create_store(place) as writer:
-        for number in range(400):
-            image = photo(number % 10, 30 + number % 3 * 200, 40)
-            writer.write([encode(Record(name=f"class/{number}.jpg", label=number % 7, image=image))])
-        writer.finish()
+    images = [photo(number % 10, 30 + number % 3 * 200, 40) for number in range(400)]
+    store_records(place, (Record(f"class/{number}.jpg", number % 7, image) for number, image in enumerate(images)))
     return place
 
 

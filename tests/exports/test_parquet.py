@@ -14,20 +14,17 @@ from dbloader import ImageFormat, Record, convert, open_store
 from dbloader.errors import ConversionError, ExportError, SourceError
 from dbloader.exports import parquet
 from dbloader.exports.export import export_store
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from tests.contracts.records import stored
 from tests.support.conversion import records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import photo, plant_photos
+from tests.support.stores import store_records
 
 CLASSES = ("cat", 'a "dög"/\n', "")
 
 
-def store_of(place: Path, *made: Record, classes: tuple[str, ...] = CLASSES) -> str:
-    with create_store(place, overwrite=True) as writer:
-        writer.write([encode(record) for record in made])
-        return writer.finish(classes=classes).digest
+def store_of(place: Path, *made: Record) -> str:
+    return store_records(place, made, classes=CLASSES).digest
 
 
 def record(number: int, **values: Any) -> Record:

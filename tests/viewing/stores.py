@@ -11,8 +11,7 @@ from typing import Any
 
 from dbloader import Record
 from dbloader.queries.parse import EVENTS
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
+from tests.support.stores import store_records
 
 CLASSES = ("cat", "maine coon", 'a "quoted" \\ one', "class:dog", "", " blank ", "Katze ü")
 WORDS = ("cat", "_01", "ü", "x y", "a,b", 'q"q', "é\\", "-dash", "line\nbreak", "damaged", "width<9")
@@ -61,9 +60,7 @@ def some_events(records: list[Record], seed: int) -> list[dict[str, str]]:
 def write_records(
     place: str | Path, records: list[Record], events: list[dict[str, str]] | None = None, classes: Any = CLASSES
 ) -> None:
-    with create_store(place) as writer:
-        writer.write(map(encode, records), events=events or ())
-        writer.finish(classes=classes)
+    store_records(place, records, events=events or (), classes=classes)
 
 
 def random_query(rng: random.Random, length: int, events: list[dict[str, str]]) -> tuple[str, Any]:

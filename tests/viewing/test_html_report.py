@@ -15,8 +15,6 @@ from typing_extensions import override
 
 from dbloader import Record, convert
 from dbloader.errors import OptionError, StoreNotFoundError
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
 from dbloader.viewing.html_report import write_html
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo, plant, run
@@ -60,10 +58,9 @@ class Parsed(HTMLParser):
 
 def hostile_store(place: Path) -> Path:
     """Make a store whose names, classes and report contain markup, and one damaged record."""
-    with create_store(place) as writer:
-        records = [encode(Record(name=name, label=n, image=photo(n))) for n, name in enumerate(HOSTILE)]
-        writer.write(records, events=[{"name": name, "event": "rejected", "reason": f"is {name}"} for name in HOSTILE])
-        writer.finish(classes=[*HOSTILE])
+    records = [Record(name=name, label=n, image=photo(n)) for n, name in enumerate(HOSTILE)]
+    events = [{"name": name, "event": "rejected", "reason": f"is {name}"} for name in HOSTILE]
+    store_records(place, records, events=events, classes=[*HOSTILE])
     tamper_with_records(place, {2: None})
     return place
 
@@ -97,10 +94,9 @@ def test_samples_are_reproducible_and_spread_over_classes(tmp_path: Path) -> Non
 
 
 def test_file_stays_small_with_large_pictures_of_all_classes(tmp_path: Path) -> None:
-    with create_store(tmp_path / "a.lmdb") as writer:
-        noise = np.random.default_rng(0).integers(0, 256, (70, 120, 160, 3), np.uint8)
-        writer.write(encode(Record(image=pixels, name=f"{n // 35}/", label=n // 35)) for n, pixels in enumerate(noise))
-        writer.finish()
+    noise = np.random.default_rng(0).integers(0, 256, (70, 120, 160, 3), np.uint8)
+    records = [Record(image=pixels, name=f"{n // 35}/", label=n // 35) for n, pixels in enumerate(noise)]
+    store_records(tmp_path / "a.lmdb", records)
     nbytes, samples = write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
     assert nbytes == (tmp_path / "report.html").stat().st_size < 2_000_000
     assert 10 < samples < 60
@@ -110,10 +106,9 @@ def test_file_stays_small_with_large_pictures_of_all_classes(tmp_path: Path) -> 
 
 
 def test_long_report_is_shortened_and_begins_with_damaged_images(tmp_path: Path) -> None:
-    with create_store(tmp_path / "a.lmdb") as writer:
-        events = [{"name": f"{n}", "event": "rejected", "reason": "is empty"} for n in range(300)]
-        writer.write([], events=[*events, {"name": "last.jpg", "event": "damaged", "reason": "is cut short"}])
-        writer.finish()
+    events = [{"name": f"{n}", "event": "rejected", "reason": "is empty"} for n in range(300)]
+    events += [{"name": "last.jpg", "event": "damaged", "reason": "is cut short"}]
+    store_records(tmp_path / "a.lmdb", (), events=events)
     _, samples = write_html(tmp_path / "a.lmdb", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert samples == 0
@@ -179,13 +174,6 @@ def test_command_needs_neither_server_nor_torch(tmp_path: Path, mongo_uri: str) 
     assert re.fullmatch(r"report\.html: [0-9.]+ kB, with 1 sample\n", done.stdout), done
     assert run("view", f"{mongo_uri}.a", "b.lmdb", "--html", "x.html", cwd=tmp_path).status == 2
     code = f"{BLOCKED} from dbloader.cli import main; main()"
-    line: list[Any] = [
-        sys.executable,
-        "-c",
-        code,
-        "view",
-        hostile_store(tmp_path / "a.lmdb"),
-        "--html",
-        tmp_path / "b.html",
-    ]
+    arguments = ["view", hostile_store(tmp_path / "a.lmdb"), "--html", tmp_path / "b.html"]
+    line: list[Any] = [sys.executable, "-c", code, *arguments]
     assert subprocess.run(line, check=True, capture_output=True, timeout=WAIT_S).stderr == b""
