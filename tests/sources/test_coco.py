@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
-from tests.support.annotations import entries, problems, source
+from dbloader.sources.open import open_source
+from tests.support.tallies import entries, problems
 
 CATEGORIES = [{"id": 18, "name": "dög"}, {"id": 3, "name": "中 cat"}]
 
@@ -63,15 +64,15 @@ def test_dataset_has_coco_boxes(photos: Path, tmp_path: Path) -> None:
 
 def test_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
-    expected = [str(entry) for entry in entries(listing, photos)]
+    expected = [str(entry) for entry in entries(open_source(photos, listing))]
     content = json.loads(listing.read_text())
     for order in (reversed(content), sorted(content)):
         text = json.dumps({key: content[key] for key in order}, indent=1, ensure_ascii=False)
         listing.write_text("\ufeff \n" + text + "\n", encoding="utf-8")
-        assert [str(entry) for entry in entries(listing, photos)] == expected
+        assert [str(entry) for entry in entries(open_source(photos, listing))] == expected
     del content["annotations"]  # the files of COCO's test images have no annotations
     listing.write_text(json.dumps(content))
-    assert [len(entry.fields["boxes"]) for entry in entries(listing, photos)] == [0, 0, 0]
+    assert [len(entry.fields["boxes"]) for entry in entries(open_source(photos, listing))] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_image_with_a_wrong_box_is_rejected(
 def test_annotations_without_an_image_and_images_without_a_file_are_named(photos: Path, tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "0.jpg"}, {"id": 2}, {"id": 3, "file_name": "gone.jpg"}]
     listing = coco(photos, box(1, 1, 2, 3, 4), box(77, 1, 2, 3, 4), images=images)
-    assert problems(listing, photos) == [
+    assert problems(open_source(photos, listing)) == [
         Problem("image 2", "its file_name is no path: None"),
         Problem("annotation 101", "no image has the id 77"),
     ]
@@ -125,19 +126,19 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(photos
 )
 def test_inconsistent_coco_file_is_refused(changes: dict[str, Any], message: str, photos: Path) -> None:
     with pytest.raises(SourceError, match=f"instances.json(:|,) {message}"):
-        source(coco(photos, **changes), photos)
+        open_source(photos, coco(photos, **changes))
 
 
 def test_truncated_coco_file_is_refused(photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
     listing.write_bytes(listing.read_bytes()[:330])
     with pytest.raises(SourceError, match=r"instances.json: is not JSON"):
-        source(listing, photos)
+        open_source(photos, listing)
 
 
 def test_coco_file_changed_after_opening_is_an_error(photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
-    found = source(listing, photos)
+    found = open_source(photos, listing)
     listing.write_bytes(b" " + listing.read_bytes())
     with pytest.raises(SourceError, match="was changed since it was first read"):
         list(found.entries())

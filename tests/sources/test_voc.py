@@ -10,8 +10,9 @@ import pytest
 from dbloader import LMDBDataset, convert
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
-from tests.support.annotations import entries, problems, source
+from dbloader.sources.open import open_source
 from tests.support.images import plant
+from tests.support.tallies import entries, problems
 
 
 def xml(
@@ -51,8 +52,9 @@ def test_dataset_has_voc_boxes(photos: Path, tmp_path: Path) -> None:
 def test_image_set_selects_voc_annotations(photos: Path, tmp_path: Path) -> None:
     plant(tmp_path / "Annotations", {f"{n}.xml": xml(thing("cat", 1, 1, 9, 9), name=f"{n}.jpg") for n in range(3)})
     sets = plant(tmp_path / "ImageSets" / "Main", {"train.txt": b"2\n0  1\n\n7\n"})
-    assert [entry.name for entry in entries(sets / "train.txt", photos)] == ["2.jpg", "0.jpg"]
-    assert problems(sets / "train.txt", photos) == [Problem("7.xml", "cannot be read: No such file or directory")]
+    source = open_source(photos, sets / "train.txt")
+    assert [entry.name for entry in entries(source)] == ["2.jpg", "0.jpg"]
+    assert problems(source) == [Problem("7.xml", "cannot be read: No such file or directory")]
 
 
 BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
@@ -78,7 +80,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
 )
 def test_unusable_xml_file_is_a_problem(content: bytes, name: str, reason: str, photos: Path, tmp_path: Path) -> None:
     folder = plant(tmp_path / "Annotations", {"0.xml": content, "1.xml": xml(name="1.jpg")})
-    [problem] = problems(folder, photos)
+    [problem] = problems(open_source(photos, folder))
     assert problem.name == name
     assert re.search(reason, problem.reason)
 
@@ -92,6 +94,6 @@ def test_nan_and_boxes_beyond_the_image_are_rejected(photos: Path, tmp_path: Pat
 
 def test_folder_without_annotations_is_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"there is no annotation in it: looked for .xml files"):
-        source(photos, photos)
+        open_source(photos, photos)
     with pytest.raises(SourceError, match=r"train.txt: cannot be read: No such file"):
-        source(tmp_path / "ImageSets" / "Main" / "train.txt", photos)
+        open_source(photos, tmp_path / "ImageSets" / "Main" / "train.txt")

@@ -10,8 +10,9 @@ import pytest
 from dbloader import LMDBDataset, convert
 from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import Entries, Entry, Problem
-from tests.support.annotations import entries, problems, source
+from dbloader.sources.open import open_source
 from tests.support.images import photo, plant
+from tests.support.tallies import entries, problems
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
     folder = plant(
         tmp_path / "all", {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
     )
-    found = source(folder / "classes.txt", folder)
+    found = open_source(folder, folder / "classes.txt")
     [entry] = entries = Entries(found)
     assert isinstance(entry, Entry)
     assert (entry.name, found.classes, entries.tally.skipped) == ("a/0.jpg", ("cat", "two words"), {".txt": 2})
@@ -57,7 +58,7 @@ def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
 def test_image_with_a_wrong_label_file_is_a_problem(
     line: str, reason: str, yolo: Callable[..., Path], photos: Path
 ) -> None:
-    [problem] = problems(yolo(_0="0 .5 .5 1 1", _1=f"0 .5 .5 1 1\n{line}"), photos)
+    [problem] = problems(open_source(photos, yolo(_0="0 .5 .5 1 1", _1=f"0 .5 .5 1 1\n{line}")))
     assert problem.name == "1.jpg"
     assert problem.reason.startswith("its labels 1.txt cannot be used: ")
     assert reason in problem.reason
@@ -72,15 +73,15 @@ def test_yolo_boxes_beyond_the_image_are_rejected(yolo: Callable[..., Path], pho
 def test_labels_without_an_image_are_named(yolo: Callable[..., Path], photos: Path) -> None:
     listing = yolo()
     with pytest.raises(SourceError, match=r"labels/train: there is no .txt file in it for any image of .*images/train"):
-        entries(listing, photos)
-    assert problems(yolo(_0="", _7=""), photos) == [Problem("7.txt", "labels an image that is not there")]
+        entries(open_source(photos, listing))
+    assert problems(open_source(photos, yolo(_0="", _7=""))) == [Problem("7.txt", "labels an image that is not there")]
 
 
 def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path], photos: Path) -> None:
     listing = yolo(_0="")
     labels = photos.parents[1] / "labels" / "train"
     (labels / "2.txt").symlink_to("gone")
-    assert problems(listing, photos) == [
+    assert problems(open_source(photos, listing)) == [
         Problem("2.jpg", "its labels 2.txt cannot be used: cannot be read: No such file or directory")
     ]
 
@@ -95,7 +96,7 @@ def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path]
     ],
 )
 def test_class_names_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path], photos: Path) -> None:
-    assert source(yolo(yaml, _0=""), photos).classes == ("cat", "a dog", "x y")
+    assert open_source(photos, yolo(yaml, _0="")).classes == ("cat", "a dog", "x y")
 
 
 @pytest.mark.parametrize(
@@ -110,4 +111,4 @@ def test_class_names_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path
 )
 def test_other_yaml_is_refused(yaml: str, message: str, yolo: Callable[..., Path], photos: Path) -> None:
     with pytest.raises(SourceError, match=rf"data.yaml: {message}".replace("[", r"\[").replace("*", r"\*")):
-        source(yolo(yaml, _0=""), photos)
+        open_source(photos, yolo(yaml, _0=""))
