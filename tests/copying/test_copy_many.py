@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,18 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dbloader.stores.writer as writing
 from dbloader import Record, convert, copy_store, open_store, write_store
 from dbloader.errors import DamagedRecordError, OptionError, StoreExistsError
-from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from tests.contracts.records import make_records
-from tests.copying.test_copy_store import make, tamper
-from tests.support.children import in_child
+from tests.copying.test_copy_store import killed, make
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_photos
-from tests.support.lmdb_files import value_at
+from tests.support.lmdb_files import tamper_with_records, value_at
 from tests.support.stores import store_records
 
 # Python >= 3.12 warns about forks of a process with threads. MongoDB clients have threads.
@@ -228,7 +223,7 @@ def test_damaged_source_leaves_destinations_unchanged(tmp_path: Path) -> None:
     make(tmp_path / "all.lmdb")
     old = write(tmp_path / "t.lmdb", [0])
     document = value_at(tmp_path / "all.lmdb", RECORDS, record_key(200))
-    tamper(tmp_path / "all.lmdb", RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
+    tamper_with_records(tmp_path / "all.lmdb", {200: document[:-30] + b"\0" + document[-29:]})
     for seed in range(2):
         with pytest.raises(DamagedRecordError, match=r"record 200 .* is damaged"):
             copy_store(tmp_path / "all.lmdb", [old, tmp_path / "v.lmdb"], split=[0.5, 0.5], seed=seed, overwrite=True)
@@ -239,49 +234,23 @@ def test_damaged_source_leaves_destinations_unchanged(tmp_path: Path) -> None:
 # Interruptions
 
 
-def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
-    """Copy in a process that kills itself after ``at`` records. With -1, it does so between two finished stores."""
-
-    def die(done: int, _: int) -> None:
-        if done >= at >= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def copy() -> None:
-        writing.COMMIT_BYTES = 1
-        finish, finished = writing.Writer.finish, list[Manifest]()
-
-        def finish_one(writer: writing.Writer, **facts: Any) -> Manifest:
-            if at < 0 and finished:
-                os.kill(os.getpid(), signal.SIGKILL)
-            finished.append(finish(writer, **facts))
-            return finished[0]
-
-        writing.Writer.finish = finish_one  # type: ignore[method-assign,assignment]
-        copy_store(sources, destinations, progress=die, **options)
-
-    assert in_child(copy) == -signal.SIGKILL
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*have the same name as one:UserWarning")
 def test_killed_merge_resumes_to_the_same_store(tmp_path: Path, mongo_uri: str) -> None:
     sources = [tmp_path / "a.lmdb", tmp_path / "b.lmdb"]
     for seed, one in enumerate(sources):
         make(one, seed=seed)
-    whole = copy_store(sources, tmp_path / "whole.lmdb", rename_classes={"b": "z"})
+    renamed: Any = {"rename_classes": {"b": "z"}}
+    whole = copy_store(sources, tmp_path / "whole.lmdb", **renamed)
     place: Any
     for place in (tmp_path / "copy.lmdb", mongo_uri):
         for number, at in enumerate((64, 320, 600)):
-            killed(at, sources, place, rename_classes={"b": "z"}, resume=number > 0)
+            killed(at, sources, place, **renamed, resume=number > 0)
         with pytest.raises(StoreExistsError, match="was begun with another choice of records and labels"):
             copy_store(sources, place, rename_classes={"b": "y"}, resume=True)
         counts: list[tuple[int, int]] = []
         manifest = copy_store(
-            sources,
-            place,
-            rename_classes={"b": "z"},
-            resume=True,
-            progress=lambda *done, counts=counts: counts.append(done),
+            sources, place, **renamed, resume=True, progress=lambda *done, counts=counts: counts.append(done)
         )
         assert counts[0] >= (256, 600)
         assert (manifest.digest, manifest.outcome, manifest.depths) == (whole.digest, whole.outcome, whole.depths)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 
 import dbloader.stores.writer as writing
@@ -17,10 +16,10 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, StoreExistsEr
 from dbloader.records.columns import DTYPES
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.keys import RECORDS, record_key
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.children import in_child
+from tests.support.lmdb_files import tamper_with_records
 from tests.support.stores import store_records
 
 LENGTH = 300
@@ -47,11 +46,6 @@ def check_same(place: str | Path, other: str | Path) -> None:
         for name in DTYPES:
             assert copy.column(name).tolist() == store.column(name).tolist()
         assert copy.verify() == store.manifest.digest
-
-
-def tamper(place: Path, database: bytes, key: bytes, value: bytes) -> None:
-    with lmdb.open(str(place), subdir=False, max_dbs=2, lock=False) as env, env.begin(write=True) as txn:
-        txn.put(key, value, db=env.open_db(database, txn, create=False))
 
 
 @pytest.fixture
@@ -99,16 +93,25 @@ def test_copy_replaces_a_store_only_on_request_and_completely(tmp_path: Path, so
 # Interruptions
 
 
-def killed(source: str | Path, destination: str | Path, records: int, **options: bool) -> None:
-    """Copy in a process that is killed after reading some records."""
+def killed(at: int, sources: Any, destinations: Any, **options: Any) -> None:
+    """Copy in a process that kills itself after ``at`` records. With -1, it does so between two finished stores."""
 
     def die(done: int, _: int) -> None:
-        if done >= records:
+        if done >= at >= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def copy() -> None:
         writing.COMMIT_BYTES = 1
-        copy_store(source, destination, progress=die, **options)
+        finish, finished = writing.Writer.finish, list[Manifest]()
+
+        def finish_one(writer: writing.Writer, **facts: Any) -> Manifest:
+            if at < 0 and finished:
+                os.kill(os.getpid(), signal.SIGKILL)
+            finished.append(finish(writer, **facts))
+            return finished[0]
+
+        writing.Writer.finish = finish_one  # type: ignore[method-assign,assignment]
+        copy_store(sources, destinations, progress=die, **options)
 
     assert in_child(copy) == -signal.SIGKILL
 
@@ -118,7 +121,7 @@ def killed(source: str | Path, destination: str | Path, records: int, **options:
 def test_copy_killed_repeatedly_is_resumed(tmp_path: Path, source: Path, mongo_uri: str, kind: str) -> None:
     place: str | Path = tmp_path / "copy.lmdb" if kind == "LMDB" else mongo_uri
     for number, records in enumerate((64, 192, LENGTH)):
-        killed(source, place, records, resume=number > 0)
+        killed(records, source, place, resume=number > 0)
         with pytest.raises((FileNotFoundError, ValueError), match=r"(--resume|resume)"), open_store(place) as store:
             len(store)
     with pytest.raises(StoreExistsError, match="has an unfinished conversion: resume"):
@@ -147,7 +150,7 @@ def test_copy_killed_at_its_end_stores_nothing_twice(tmp_path: Path, source: Pat
 def test_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path) -> None:
     place = tmp_path / "copy.lmdb"
     make(tmp_path / "other.lmdb", seed=1)
-    killed(source, place, 128)
+    killed(128, source, place)
     with pytest.raises(StoreExistsError, match="was begun with another digest of the records"):
         copy_store(tmp_path / "other.lmdb", place, resume=True)
     copy_store(source, place, resume=True)
@@ -159,7 +162,7 @@ def test_copy_is_not_resumed_with_another_source(tmp_path: Path, source: Path) -
 
 def test_damaged_record_ends_the_copy_and_changes_nothing(tmp_path: Path, source: Path, mongo_uri: str) -> None:
     document = documents_of(make_records(LENGTH), salt_of(source))[200]
-    tamper(source, RECORDS, record_key(200), document[:-30] + b"\0" + document[-29:])
+    tamper_with_records(source, {200: document[:-30] + b"\0" + document[-29:]})
     for place in (tmp_path / "copy.lmdb", mongo_uri):
         message = (
             rf"^record 200 \(class 2/ä 200\.jpg\) of {source} is damaged: its CRC-32 is \w+, not \w+; convert again"
@@ -178,7 +181,7 @@ def test_damaged_record_ends_the_copy_and_changes_nothing(tmp_path: Path, source
 def test_swapped_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record = make_records(LENGTH)[200]
     record.label = 1
-    tamper(source, RECORDS, record_key(200), encode(record).document(200, salt_of(source)))
+    tamper_with_records(source, {200: encode(record).document(200, salt_of(source))})
     old = make(tmp_path / "copy.lmdb", 10, seed=1)
     message = rf"^{source}: record 200 \(class 2/ä 200\.jpg\) has been replaced by another record$"
     with pytest.raises(DamagedStoreError, match=message):

@@ -23,7 +23,8 @@ from dbloader.errors import FieldError
 from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.records.field_columns import pack_values
 from dbloader.records.record import RESERVED_FIELDS, STANDARD_FIELDS, checked_field_name, encode
-from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES, same
+from tests.support.samples import same
+from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES
 
 HEAD, TAIL, SALT = 4 + 5 + 8, 7 + 8 + 1, 0x9E3779B9
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,18 +89,31 @@ def noise(mode: str, seed: int = 0) -> Image.Image:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, with equal types, dtypes and shapes at every level."""
+    """Return whether two values are equal, with equal types, dtypes and shapes at every level.
+
+    Every NaN equals every other NaN.
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
         return bool(one.dtype == other.dtype and one.equal(other))
     if isinstance(one, np.ndarray):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+        # Compare fields, because the padding between them may differ.
+        return one.dtype == other.dtype and one.shape == other.shape and _bytes_of(one) == _bytes_of(other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
     return bool(one == other)
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
+    """Return the bytes of an array, or of each field of a structured array."""
+    if array.dtype.names is not None:
+        return {name: _bytes_of(array[name]) for name in array.dtype.names}
+    return array.tobytes()
 
 
 IMAGE = encoded(noise("RGB"), "PNG")

@@ -1,9 +1,8 @@
-"""Random values for records, and their comparison."""
+"""Random values for records."""
 
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 import bson
@@ -14,30 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dbloader.records.record import RESERVED_FIELDS
-
-
-def same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, with equal types, dtypes and shapes; every NaN equals every other."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
-        # Compare fields, because the padding between them may differ.
-        return one.dtype == other.dtype and one.shape == other.shape and same(listed(one), listed(other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, float):
-        return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
-    return bool(one == other)
-
-
-def listed(array: np.ndarray[Any, Any]) -> Any:
-    """Return the bytes of each field of an array."""
-    if array.dtype.names is not None:
-        return {name: listed(array[name]) for name in array.dtype.names}
-    return [array.tobytes()]
-
 
 DTYPES: st.SearchStrategy[np.dtype[Any]] = st.deferred(
     lambda: (
