@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dbloader import Record, convert, open_store
+from dbloader import Record, open_store
 from tests.support.images import command
 from tests.support.shell import Shell, check_error
 from tests.support.stores import store_records
@@ -49,18 +49,6 @@ def test_ls_prints_records_without_names_labels_and_images(shell: Shell, place: 
         "index": 0, "name": None, "label": None, "class": None, "width": None, "height": None, "bytes": 0,
     }  # fmt: skip
     check_error(shell("ls", place, "--where", "class:cat"), "no class is called 'cat'; the store has no class names")
-
-
-def test_unknown_class_is_an_error(shell: Shell, store: Path) -> None:
-    check_error(shell("ls", store, "--where", "class:owl"), "no class is called 'owl'; classes are 'cat', 'dog'")
-
-
-@pytest.mark.slow
-def test_ls_and_show_print_the_same_for_mongodb(shell: Shell, root: Path, store: Path, mongo_uri: str) -> None:
-    convert(root, f"{mongo_uri}.pets")
-    assert shell("ls", f"{mongo_uri}.pets").stdout == shell("ls", store).stdout
-    of_both = [shell("show", place, "dog/0003.jpg").stdout.splitlines() for place in (f"{mongo_uri}.pets", store)]
-    assert of_both[0][1:] == of_both[1][1:]
 
 
 @pytest.mark.slow

@@ -1,10 +1,9 @@
-"""Executors and Ray make the same store as one process, and an error names the part that failed."""
+"""Executors make the same store as one process, and an error names the part that failed."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,53 +17,18 @@ from dbloader import convert
 from dbloader.conversion.parts.run import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
 from tests.support.conversion import plan_conversion
-from tests.support.images import plant, plant_kinds, plant_photos
-
-HERE = Path(__file__).resolve().parents[2]
-WAIT_S = 110
-
-
-def need(package: str) -> None:
-    if not importlib.util.find_spec(package) and not os.environ.get("CI"):
-        pytest.skip(f"{package} is not installed")
-
-
-def run_program(name: str, *arguments: object) -> Any:
-    """Run a module of tests.support, which prints JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.support.{name}", *map(str, arguments)],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+from tests.support.images import plant, plant_photos
 
 
 @pytest.mark.nightly
-def test_ray_makes_all_parts_after_a_node_dies(root: Path, place: Path, tmp_path: Path) -> None:
-    need("ray")
-    plant_photos(root, 240, width=64, height=48)
-    plant_kinds(root, "half", "text", "no end marker")
-    printed = run_program("ray_cluster", root, place, tmp_path)
-    assert printed == {
-        "refused": [
-            "part 0: workers must be at least 1, got 0",
-            "workers (--workers) must be at most 1, the CPUs of the largest node of the Ray cluster, got 2",
-        ],
-        "digest": convert(root, tmp_path / "one.lmdb").digest,
-        "unfinished": [0, 1],
-    }
-
-
-@pytest.mark.nightly
+@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="Dask is not installed")
 def test_dask_makes_all_parts_after_a_worker_dies(root: Path, place: Path, tmp_path: Path) -> None:
-    need("distributed")
     plant_photos(root, 120, width=64, height=48)
-    printed = run_program("dask_cluster", root, place)
-    assert printed == {"digests": [convert(root, tmp_path / "one.lmdb").digest] * 2, "kills": [1, 1]}
+    line = [sys.executable, "-m", "tests.support.dask_cluster", root, place]
+    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    digest = convert(root, tmp_path / "one.lmdb").digest
+    assert json.loads(done.stdout.splitlines()[-1]) == {"digests": [digest] * 2, "kills": [1, 1]}
 
 
 class Job:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import random
 import re
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -122,33 +119,6 @@ def test_three_machines_without_a_shared_folder_make_a_store_and_train(
             command, cwd=machine.folder, env=machine.environment, capture_output=True, text=True, check=False
         )
         assert done.stdout == "24\n", done.stderr
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="Ray is not installed")
-def test_ray_makes_the_parts_in_a_bucket(
-    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, digest: str
-) -> None:
-    place = object_store.place("train.lmdb")
-    with tempfile.TemporaryDirectory() as short:  # Ray's sockets need a short path
-        machine.environment["RAY_TMPDIR"] = short
-        machine.run("convert", root, place, "--shards", PARTS, "--executor", "ray", status=1)  # a file is rejected
-    check_is(machine, place, digest)
-    check_clean(outside, place)
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="Dask is not installed")
-def test_dask_makes_the_parts_in_a_bucket_after_a_worker_dies(
-    outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
-) -> None:
-    root, place = plant_photos(tmp_path / "images", 120, width=64, height=48), object_store.place("train.lmdb")
-    machine.environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    output = machine.run(root, place, program=("-m", "tests.support.dask_cluster"))
-    digest = convert(root, tmp_path / "one.lmdb").digest
-    assert json.dumps({"digests": [digest] * 2, "kills": [1, 1]}) in output.splitlines()  # it converts twice
-    check_is(machine, place, digest, events=0)
-    assert outside(keys, f"{place}.partial") == []
 
 
 def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(

@@ -68,12 +68,6 @@ def test_joint_transforms_equal_vision_dataset(folder: Path, place: Path) -> Non
         assert (image.tobytes(), label) == (expected[0].tobytes(), expected[1])
 
 
-def test_missing_store_is_a_file_not_found_error(tmp_path: Path) -> None:
-    for dataset in (datasets.ImageFolder, LMDBDataset):
-        with pytest.raises(FileNotFoundError):
-            dataset(tmp_path / "nothing")
-
-
 def test_subclass_that_loads_by_path_works_with_lmdb_dataset_as_base(folder: Path, place: Path) -> None:
     def pairs(base: Any) -> Any:
         class Pairs(base):  # type: ignore[misc]

@@ -192,20 +192,6 @@ def test_copy_accepts_a_downloaded_listing(
         assert [*copy.names()] == [store.name(1), store.name(3)]
 
 
-# Hostile records
-
-
-@pytest.mark.parametrize("index", [2, 3])
-@pytest.mark.parametrize("lines", [(), ("Accept: image/svg+xml,text/html",), ("Sec-Fetch-Dest: image",)])
-def test_svg_and_html_are_downloaded_and_never_shown(opened: Opened, index: int, lines: tuple[str, ...]) -> None:
-    answer = opened.ask(f"/image/1/{index}", *lines)
-    assert (answer.status, b"<script>" in answer.body) == (200, True)
-    assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"].startswith("attachment; ")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert "set-cookie" not in answer.headers  # a header that the hostile name tries to add
-
-
 # Limits on concurrent work
 
 

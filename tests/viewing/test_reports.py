@@ -9,7 +9,6 @@ import pytest
 
 from dbloader import Record, convert, find_duplicates, open_store
 from dbloader.stores.base import Store
-from dbloader.viewing.record import show_record
 from dbloader.viewing.reports import ConversionReport, list_duplicates
 from tests.contracts.records import write
 from tests.support.images import encoded, photo, plant, plant_kinds, scene
@@ -44,16 +43,6 @@ def test_report_is_filtered_counted_and_paged(reported: Path) -> None:
         assert paged == whole["rows"]
         assert report.read(start=99)["rows"] == []
         assert report.read("none")["total"] == 0
-
-
-@pytest.mark.slow
-def test_report_and_record_are_the_same_for_mongodb(reported: Path, mongo_uri: str) -> None:
-    convert(reported.parent / "images", mongo_uri, on_damaged="keep")
-    with open_store(reported) as one, open_store(mongo_uri) as other:
-        assert ConversionReport(one).read() == ConversionReport(other).read()
-        for index in (0, 5):
-            first, second = show_record(one, index), show_record(other, index)
-            assert {**first, "place": ""} == {**second, "place": ""}
 
 
 def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path: Path) -> None:
