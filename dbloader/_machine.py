@@ -1,4 +1,4 @@
-"""Find out how many CPUs and how much memory this process may use, find the type of a file system, and block SIGINT.
+"""Find the CPUs, memory, file systems and training processes of this machine, and block SIGINT.
 
 The limits of a container are those of its control groups (cgroups). Linux documents the files of control groups in
 admin-guide/cgroup-v2 (``cpu.max``, ``memory.max``), and for version 1 in scheduler/sched-bwc and
@@ -16,6 +16,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from dbloader._describe import short_repr
+from dbloader.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,6 +27,18 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
     """Return the number of CPUs that this process may use; a quota of 2.5 CPUs counts as 3."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, _cpu_quota(Path(root)) or cpus)
+
+
+def local_ranks() -> int:
+    """Return the number of training processes on this machine, as torchrun sets it; 1 without torchrun.
+
+    Raises:
+        OptionError: The environment variable LOCAL_WORLD_SIZE is not a number.
+    """
+    text = os.environ.get("LOCAL_WORLD_SIZE") or "1"
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise OptionError(f"the environment variable LOCAL_WORLD_SIZE must be a number, got {short_repr(text, 50)}")
+    return max(1, int(text))
 
 
 @cache  # the loaders need the quota for each batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -76,14 +75,6 @@ def real_number(name: str, value: Any, least: float = 0.0, most: float = math.in
         upper = "finite" if math.isinf(most) else f"at most {most:g}"
         raise OptionError(f"{name} must be {lower} and {upper}, got {short_repr(value)}")
     return number
-
-
-def number_from_environment(name: str, default: int) -> int:
-    """Return the number in an environment variable, at least 0. Raise OptionError for other values."""
-    text = os.environ.get(name) or str(default)
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise OptionError(f"the environment variable {name} must be a number, got {short_repr(text, 50)}")
-    return int(text)
 
 
 def check_path(name: str, value: object, *, none: bool = False) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from dbloader._machine import cpu_count
-from dbloader._options import check_choice, checked_flag, number_from_environment, whole_number
+from dbloader._machine import cpu_count, local_ranks
+from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
 from dbloader.datasets.fields import image_and_label
@@ -315,7 +315,7 @@ def create_batch_sampler(
 
 def cpu_share() -> int:
     """Return the number of CPUs, divided by the number of torchrun's processes on this machine."""
-    return max(1, cpu_count() // max(1, number_from_environment("LOCAL_WORLD_SIZE", 1)))
+    return max(1, cpu_count() // local_ranks())
 
 
 def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:

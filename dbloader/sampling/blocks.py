@@ -18,7 +18,8 @@ from zlib import crc32
 import numpy as np
 from typing_extensions import override
 
-from dbloader._options import number_from_environment, whole_number
+from dbloader._machine import local_ranks
+from dbloader._options import whole_number
 from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
 
@@ -145,9 +146,8 @@ class BlockShuffleSampler(ResumableSampler):
 
     @override
     def __iter__(self) -> Iterator[int]:
-        on_this_machine = number_from_environment("LOCAL_WORLD_SIZE", 1)  # torchrun sets it
         divide = self.lanes is None or self.lanes % self.num_replicas == 0
-        if not divide and self.num_replicas > on_this_machine and self.rank == 0:
+        if not divide and self.num_replicas > local_ranks() and self.rank == 0:
             warnings.warn(
                 f"{self.num_replicas} ranks do not divide {self.lanes} lanes, so several ranks read the same shards: "
                 f"use a number of ranks that divides {self.lanes}; or begin the training with "

@@ -18,6 +18,7 @@ from dbloader.errors import NotAnImageError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import photo
 from tests.support.loaders import thread_loader
+from tests.support.samples import same
 
 LENGTH = 10
 
@@ -29,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def keyed(indices: Sequence[int]) -> SeededIndices:
+def seeded(indices: Sequence[int]) -> SeededIndices:
     return SeededIndices(indices, 5, 2, range(20, 20 + len(indices)))
 
 
@@ -38,39 +39,27 @@ class Twice:
         return image.float() * 2
 
 
-def options_of(kind: str) -> dict[str, Any]:
-    kinds: dict[str, dict[str, Any]] = {
-        "tensors": {"decode": RandomResizedCrop(8)},
-        "tensors of fields": {"decode": RandomResizedCrop(8), "fields": ("n", "image")},
-        "records": {"decode": RandomResizedCrop(8), "transform": Twice()},
-        "records without images": {"decode": RandomResizedCrop(8), "fields": ("n", "label")},
-        "records of one size": {"decode": DecodeTensor()},
-    }
-    return kinds[kind]
+KINDS: dict[str, dict[str, Any]] = {
+    "tensors": {"decode": RandomResizedCrop(8)},
+    "tensors of fields": {"decode": RandomResizedCrop(8), "fields": ("n", "image")},
+    "records": {"decode": RandomResizedCrop(8), "transform": Twice()},
+    "records without images": {"decode": RandomResizedCrop(8), "fields": ("n", "label")},
+    "records of one size": {"decode": DecodeTensor()},
+}
 
 
-@pytest.mark.parametrize(
-    "kind", ["tensors", "tensors of fields", "records", "records without images", "records of one size"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [2, 5])
 def test_batch_of_a_store_equals_collated_samples(place: Path, kind: str, size: int) -> None:
-    dataset = LMDBDataset(place, **options_of(kind))
+    dataset = LMDBDataset(place, **KINDS[kind])
     fetcher = create_fetcher(dataset)
     assert type(fetcher) is (TensorBatchFetcher if kind.startswith("tensors") else SampleBatchFetcher)
-    indices = keyed([7, 0, 7, 3, -1])
+    indices = seeded([7, 0, 7, 3, -1])
     expected = default_collate(dataset.__getitems__(indices))
     made = pickle.loads(pickle.dumps(fetcher)).begin(indices, call_now, size)()  # noqa: S301
     assert made.samples == 5
     assert made.work.read > 0
-    batch = made.batch
-    assert type(batch) is type(expected)
-    pairs = (
-        zip(batch.values(), expected.values(), strict=True)
-        if isinstance(batch, dict)
-        else zip(batch, expected, strict=True)
-    )
-    for one, other in pairs:
-        assert torch.equal(one, other)
+    assert same(made.batch, expected)
 
 
 def test_overridden_call_of_a_decoder_is_used(place: Path) -> None:
@@ -78,7 +67,7 @@ def test_overridden_call_of_a_decoder_is_used(place: Path) -> None:
         def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
             return super().__call__(*arguments, **options) // 2
 
-    indices = keyed([3, 1])
+    indices = seeded([3, 1])
     bright, dark = (
         create_fetcher(LMDBDataset(place, decode=kind(8))).begin(indices, call_now, 2)()
         for kind in (RandomResizedCrop, Dark)
