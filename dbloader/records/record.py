@@ -67,7 +67,7 @@ class Record:
         if isinstance(fields, dict) and fields:
             some = [f"{_line(name, 30)}: {_line(value, 40)}" for name, value in islice(fields.items(), _SHOWN_FIELDS)]
             parts.append(f"fields={{{', '.join([*some, *['...'][: len(fields) - len(some)]])}}}")
-        return f"Record({cut(', '.join(parts), _REPR_LETTERS)})"
+        return f"Record({cut(', '.join(parts), _REPR_LETTERS - len('Record()'))})"
 
     def _repr_html_(self) -> str | None:
         """Return the record as HTML, with its image, for notebooks."""

@@ -24,7 +24,7 @@ from tests.support.images import plant, plant_photos
 @pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="Dask is not installed")
 def test_dask_makes_all_parts_after_a_worker_dies(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 120, width=64, height=48)
-    line = [sys.executable, "-m", "tests.support.dask_cluster", root, place]
+    line: list[Any] = [sys.executable, "-m", "tests.support.dask_cluster", root, place]
     done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     digest = convert(root, tmp_path / "one.lmdb").digest

@@ -99,7 +99,7 @@ def same(one: Any, other: Any) -> bool:
         return bool(one.dtype == other.dtype and one.equal(other))
     if isinstance(one, np.ndarray):
         # Compare fields, because the padding between them may differ.
-        return one.dtype == other.dtype and one.shape == other.shape and _bytes_of(one) == _bytes_of(other)
+        return bool(one.dtype == other.dtype and one.shape == other.shape and _bytes_of(one) == _bytes_of(other))
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
