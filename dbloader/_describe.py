@@ -84,7 +84,7 @@ def size(nbytes: float) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which characters that could control a terminal are escaped, such as ``\x1b``.
+    r"""Escape the characters of a text that could control a terminal, such as ``\x1b``.
 
     Control characters, newlines, invisible characters, characters that change the direction of writing, line and
     paragraph separators, and lone surrogates are escaped. Letters of all scripts are kept.

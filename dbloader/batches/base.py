@@ -1,4 +1,4 @@
-"""How a batch is made, in one thread or in many.
+"""The base classes that make batches, in one thread or in many.
 
 ``BatchFetcher.begin`` reads the records of the batch. (From a file, it only asks the kernel to load them, and threads
 read them.) Then it submits parts of the batch to threads, which decode the images. The function that ``begin`` returns
@@ -92,9 +92,10 @@ class DatasetBatchFetcher(BatchFetcher):
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
     def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:
-        """Return a tensor for the images of a batch, and the memory in it to decode each image into.
+        """Return the tensor for the images of a batch, and its memory for each image, to decode the image into.
 
-        An object that becomes a tensor may replace the tensor. Return (None, ()) if the samples contain their images.
+        In a worker process, an object that becomes a tensor when it is pickled takes the place of the tensor. If the
+        samples contain their images, return (None, ()).
         """
         return None, ()
 
@@ -157,7 +158,7 @@ def split(length: int, size: int) -> list[slice]:
 
 
 def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
-    """Return some of the indices or records of a batch; SeededIndices keep their positions."""
+    """Return a part of the indices or records of a batch. SeededIndices keep their positions."""
     if not isinstance(indices, SeededIndices):
         return indices[part]
     return SeededIndices(indices[part], indices.seed, indices.epoch, indices.positions[part])

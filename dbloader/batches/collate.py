@@ -1,4 +1,4 @@
-"""Collate samples: boxes and other fields of varying length become lists, lists of numbers become one tensor."""
+"""Collate samples. Boxes and other fields of varying length become lists, and lists of numbers become one tensor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Collate:
         lists: Names of further fields whose lengths or shapes differ, such as ``("tokens",)``; also ``"image"``.
 
     Raises:
-        TypeError: ``lists`` has something else than names.
+        TypeError: ``lists`` contains something other than names.
         OptionError: ``lists`` is one str. From a call: lists of numbers, or arrays, differ in length or shape, and
             their field is not in ``lists``.
     """
@@ -63,8 +63,8 @@ class Collate:
     def collate(self, samples: list[Any], fields: Mapping[str, str], names: Sequence[str]) -> Any:
         """Return the batch of samples.
 
-        ``fields`` maps a name in the samples to the store's name of the field, where they differ. ``names`` are the
-        names of a tuple's elements.
+        ``fields`` maps names in the samples to fields of the store, at least where they differ. ``names`` are the names
+        of the elements if samples are tuples.
         """
         first = samples[0]
         if type(first) is dict:

@@ -1,4 +1,4 @@
-"""Make the batches of a mixture: each dataset makes its samples, and all samples are collated together."""
+"""Make the batches of a mixture. Each dataset makes its own samples, and all samples are collated together."""
 
 from __future__ import annotations
 

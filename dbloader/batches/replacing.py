@@ -34,12 +34,12 @@ DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
 
 @dataclasses.dataclass(frozen=True)
 class Skip:
-    """Replaces damaged samples by undamaged ones, up to a share: ``create_loader(on_error=Skip(0.05))``.
+    """Replaces damaged samples by other samples, up to a share: ``create_loader(on_error=Skip(0.05))``.
 
-    The next undamaged sample of the order takes the place, with the random numbers of the place. So all batches keep
-    their size, and an epoch keeps its number of batches. The loader warns once about each damaged sample, and
-    ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError, DamagedImageError or
-    NotAnImageError. All other errors end the epoch.
+    The next undamaged sample of the order replaces a damaged sample, with the random numbers of the damaged sample. So
+    all batches keep their size, and an epoch keeps its number of batches. The loader warns once about each damaged
+    sample, and ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError,
+    DamagedImageError or NotAnImageError. All other errors end the epoch.
 
     Args:
         share: Largest share, 0 to 1, of a process's samples of an epoch that may be damaged.

@@ -52,7 +52,7 @@ class SharedBatchPool:
     The system allocates memory at the first write, and frees it when the workers and all tensors in the slot are gone.
 
     Attributes:
-        slot: In a worker process, the slot of the batch that is made now; None if its images get private memory.
+        slot: In a worker process, the slot of the current batch; None if its images get private memory.
 
     Args:
         slots: The number of slots.
@@ -89,7 +89,7 @@ class SharedBatchPool:
         return slot
 
     def free(self, slot: int) -> None:
-        """Free the slot of a batch that has not arrived and that no worker makes any more."""
+        """Free the slot of a batch that could not be made."""
         self._used[slot] = 0
 
     def take(self, shape: tuple[int, ...]) -> SharedSlot | None:
@@ -126,7 +126,7 @@ def _free_slot(used: npt.NDArray[np.uint8], index: int, pid: int) -> None:
 
 
 class SharedSlot:
-    """Memory for the images of a batch in a worker process; unpickling makes a tensor of the images.
+    """Memory for the images of a batch in a worker process. Unpickling makes a tensor of the images.
 
     Attributes:
         pixels: uint8, shape (count, height, width, 3), to be written to.

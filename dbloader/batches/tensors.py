@@ -35,7 +35,7 @@ PLANNED_NBYTES = 2**21
 
 
 class TensorBatchFetcher(DatasetBatchFetcher):
-    """Decodes the images of a dataset straight into the tensor of their batch. ``suits`` returns for which datasets."""
+    """Decodes the images of a dataset straight into the tensor of their batch. ``suits`` checks the dataset."""
 
     releases_gil = True
 

@@ -1,4 +1,4 @@
-"""A dataset of a store's records, with the attributes of torchvision's ImageFolder. Subclasses make samples of records.
+"""The base class of datasets that read a store. It has the attributes of torchvision's ImageFolder.
 
 Making a dataset reads the store's manifest. The labels and names of all records are read when they are first needed.
 """
@@ -126,8 +126,8 @@ class RecordDataset(Dataset[Any]):
     def content_digest(self) -> str:
         """A digest of the records and their order, equal for datasets with the same records.
 
-        It is the digest in the store's manifest. If a query selected records, it is followed by a slash and the SHA-256
-        (hex) of their indices (int64, little-endian).
+        It is the digest in the store's manifest. If a query selected records, a slash and the SHA-256 (hex) of their
+        indices (int64, little-endian) follow.
         """
         if self._indices is None or len(self._indices) == self.manifest.length:
             return self.manifest.digest
@@ -157,7 +157,7 @@ class RecordDataset(Dataset[Any]):
         return [store.label(position) for position in positions]
 
     def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
-        """Tell the cache, if there is one, the order of a new iteration, so it can fetch shards ahead.
+        """Pass the order of a new iteration to the cache, if there is one. The cache then fetches shards ahead.
 
         Args:
             sampler: One of dbloader's samplers.
@@ -171,7 +171,7 @@ class RecordDataset(Dataset[Any]):
             store.expect(needs, check=check)
 
     def find(self, name: str) -> int:
-        """Return the index of the record with a name (the path below the root of the converted folder).
+        """Return the index of the record with a name, which is a path below the converted folder.
 
         Each call searches the store. LMDB scans 4 bytes for each record, 3 ms for a million. MongoDB uses an index.
 
@@ -221,7 +221,7 @@ class RecordDataset(Dataset[Any]):
             self.__dict__.pop(name, None)
 
     def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:
-        """Return the store, and the indices in it of some samples.
+        """Return the store, and the indices that some samples have in the store.
 
         Raises:
             RecordIndexError: An index is not from -len to len - 1.
@@ -272,7 +272,7 @@ class RecordDataset(Dataset[Any]):
 
 
 def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
-    """Return the indices of the records that a query finds, ascending, 4 bytes each; warn if it finds none.
+    """Return the indices of the records that a query finds, ascending, mostly uint32. Warn if it finds none.
 
     Raises:
         OptionError: The query is wrong.

@@ -145,7 +145,7 @@ def other_fields(
 
 
 def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:
-    """Call ``read`` for the file of a field, and name the field in errors."""
+    """Call ``read`` with the file of a field. An error names the field."""
     try:
         return read(*arguments, **options)
     except (ImageError, OptionError) as error:

@@ -1,4 +1,4 @@
-"""Several datasets as one, in proportion to weights: `mix`."""
+"""Mix several datasets into one, in proportion to weights."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ class Mixture(Dataset[Any]):
         return {source.name: count / source.length for source, count in pairs}
 
     def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
-        """Tell the caches of the datasets, if there are any, the order of a new iteration, as in a dataset."""
+        """Pass the order of a new iteration to the caches of the datasets; arguments are as in RecordDataset."""
         for number, dataset in enumerate(self.datasets):
 
             def order(seed: int, epoch: int, number: int = number) -> Callable[[Array], Array]:
@@ -302,7 +302,7 @@ class Mixture(Dataset[Any]):
             dataset.expect_order(part, since, margin=margin, check=check)
 
     def _inside(self, number: int, indices: Array) -> Array:
-        """Return the index in one dataset of each sample; -1 for samples of other datasets."""
+        """Return the index of each sample in the dataset with this number; -1 for samples of other datasets."""
         result = np.full(len(indices), -1)
         for places, own in [group[1:] for group in self.divide(indices.tolist())[1] if group[0] == number]:
             result[places] = own
@@ -321,7 +321,7 @@ class Mixture(Dataset[Any]):
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
-    """Return the dataset behind Subsets and a mixture that makes a sample, and the index of the sample there."""
+    """Return the dataset that makes a sample of a Subset or a mixture, and the index of the sample in that dataset."""
     while type(dataset) is Subset:
         dataset, index = dataset.dataset, dataset.indices[index]
     return dataset.find(index) if isinstance(dataset, Mixture) else (dataset, index)
@@ -351,7 +351,7 @@ class UnitedLabels:
 
 
 def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
-    """Return the source for a place or a dataset, or the sources of a mixture, each with its share of the draws."""
+    """Return the source for a place or a dataset, or all sources of a mixture, each with its share of the weight."""
     if isinstance(given, Mixture):
         if len(given.order.starts) > 1:
             raise OptionError("a mixture with a schedule cannot be a source: give its own sources to this mixture")

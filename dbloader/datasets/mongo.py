@@ -30,17 +30,16 @@ if TYPE_CHECKING:
 class MongoDataset(StoreDataset):
     """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
 
-    It works like LMDBDataset, with one query for each batch, and one client in each process that reads. Reading
-    continues after a dropped connection, a restart of the server or an election. After a minute without an answer it
-    raises an error.
+    It works like LMDBDataset. Each batch takes one query, and each process that reads has one client. Reading continues
+    after a dropped connection, a restart of the server or an election. A minute without an answer is an error.
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials; any other pickle of the dataset has none.
         transform, target_transform, decode, transforms, fields, resize, where: As in LMDBDataset.
-        query: Instead of ``where``: select the records that this MongoDB query finds, such as ``{"label": {"$in": [3,
-            5]}, "width": {"$gte": 256}}``, in the order of the store. It may name any field. The server answers it now
-            and in ``refresh``. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+        query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
+            {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
+            now and in ``refresh``. Index 0 is the first record found; the field ``"index"`` is the index in the store.
         cache, cache_bytes: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
@@ -104,7 +103,7 @@ class MongoDataset(StoreDataset):
         return iter(self._origin.named(name).tolist())
 
     def refresh(self) -> None:
-        """Read a new store at the place, and ask the query again.
+        """Read the new store, if there is one at the place, and run the query again.
 
         Call it between epochs, and then make the loaders again, because their samplers have the old length. An epoch
         that ``create_loader`` or worker processes have begun ends with the old samples. A DataLoader without workers

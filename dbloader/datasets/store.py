@@ -1,4 +1,4 @@
-"""The records of a store as samples: what LMDBDataset and MongoDataset have in common."""
+"""Make samples of the records of a store: the base class of LMDBDataset and MongoDataset."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class StoreDataset(RecordDataset):
             return (*apply_to_pair(self.transforms, *sample[:2]), *sample[2:])
 
     def plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
-        """Return the plan of the image of a record, if ``decode`` is a Decoder; arguments are as in ``sample``."""
+        """Return a Decoder's plan for the image of a record; arguments are as in ``sample``."""
         decode: Any = self.decode
         with NotedErrors(self, record):
             plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._decoder_options(record))

@@ -121,10 +121,10 @@ class Columns:
         return found
 
     def texts(self, name: str) -> tuple[Array, Sequence[str]]:
-        """Return two results for a field of texts: the number of each record's text, and all different texts, sorted.
+        """Return the number of each record's text in a field of texts, and the text of each number, sorted.
 
-        The numbers are positions in the sorted texts, int32; the least int32 means no text. For a field of booleans,
-        the texts are "false" and "true", and the numbers are uint8; 2 means no value.
+        The numbers are int32; the least int32 means no text. For a field of booleans, the numbers are uint8, and the
+        texts are "false" and "true"; the number 2 means no value.
         """
         column = self.field(name)
         if column.kind == "bool":
@@ -161,7 +161,7 @@ class Columns:
         return {name: _plain(self.field(name), index) for name in names}
 
     def events(self) -> dict[str, Array]:
-        """Return the indices of the records with each event of the report: int64, shape (records,), ascending."""
+        """Return, by event of the report, the indices of its records: int64, shape (records,), ascending."""
         found: dict[str, Array] = self._columns.get("events", self._find_events)
         return found
 
@@ -203,7 +203,7 @@ def _number_texts(texts: Names) -> tuple[Array, Sequence[str]]:
 
 
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
-    """Yield a selection in blocks: the positions of a block in the selection, and its indices, a slice or an array."""
+    """Yield the blocks of a selection: the positions in the selection, and the indices there, a slice or an array."""
     for part in blocks(len(indices)):
         yield part, part if isinstance(indices, range) else indices[part]
 

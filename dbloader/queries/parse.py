@@ -27,7 +27,7 @@ _SIGNS = {
     "class": (":",), "name": (":",), "event": (":",),
 }  # fmt: skip
 KEYS = tuple(_SIGNS)
-"""Names of values that are not further fields. ``field.bytes`` is a further field with the name of such a value."""
+"""The values that each query can compare. If a further field has such a name, as ``bytes``, it is ``field.bytes``."""
 
 _SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
 _NOUNS = {"bool": "true or false", "int": "integers", "float": "numbers", "text": "texts"}
@@ -50,13 +50,13 @@ class Condition(NamedTuple):
     """A comparison of a record's value with a given value.
 
     Attributes:
-        position: Position of its first letter in the query, from 1.
+        position: Position of the condition's first letter in the query, from 1.
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
             name of a further field.
         sign: ``":"``, ``"~"`` (contains), or a comparison.
-        value: Its type depends on the key. Sizes and fields of numbers have a float, fields of booleans a bool.
-            ``"label"`` has an int or a float; after ``":"``, an int or None (no label). ``"index"`` has an int or a
-            float; after ``":"``, a list of ranges. The value of every other key is a text.
+        value: A float or an int for sizes, labels, indices and fields of numbers. A bool for fields of booleans. After
+            the sign ``":"``, an int or None (no label) for ``"label"``, and a list of ranges for ``"index"``. For every
+            other key, a text.
     """
 
     position: int

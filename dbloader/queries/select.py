@@ -31,7 +31,7 @@ _COMPARE = {
 
 
 def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> Any:
-    """Return the indices of the records that match a query: a range, or int64, shape (records,); ascending.
+    """Return the indices of the records that match a query, as ``select`` does.
 
     Args:
         store: The store.
@@ -116,7 +116,7 @@ def _compare(columns: Columns, condition: Condition, within: Array) -> Array:
 
 
 def _match_names(columns: Columns, wanted: str, within: Array, holds: Array) -> None:
-    """Set the mask for records whose names contain a text, or match a pattern with ``*`` or ``?``."""
+    """Set the mask ``holds`` for records whose names contain a text, or match a pattern with ``*`` or ``?``."""
     is_pattern = "*" in wanted or "?" in wanted
     pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
     part = wanted.encode("utf-8", "surrogatepass")

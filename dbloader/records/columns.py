@@ -1,7 +1,7 @@
-"""Columns: small values of each record, packed in chunks of 4,096 records and stored beside the records.
+"""Pack small values of all records, such as labels and names, into columns. A store keeps them apart from the records.
 
-A chunk holds little-endian numbers, packed names, or the values of a further field (field_columns.py).
-docs/format.md describes every byte.
+Each column is divided into chunks of 4,096 records. A chunk holds little-endian numbers, packed names, or the values of
+a further field (field_columns.py). docs/format.md describes every byte.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CRC = struct.Struct("<I")
 
 
 class ColumnChunk:
-    """Columns of up to CHUNK records that are being written."""
+    """The columns of up to CHUNK records, before they are written."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
@@ -95,9 +95,9 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield the number of a chunk and the columns to write for it, first for this chunk.
+        """Yield pairs: the number of a chunk, and the columns to write for this chunk.
 
-        If this chunk has a field that no earlier chunk has, each earlier chunk gets a column without values.
+        The first pair is for this chunk. If it has a new field, each earlier chunk gets a column without values.
 
         Args:
             number: The number of this chunk.
@@ -145,7 +145,7 @@ def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> mem
 
 
 def whole_chunk(column: str, number: int, stored: object, length: int, salt: int) -> memoryview | None:
-    """Return a view of the chunk in a result of ``seal_chunk``; None if it is damaged.
+    """Return a view of the chunk in a result of ``seal_chunk``; None if its CRC-32 or its layout is wrong.
 
     ``length`` is the number of records in the store.
     """

@@ -1,7 +1,7 @@
-"""Columns of further fields: their numbers, booleans and short texts, packed in chunks of 4,096 records.
+"""Pack further fields into columns: the numbers, booleans and short texts that users add to records.
 
-A chunk begins with a byte for the kind of its values; docs/format.md describes every byte. The column of the field
-``score`` is called ``field.score``.
+A chunk has the values of 4,096 records, and begins with a byte for their kind; docs/format.md describes every byte. The
+column of the field ``score`` is called ``field.score``.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class FieldColumn(NamedTuple):
 
     Attributes:
         kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``.
-        values: bool: uint8, 2 without a value. int: int64, INT64_MIN without a value. float: float64, NaN without a
-            value. Shape (records,). text: the texts, packed; empty without a value.
+        values: For "bool", uint8; 2 means no value. For "int", int64; INT64_MIN means no value. For "float", float64;
+            NaN means no value. The shape is (records,). For "text", packed texts (Names); an empty text means no value.
     """
 
     kind: str

@@ -43,8 +43,8 @@ class Manifest:
         labelled: Number of records with a label.
         named: Number of records with a name.
         image_bytes: Total size of all images in bytes.
-        width: Lowest and highest width in pixels; (0, 0) if no record has a width.
-        height: Lowest and highest height in pixels; (0, 0) if no record has a height.
+        width: Smallest and largest width in pixels; (0, 0) if no record has a width.
+        height: Smallest and largest height in pixels; (0, 0) if no record has a height.
         formats: Number of records by image format.
         depths: Number of records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
         fields: Number of records that have each further field.
@@ -85,12 +85,15 @@ class Manifest:
 
     @property
     def field_classes(self) -> dict[str, list[str]]:
-        """Class names of the integers in a further field, by field or part of a field, such as ``objects.category``."""
+        """The class names of the integers in further fields.
+
+        A key is the name of a field, or the path of a part of a field, such as ``objects.category``.
+        """
         return dict(self.source.get(FIELD_CLASSES) or {})
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that are not computed from the records. An index that is made with them again is the same."""
+        """The values that are not computed from the records. With them, ``write_index`` writes the same bytes again."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:

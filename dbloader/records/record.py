@@ -43,7 +43,7 @@ class Record:
         width: In pixels, as encoded (before any EXIF rotation).
         height: In pixels, as encoded.
         format: Pillow's name of the image format, such as ``"JPEG"``.
-        damaged: Why the image is damaged, if it was stored in spite of damage, such as a missing end.
+        damaged: What is damaged in the image, such as a missing end; None for an undamaged image.
         resized_from: Width and height in pixels before the conversion made the image smaller.
         fields: Further values: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars, and lists
             and str-keyed dicts of these.
