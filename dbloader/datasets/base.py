@@ -235,7 +235,7 @@ class RecordDataset(Dataset[Any]):
             raise TypeError(f"an index of {self.root} must be an int: {error}") from error
         for at, index in enumerate(positions):
             if not -length <= index < length:
-                raise RecordIndexError(f"no record {index} in {self.root}, which has {length}")
+                raise RecordIndexError(f"no record {index} in {self.root}, which has {length} records, numbered from 0")
             if index < 0:
                 positions[at] = index + length
         return self._same_store(), positions if self._indices is None else self._indices[positions].tolist()

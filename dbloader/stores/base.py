@@ -270,7 +270,9 @@ class Store(ABC):
         length = len(self)
         for index in indices:
             if not 0 <= index < length:
-                raise RecordIndexError(f"no record {index} in {self.place}, which has {length}")
+                raise RecordIndexError(
+                    f"no record {index} in {self.place}, which has {length} records, numbered from 0"
+                )
 
     def __len__(self) -> int:
         return self.manifest.length

@@ -83,6 +83,8 @@ def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
     if not index.isdecimal() or len(index) > _DIGITS or int(index) >= len(selections.store):
         raise OptionError(f"sort must be like {LIKE}embedding:17, with the index of a record, got {short_repr(by, 50)}")
     vectors = selections.vectors.get(field, lambda: read_vectors(selections.store, field))
+    if np.isnan(vectors[int(index)]).all():
+        raise OptionError(f"record {index} has no vector in {short_repr(field)}, or one of another length")
     cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]
     return np.asarray(indices)[np.argsort(cosines if by[0] == "-" else -cosines, kind="stable")]  # NaN is last
 

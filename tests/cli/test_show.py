@@ -43,9 +43,9 @@ def test_record_is_shown_by_index_or_name(shell: Shell, store: Path) -> None:
         "jpeg process": "baseline, 8 bits", "jpeg subsampling": "4:2:0", "jpeg restart_interval": "0",
     }  # fmt: skip
     assert shell("show", store, -5).stdout == outcome.stdout
-    check_error(shell("show", store, -13), "no record -13 in .*, which has 12")
+    check_error(shell("show", store, -13), "no record -13 in .*, which has 12 records, numbered from 0")
     check_error(shell("show", store, "7", "--jsn"), r"unexpected extra argument \('?--jsn'?\)")
-    check_error(shell("show", store, "12"), "no record 12 in .*, which has 12")
+    check_error(shell("show", store, "12"), "no record 12 in .*, which has 12 records, numbered from 0")
     check_error(shell("show", store, "owl.jpg"), "no record of .* is named 'owl.jpg'")
 
 

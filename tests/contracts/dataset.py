@@ -117,7 +117,9 @@ class DatasetContract:
     @pytest.mark.parametrize("index", [LENGTH, 10**20, -LENGTH - 1])
     def test_index_out_of_range_raises(self, stored: Any, index: int) -> None:
         with self.kind(stored) as dataset:
-            message = f"^{re.escape(f'no record {index} in {dataset.root}, which has {LENGTH}')}$"
+            message = (
+                f"^{re.escape(f'no record {index} in {dataset.root}, which has {LENGTH} records, numbered from 0')}$"
+            )
             for use in (dataset.__getitem__, dataset.record, lambda index: dataset.__getitems__([0, index])):
                 with pytest.raises(RecordIndexError, match=message):
                     use(index)
@@ -244,7 +246,9 @@ class DatasetContract:
             assert dataset.targets.dtype == np.int64
             assert list(DataLoader(dataset, 4)) == []
             for index in (0, -1):
-                with pytest.raises(RecordIndexError, match=f"no record {index} in .*, which has 0"):
+                with pytest.raises(
+                    RecordIndexError, match=f"no record {index} in .*, which has 0 records, numbered from 0"
+                ):
                     dataset[index]
 
     # Errors when a dataset is made

@@ -127,7 +127,9 @@ def test_query_selects_records_in_the_order_of_the_store(
         assert [dataset.record(position).index for position in range(len(indices))] == indices
         assert [dataset.find(f"{index}.x") for index in indices] == list(range(len(indices)))
         for index in (len(indices), -len(indices) - 1):
-            with pytest.raises(RecordIndexError, match=rf"no record {index} in .*, which has {len(indices)}$"):
+            with pytest.raises(
+                RecordIndexError, match=rf"no record {index} in .*, which has {len(indices)} records, numbered from 0$"
+            ):
                 dataset[index]
         if indices:
             assert dataset[-1] == EXPECTED[indices[-1]]

@@ -101,6 +101,7 @@ def test_similar_records_are_sorted_by_cosine_similarity(tmp_path: Path) -> None
         for by, error in (
             ("like:e:200", "with the index of a record, got 'like:e:200'"),
             *((by, "with the index of a record") for by in ("like:e", "like:e:" + "9" * 5000)),
+            *((f"like:e:{index}", f"record {index} has no vector in 'e'") for index in missing),
             ("like:none:3", "no record has a vector in a field 'none'"),
         ):
             with pytest.raises(OptionError, match=error):
