@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 def compare_files(
     store: Store, source: Source, notes: list[str], findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Compare each record with the source's file of the same name, and return ``VerifyReport.compared``.
+    """Compare each record with the file of the same name in the source. Add each difference to ``findings``.
 
-    Differences become findings. The source's warnings about files that it leaves out become notes.
+    Warnings about files that the source leaves out are added to ``notes``. Return the counts for
+    ``VerifyReport.compared``.
     """
     names, compared = store.names(), Counter[str]()
     rejected = _rejected_names(store)
@@ -45,7 +46,7 @@ def compare_files(
     with tempfile.TemporaryFile() as data:
         files = FileList.of_source(source, data, lambda count: progress(0, count))
         notes += left_out(source, files.tally)["warnings"]
-        records = np.full(len(files), -1)  # the index of each file's record; -1 for none
+        records = np.full(len(files), -1)  # index of the record of each file; -1 for a file without a record
         for position in range(len(files)):
             name = files[position].name
             index = matcher.take(np.uint32(name_hash(name.encode())), lambda at: names[at] == name)  # noqa: B023
@@ -84,19 +85,23 @@ def compare_files(
 
 
 def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: object) -> tuple[str, str]:
-    """Compare a record with its file. Return (a key of ``VerifyReport.compared`` or ``problems``, a problem or "")."""
+    """Compare a record with its file. Return (kind, reason).
+
+    If they differ, ``kind`` is a key of ``VerifyReport.problems``. Otherwise ``kind`` is a key of
+    ``VerifyReport.compared``, and ``reason`` is "".
+    """
     if not isinstance(data, bytes):
         return "missing", f"is in the store, but its file {getattr(data, 'reason', '')}"
     try:
         (record,) = store.read([index])
     except DamagedRecordError:
-        return "damaged", ""  # find_damage has reported the problem
-    assert isinstance(item, Entry)  # a Problem has no bytes
+        return "damaged", ""  # verify_store has already reported this record
+    assert isinstance(item, Entry)  # only the file of an Entry has been loaded
     if item.label != record.label:
         return "label", f"has the label {record.label}, but the label of its file is {item.label}"
     for name, (path, *_) in item.files.items():
         if (stored := record.fields.get(name)) != (file := item.fields[name]) and not _is_repaired(stored, file):
-            return "bytes", f"has other bytes in field {name!r} than the file {path}"
+            return "bytes", f"has a field {name!r} that differs from the bytes of the file {path}"
     kind = _compare_images(record, data)
     if kind == "bytes":
         return kind, f"has {len(record.image or b''):,} bytes that differ from the {len(data):,} bytes of its file"
@@ -106,9 +111,9 @@ def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: ob
 def compare_stores(
     store: Store, other: Store, findings: Findings, progress: Callable[[int, int], object]
 ) -> dict[str, int]:
-    """Compare the records of two stores, and return ``VerifyReport.compared``. Differences become findings.
+    """Compare the records of two stores. Add each difference to ``findings``.
 
-    Only records with different checksums are read.
+    Only records with different checksums are read. Return the counts for ``VerifyReport.compared``.
     """
     if store.manifest.classes != other.manifest.classes:
         what = f"the class names of {store.place} and {other.place}, or the order of the names, differ"
@@ -140,13 +145,16 @@ def compare_stores(
 
 
 def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:
-    """Match records with different contents by their names. A record whose content is in both stores needs no match.
+    """Find pairs of records that have the same name but different contents.
 
-    Returns the index in ``other`` of each record of ``one``, or -1: int64, shape (records of one,).
+    Records with the same content are counted in ``compared``. Records without a partner are added to ``findings``.
+
+    Returns:
+        The index in ``other`` of the partner of each record in ``one``, or -1: int64, shape (records of one,).
     """
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
-    # A key combines CRC-32, name hash and length, because some of a million records share a CRC-32 by chance.
+    # A key combines CRC-32, name hash and length. In a million records, some would share a CRC-32 by chance.
     keys, their_keys = (
         store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
         for store, hashed in ((one, hashes), (other, their_hashes))
@@ -185,24 +193,29 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
 
 
 def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
-    """Compare two records with different checksums. Return the result for the images, and the kinds of differences."""
+    """Compare two records with different checksums. Return (result of `_compare_images`, kinds of differences)."""
     image = _compare_images(mine, theirs.image)
     differences = ["bytes"] if image == "bytes" else []
     if mine.label != theirs.label:
         differences.append("label")
-    if image in ("changed", "repaired"):  # size and format of such images may differ, which is no problem
+    if image in ("changed", "repaired"):  # do not compare width, height, format and tiles of these images
         mine, theirs = (
             Record(fields={name: value for name, value in record.fields.items() if name != TILES})
             for record in (mine, theirs)
         )
     bare = (encode(replace(record, image=None, label=None)).crc32 for record in (mine, theirs))
-    if next(bare) != next(bare) or (image == "same" and not differences):  # the checksums differ, so something must
+    # If nothing else differs, the fields must differ, because the checksums differ.
+    if next(bare) != next(bare) or (image == "same" and not differences):
         differences.append("fields")
     return image, differences
 
 
 def _compare_images(record: Record, image: object) -> str:
-    """Compare a record's image with its source: "same", "changed" (resized, tiled, raw), "repaired" or "bytes"."""
+    """Compare the image of a record with the original image.
+
+    Return "same"; "changed" if the conversion resized or tiled the image, or stored its pixels; "repaired" if the
+    conversion appended an end marker; otherwise "bytes".
+    """
     one = record.image
     if isinstance(one, np.ndarray) and isinstance(image, np.ndarray):
         return "same" if one.dtype == image.dtype and np.array_equal(one, image) else "bytes"
@@ -227,21 +240,25 @@ def _rejected_names(store: Store) -> set[str]:
 
 
 class _RecordMatcher:
-    """Finds records by a key that few records share, such as the hash of the name. Each record is found only once.
+    """Finds records by a key, such as the hash of the name, and finds each record only once.
 
     Attributes:
-        left: Mask of the records that are not taken yet: bool, shape (records,).
+        left: Mask of the records that can still be found: bool, shape (records,).
     """
 
     def __init__(self, keys: Array, left: Array) -> None:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # At the first position of each key in `_order`: how many records, from this position on, are known to be taken.
+        # `take` skips this number of records with a key, because they were found before. Only the entry at the first
+        # position of a key is used.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
-        """Take the first record with this key that ``accept`` accepts, and return its index; None if there is none."""
+        """Return the index of the first record with this key that was not found before, and that ``accept`` accepts.
+
+        Return None if there is no such record.
+        """
         first, end = int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, "right"))
         if first == end:
             return None

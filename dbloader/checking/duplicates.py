@@ -61,8 +61,9 @@ class DuplicatesReport:
             with values of unknown range.
         unreadable: Number of damaged records and of images that cannot be decoded. Only the bytes of these images are
             compared.
-        first: The first thousand duplicates. Each has an ``index`` and a ``name``; its ``difference``, "same" or
-            "near"; its number of different ``bits``; and the index ``of`` and the name ``of_name`` of its original.
+        first: The first thousand duplicates. Each has these keys: ``index``, ``name``, ``difference`` ("same" or
+            "near"), ``bits`` (number of different bits), ``of`` (index of the original) and ``of_name`` (name of the
+            original).
         problems: Reasons why records are unreadable, for the first thousand unreadable records.
         files: Paths of the files with fingerprints.
     """
@@ -89,13 +90,13 @@ def find_duplicates(
 ) -> DuplicatesReport:
     """Find duplicates in one store, or images of ``other`` that are also in ``place``.
 
-    The file ``<place>.duplicates`` keeps the fingerprints of all images, and the duplicates of a search in one store.
-    For MongoDB, the file is ``<database>.<collection>.duplicates`` in the working directory. If the records change, the
-    next search makes the file again.
+    The file ``<place>.duplicates`` keeps the fingerprints of all images in a store, and the duplicates within the
+    store. For MongoDB, the file is ``<database>.<collection>.duplicates`` in the working directory. If the records
+    change, the next search makes the file again.
 
     Args:
         place: Place of a store.
-        other: Place of a second store. Then only duplicates between the two stores are reported.
+        other: Place of a second store. With a second store, only duplicates between the two stores are reported.
         distance: Largest number of different bits, of 128, in similar pictures: 0 to 15.
         output: New file with a JSON line for each duplicate, which ``copy --drop`` can read.
         progress: Called with the name of the step, the number of records done, and the number of all records.
@@ -134,7 +135,9 @@ def find_duplicates(
 def search_store(
     store: Store, distance: int, progress: Callable[[str, int, int], object]
 ) -> tuple[Fingerprints, Groups]:
-    """Find the duplicates in one store, or load the result of the same search. See `find_duplicates` for the arguments.
+    """Find the duplicates in one store. If an earlier search with this ``distance`` saved its result, load the result.
+
+    See `find_duplicates` for the arguments.
 
     Raises:
         StoreError: The store cannot be read.
@@ -221,23 +224,27 @@ def _count_bits(one: Array, two: Array) -> Array:
 
 
 def _first_alike(values: Array) -> Array:
-    """Return the index of the first record with the same hash, for each record. Without a hash, compare the bytes."""
+    """Return, for each record, the index of the first record with the same dHash: int64, shape (records,).
+
+    Images without a dHash are compared by their bytes.
+    """
     hashed = values["kind"] == HASHED
     codes = np.where(hashed[:, None], values["seen"], values["content"])
     order = np.lexsort((codes[:, 1], codes[:, 0], hashed))
     begins = np.ones(len(values), bool)
     ordered = codes[order]
     begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1) | (hashed[order][1:] != hashed[order][:-1])
-    begins |= ~(hashed | values["content"].any(axis=1))[order]  # a record without hash and bytes equals no other record
+    begins |= ~(hashed | values["content"].any(axis=1))[order]  # a record without an image equals no other record
     first = np.empty(len(values), np.int64)
     first[order] = order[np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))]
     return first
 
 
 def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield (positions in ``one``, positions in ``two``, different bits) of hashes within ``distance`` bits.
+    """Find pairs of hashes that differ in at most ``distance`` bits: one hash in ``one``, the other in ``two``.
 
-    Pairs may be repeated. Without ``two``, both positions are in ``one``, in either order.
+    Without ``two``, both hashes are in ``one``. Yield (positions in ``one``, positions in ``two``, numbers of different
+    bits). A pair may be repeated, and without ``two`` also in reverse order.
     """
     flips = [0] if distance < _PARTS else [0, *(1 << bit for bit in range(16))]
     for part in range(_PARTS):

@@ -19,7 +19,9 @@ _KEPT = 1000
 
 
 class Findings:
-    """Collects findings about records in a ``with`` block. If the block ends without an error, the file appears.
+    """Collects findings about records in a ``with`` block, and writes them to a file.
+
+    The file appears at the end of the block, unless the block raises an error.
 
     Args:
         output: Path of a new file for all findings, as JSON lines; None for no file.
@@ -27,7 +29,8 @@ class Findings:
 
     Attributes:
         counts: Number of findings of each kind.
-        first: The first thousand findings. Each has the values of ``row`` in `add`, and ``difference``, its kinds.
+        first: The first thousand findings. Each has the keyword arguments of `add`, and ``difference``, a text with its
+            kinds.
     """
 
     def __init__(
@@ -37,10 +40,11 @@ class Findings:
         self.first: list[dict[str, Any]] = []
         self._found = found
         self._path = None if output is None else Path(output)
-        self._aside = Path(f"{output}.{os.getpid()}.partial")  # OUTPUT.partial may be an unfinished store
+        # The name contains the process id, because OUTPUT.partial may be an unfinished store.
+        self._aside = Path(f"{output}.{os.getpid()}.partial")
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
-        """Add a finding of one or more kinds. Only ``listed`` findings are written to the file."""
+        """Add a finding of one or more kinds. Do not write it to the file if ``listed`` is false."""
         self.counts.update(kinds)
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:
@@ -51,7 +55,7 @@ class Findings:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            if os.path.lexists(self._path):  # even the store itself could be given as output
+            if os.path.lexists(self._path):  # for example the store, given by mistake
                 raise OptionError(f"output (--output) must be a new file, but {self._path} exists: choose another name")
             if not self._aside.parent.is_dir():
                 raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")
@@ -68,5 +72,5 @@ class Findings:
             if kind is None:
                 self._aside.replace(self._path)
         finally:
-            with suppress(OSError):  # the error that ended the block matters more
+            with suppress(OSError):  # otherwise this error would hide the error of the block
                 self._aside.unlink()

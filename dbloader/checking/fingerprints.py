@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# `seen` is the dHash. `content` is a BLAKE2b hash of the stored image, with 128 bits. Both are 0 without an image.
+# `seen` is the dHash. `content` is a 128-bit BLAKE2b hash of the stored image. Both are 0 if the record has no image.
 FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
 
 # Record `index` is a duplicate of record `of`. Their dHashes differ in `bits` bits. `same` is true if the bytes agree.
@@ -137,7 +137,7 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
 
 
 def _spots(image: Any, hold: Hold) -> Array:
-    """Return an image as gray spots: uint8, shape (9, 9), 0 to 255."""
+    """Return the mean brightness in each of 9 x 9 parts of an image: uint8, shape (9, 9), 0 to 255."""
     if isinstance(image, bytes):
         gray = _decode_jpeg(image) if image.startswith(b"\xff\xd8") else None
         if gray is not None:
@@ -150,7 +150,7 @@ def _spots(image: Any, hold: Hold) -> Array:
 
 
 def _decode_jpeg(data: bytes) -> Array | None:
-    """Return the spots of a JPEG, decoded at 1/8 of its size or more; None if Pillow must decode it."""
+    """Return the spots of a JPEG; None if Pillow must decode it. Decode at 1/8 of the size or more, to save time."""
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
         if height * width > max_pixels():
@@ -159,7 +159,8 @@ def _decode_jpeg(data: bytes) -> Array | None:
         gray = simplejpeg.decode_jpeg(data, "GRAY", strict=True, **least)[:, :, 0]
     except (ValueError, KeyError):
         return None
-    eighths = 8 * gray.shape[1] // width  # the last column and row may show less than a whole pixel
+    # The reduced size is rounded up. The box cuts off the parts of the last column and row that are beyond the image.
+    eighths = 8 * gray.shape[1] // width
     box = (0, 0, width * eighths / 8, height * eighths / 8)
     return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))
 
@@ -173,7 +174,7 @@ def fingerprint_path(place: str) -> Path:
 
 
 def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None = None) -> None:
-    """Write the fingerprints of a store in one step, with the groups of duplicates if they are known."""
+    """Write the fingerprints of a store, and the groups of duplicates if they are known, to a file in one step."""
     parts = *((np.zeros(0, DUPLICATE), np.zeros(0, _BEGIN)) if groups is None else groups[1:]), found.values
     head = {
         "format": _MAGIC,
@@ -212,7 +213,10 @@ def load_groups(store: Store) -> Groups | None:
 
 
 def _load(store: Store, *dtypes: np.dtype[Any]) -> tuple[dict[str, Any], list[Array]] | None:
-    """Return the first line and the first arrays of a store's file; None if it is damaged or for other records."""
+    """Read a file of fingerprints. Return (its first line, one array for each of ``dtypes``).
+
+    Return None if the file is missing, unreadable, damaged or made for other records.
+    """
     try:
         with fingerprint_path(store.place).open("rb") as file:
             head = json.loads(file.readline())

@@ -40,15 +40,16 @@ class VerifyReport:
         digest: Content digest of the store.
         records: Number of records in the store.
         problems: Number of problems of each kind: ``damaged`` (a record, a column, the report or the manifest) and
-            ``undecodable``. A comparison adds ``missing``, ``extra``, ``bytes`` and ``label``. A comparison with a
-            store also adds ``fields`` and ``classes``.
+            ``undecodable`` (an image). A comparison adds ``missing`` (not in the store, or unreadable in the source),
+            ``extra`` (not in the source), ``bytes`` and ``label``. A comparison with a store also adds ``fields`` and
+            ``classes``.
         first: The first thousand problems, each with ``index``, ``name``, ``difference`` (its kind) and ``reason``.
-        compared: Number of files or records without a difference: ``same``, ``repaired`` (only the end marker was
-            appended), ``rejected`` (not stored, according to the report), ``damaged`` (not compared, because the record
-            is damaged), ``changed`` (resized, tiled or raw, so only names and labels were compared) and ``moved`` (the
-            same record has another index in the other store).
-        notes: Remarks about files that are not problems: files in a folder of shards that the manifest does not name,
-            and files that the source leaves out.
+        compared: Number of other results of a comparison, of each kind: ``same``; ``repaired`` (the conversion appended
+            the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the record is damaged, and
+            was not compared); ``changed`` (the conversion resized or tiled the image, or stored its pixels, so the
+            image was not compared); ``moved`` (the same record has a different index in the other store).
+        notes: Remarks that are not problems. They are about files that a source leaves out, and files in a folder of
+            shards that are not part of the store.
     """
 
     place: str
@@ -115,7 +116,7 @@ def verify_store(
 
         for damage in find_damage(store, count):
             findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
-        readable = done == total  # find_damage stops early if the length of the store is wrong
+        readable = done == total  # find_damage stops early if a shard is missing or the length is wrong
         for batch in _decode_images(store) if decode and readable else ():
             for index, name, problem in batch:
                 if problem:
@@ -126,7 +127,8 @@ def verify_store(
         if readable and compare is not None:
             try:
                 compared = compare(findings, partial(progress, "Comparing"))
-            except (DamagedRecordError, DamagedStoreError) as error:  # report the problems found so far too
+            # Do not raise the error, because the report should contain the earlier problems too.
+            except (DamagedRecordError, DamagedStoreError) as error:
                 what = f"{store.place} could not be compared with {source_place}"
                 findings.add("damaged", index=None, name=None, reason=f"{what}: {error}")
     return VerifyReport(
@@ -157,7 +159,7 @@ def _decode_image(store: Store, index: int, converter: FileConverter, hold: Hold
         hold(2 * len(document))
         record = decode_record(document, index, store.manifest.salt)
     except (DamagedRecordError, DamagedStoreError):
-        return None, ""  # find_damage has reported the problem
+        return None, ""  # verify_store has already reported this record
     files = [name for name in store.manifest.file_fields if name in record.fields]
     repaired = ""
     try:

@@ -271,7 +271,7 @@ def test_verify_compares_field_files_with_the_source(tmp_path: Path) -> None:
     assert verify_store(place, **options).compared == {"same": 2}
     (root / "masks/b.png").write_bytes(picture("PNG", 9))
     (problem,) = verify_store(place, **options).first
-    assert problem["reason"].endswith("has other bytes in field 'mask' than the file masks/b.png")
+    assert problem["reason"].endswith("has a field 'mask' that differs from the bytes of the file masks/b.png")
 
 
 # Other sources, and exports
