@@ -260,7 +260,7 @@ class Mixture(Dataset[Any]):
             groups.append((int(datasets[places[begin]]), places[begin:end], part))
         return sources, groups
 
-    def find(self, index: int) -> tuple[StoreDataset, int]:
+    def origin(self, index: int) -> tuple[StoreDataset, int]:
         """Return the dataset of a sample, and its index there."""
         [(number, _, [own])] = self.divide([index])[1]
         return self.datasets[number], own
@@ -324,7 +324,7 @@ def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
     """Return the dataset that makes a sample of a Subset or a mixture, and the index of the sample in that dataset."""
     while type(dataset) is Subset:
         dataset, index = dataset.dataset, dataset.indices[index]
-    return dataset.find(index) if isinstance(dataset, Mixture) else (dataset, index)
+    return dataset.origin(index) if isinstance(dataset, Mixture) else (dataset, index)
 
 
 class UnitedLabels:

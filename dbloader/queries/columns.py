@@ -44,7 +44,7 @@ class Columns:
         self._names = LRUCache[Any](_NAME_BYTES, len)
         self._joined_texts = LRUCache[Any](math.inf, len)
 
-    def joining(self, joined: Mapping[str, FieldColumn]) -> Columns:
+    def with_joined(self, joined: Mapping[str, FieldColumn]) -> Columns:
         """Return a copy with other joined columns. The copy and the original share the columns of the store."""
         other = copy.copy(self)
         other.joined, other._joined_texts = joined, LRUCache(math.inf, len)
@@ -71,7 +71,7 @@ class Columns:
                 break
         return values
 
-    def some(self, column: str, indices: Array) -> list[int | None]:
+    def values_of(self, column: str, indices: Array) -> list[int | None]:
         """Return the values of a few records, reading only their chunks; None for no label or an unknown size."""
         numbers, which = np.unique(indices // CHUNK, return_inverse=True)
         if not len(indices):
@@ -91,7 +91,7 @@ class Columns:
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
     def rows(self, indices: Any, columns: Collection[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield a tuple for each record: its index, its name, and its values in some columns, as from ``some``.
+        """Yield a tuple for each record: its index, its name, and its values in some columns, as from ``values_of``.
 
         The indices must be ascending. A chunk of the store is read when its first row is needed.
         """
@@ -100,7 +100,7 @@ class Columns:
             for here in np.split(some, np.flatnonzero(np.diff(some // CHUNK)) + 1):
                 packed = names_in(self.store.open_handle().chunk("name", int(here[0]) // CHUNK))
                 names = [packed[at].decode("utf-8", "backslashreplace") for at in (here % CHUNK).tolist()]
-                yield from zip(here.tolist(), names, *(self.some(column, here) for column in columns), strict=True)
+                yield from zip(here.tolist(), names, *(self.values_of(column, here) for column in columns), strict=True)
 
     @property
     def kinds(self) -> dict[str, str]:

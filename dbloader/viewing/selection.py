@@ -49,7 +49,7 @@ class Selections:
         """Replace the joined columns of "marks" or "duplicates"."""
         with self._lock:
             self._joined[what] = columns
-            self.columns = self.columns.joining({k: v for some in self._joined.values() for k, v in some.items()})
+            self.columns = self.columns.with_joined({k: v for some in self._joined.values() for k, v in some.items()})
             self.revision += 1  # last, because a result with this revision must be computed from these columns
 
     def key(self, text: str) -> tuple[str, int]:

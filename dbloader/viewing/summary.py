@@ -51,7 +51,7 @@ def rows(selections: Selections, text: str, start: int, count: int, by: str = ""
         raise OptionError(f"start must be 0 or more and count from 0 to {_MOST_ROWS}, got {start} and {count}")
     indices = np.asarray(sort_records(selections, text, by)[start : start + count], np.int64)
     columns = selections.columns
-    values = (columns.some(column, indices) for column in ("label", "width", "height", "nbytes"))
+    values = (columns.values_of(column, indices) for column in ("label", "width", "height", "nbytes"))
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
     fields += [name for name in columns.joined if name.startswith(PREFIX) and name not in fields]
     more = [columns.describe(index, fields) for index in indices.tolist()]
