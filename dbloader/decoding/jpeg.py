@@ -69,7 +69,10 @@ class JPEG(NamedTuple):
     known_intact: bool  # whether the file is known to decode without a warning
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return a function that decodes a part of the image, as open.py defines. Tiles do not change the pixels."""
+        """Return a function that decodes a part of the image, as the docstring of open.py explains.
+
+        The pixels are the same with and without ``tiles``.
+        """
         if max(self.width, self.height) < _BLOCK:
             factor = 1
         if self.tiles is not None and width * height + _JOINING < _LARGEST_CROP * self.width * self.height:

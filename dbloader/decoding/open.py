@@ -1,8 +1,8 @@
-"""Open whatever a decoder is given: files, arrays and PIL images.
+"""Open images for decoders: files, arrays and PIL images.
 
-Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. The method takes a part of the image
-in pixels, does the work that needs Python, and returns a function that decodes the part. With ``factor`` 2, 4 or 8, the
-decoded part may be smaller by this factor, if that is faster.
+Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. The method's arguments are the edges
+of a part of the image in pixels. It does the work that needs Python, and returns a function that decodes the part. With
+``factor`` 2, 4 or 8, the decoded part may be smaller by this factor, if that is faster.
 
 The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
 strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or only
@@ -54,7 +54,7 @@ def open_image(
     exif_transpose: bool,
     known_intact: bool,
 ) -> OpenedImage:
-    """Open the image that is given to a Decoder, without decoding JPEGs. Raise the errors of ``Decoder.__call__``."""
+    """Open an image for a Decoder, without decoding JPEGs. Raise the errors of ``Decoder.__call__``."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
     jpeg = None
@@ -95,7 +95,7 @@ def decode_pil(data: bytes) -> Image.Image:
         if jpeg is None:
             with decode_errors():
                 return scale_to_8_bits(image).convert("RGB")
-        # Pillow shows missing pixels as gray. libjpeg-turbo warns of them, and takes no longer.
+        # Pillow shows missing pixels as gray. simplejpeg warns about missing pixels, and takes no longer.
         decoded = Image.fromarray(jpeg.part(0, 0, jpeg.width, jpeg.height, 1)())
         decoded.info = image.info
         return decoded
@@ -156,11 +156,11 @@ class ArrayImage:
         self.height, self.width = array.shape[:2]
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return a function that copies a part of the image, as this module defines."""
+        """Return a function that copies a part of the image. See the docstring of this module."""
         part = self.array[top : top + height, left : left + width]
         if part.ndim == 2:
             part = np.broadcast_to(part[..., None], (height, width, 3))
-        return part.copy  # torch takes no read-only memory, and the output must not share memory with the image
+        return part.copy  # torch refuses read-only memory, and the output must not share memory with the image
 
 
 class UprightImage:
@@ -174,7 +174,7 @@ class UprightImage:
             self.width, self.height = self.height, self.width
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return a function that decodes a part of the upright image, as this module defines."""
+        """Return a function that decodes a part of the upright image. See the docstring of this module."""
         exchanged, mirrored, inverted = self.turns
         if mirrored:
             left = self.width - left - width

@@ -48,7 +48,7 @@ class PillowImage:
         self.width, self.height = image.size
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return a function that converts a part of the image to RGB, as open.py defines."""
+        """Return a function that converts a part of the image to RGB. See the docstring of open.py."""
         return functools.partial(self.crop, left, top, width, height)
 
     def crop(self, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:

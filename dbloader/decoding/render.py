@@ -3,8 +3,8 @@
 The decoders in ``crops.py`` choose a crop, and ``jpeg.py`` decodes its part of the image.
 
 Loaders decode in many threads, so each step must stay on the thread that calls it. Loaders limit torch to one intra-op
-thread in their workers. NumPy makes the views, because torch releases the GIL for each view, and another thread may
-then take the GIL.
+thread in their workers. Views of arrays are made with NumPy, because torch releases the GIL for each view, and another
+thread may then take the GIL.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
-        return type(batch)(values)  # type: ignore[call-arg] # as all known classes accept
+        return type(batch)(values)  # type: ignore[call-arg] # all known classes accept a dict
     clone = copy.copy(batch)  # keeps the object's other attributes, such as the default of a defaultdict
     for key, value in values.items():
         if isinstance(batch, (list, MutableMapping)):

@@ -53,7 +53,7 @@ _BITS, _PHOTOMETRIC, _FILL_ORDER, PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 3
 _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
-# Depths of unsigned values, which range from 0 to the greatest value of their bits.
+# Depths of unsigned values whose range is known: from 0 to the greatest value that their bits allow.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
 GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")

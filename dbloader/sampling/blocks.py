@@ -81,7 +81,7 @@ class BlockShuffleSampler(ResumableSampler):
         length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         shards = getattr(dataset, "shard_lengths", None) if block_size is None else None
-        # A subclass or wrapper of a store's dataset may have other samples.
+        # The sum differs if a subclass or wrapper of a store's dataset has other samples than the store.
         self.shard_lengths: Sequence[int] | None = shards if shards is None or sum(shards) == length else None
         if self.shard_lengths is not None:
             self.block_size = max(1, -(-length // max(1, len(self.shard_lengths))))  # the mean of the shards
@@ -134,7 +134,7 @@ class BlockShuffleSampler(ResumableSampler):
             places = np.linspace(ends[block] - sizes[block], ends[block] - 1, _EXAMINED).astype(int)
             found = set(labels_at(places.tolist())) if sizes[block] else set()
             classes += found if len(found) == 1 else []
-        # If nearly all records are of one class, most blocks would have one class in any order.
+        # No warning if nearly all records are of one class, because most blocks would then have one class in any order.
         if len(classes) >= _EXAMINED / 2 and max(Counter(classes).values()) <= 0.75 * len(classes):
             what = "shards" if self.shard_lengths is not None else f"blocks of {self.block_size} records"
             warnings.warn(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class MixtureSampler(ResumableSampler):
     """The order of a mixture, in place of DistributedSampler. Each epoch continues where the last one ended.
 
-    See ResumableSampler for ranks and resuming. A state of other sources is refused, and a state with other weights
-    before its position. Later weights may differ.
+    See ResumableSampler for ranks and resuming. A state is refused if its mixture had other sources, or other weights
+    at some position before the state. Later weights may differ.
 
     Args:
         order: The order, with the length of an epoch.

@@ -126,7 +126,7 @@ def test_iter_starts_the_next_epoch_unless_one_is_set(kind: str, depth: int) -> 
     assert [taken(loader), taken(loader, 1)] == [order_of(7), order_of(8)[:2]]
     sampler.set_epoch(5)
     assert [taken(loader), taken(loader)] == [order_of(5), order_of(6)]
-    loader.set_epoch(6)  # again
+    loader.set_epoch(6)  # the epoch that has just ended
     assert taken(loader) == order_of(6)
 
 
@@ -156,7 +156,7 @@ def test_iter_and_set_epoch_keep_a_loaded_state(kind: str, workers: int) -> None
         assert loader.state_dict() == state
     assert taken(iterator) == order_of(2)[6:]
     assert taken(loader) == order_of(3)
-    loader.set_epoch(3)  # again
+    loader.set_epoch(3)  # the epoch that has just ended
     assert place_of(loader) == (3, 0)
     assert taken(loader) == order_of(3)
 

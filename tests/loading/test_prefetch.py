@@ -127,7 +127,7 @@ def test_set_epoch_prefers_set_epoch_of_the_loader() -> None:
     assert (loader.epoch, loader.sampler.epoch) == (4, 0)
 
 
-class Told(Numbers):
+class Recorded(Numbers):
     """A dataset or sampler that records its epochs."""
 
     def __init__(self, length: int = 20) -> None:
@@ -142,7 +142,7 @@ class Told(Numbers):
 
 
 def test_set_epoch_reaches_sampler_and_dataset_once() -> None:
-    dataset, sampler = Told(), Told()
+    dataset, sampler = Recorded(), Recorded()
     PrefetchLoader(DataLoader(dataset, sampler=sampler)).set_epoch(3)
     assert (sampler.epochs, dataset.epochs) == ([3], [3])
     batch_sampler = BatchSampler(sampler, 2, drop_last=False)

@@ -1,9 +1,7 @@
 """All kinds of workers produce the same batches, errors and endings."""
 
-import collections
 import gc
 import itertools
-import os
 import select
 import signal
 import subprocess
@@ -157,18 +155,6 @@ def test_nested_loaders_can_be_stopped_and_iterated_again(engine: Engine) -> Non
     assert numbers(loader) == [[at, at + 1] for at in range(0, 12, 2)]
     loader.close()
     end_of(ours())
-
-
-def test_killed_worker_is_an_error_within_seconds() -> None:
-    loader = Engine("processes", 2, 2).make(Numbers(200, pid_or_die), batch_size=1)
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)"):
-        collections.deque(loader, maxlen=0)
-
-
-def pid_or_die(index: int) -> int:
-    if index == 20:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return os.getpid()
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""Worker processes end as soon as their loader is dropped or the program ends."""
+"""Worker processes end as soon as their loader is dropped or the program ends. A killed worker is an error."""
 
 import gc
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from dbloader import PrefetchLoader, create_loader
+from dbloader.errors import LoaderError
 from tests.support.children import in_child
 from tests.support.loaders import Numbers
 
@@ -85,6 +87,43 @@ def test_loader_dropped_in_a_forked_child_keeps_its_workers(make: Make, capfd: p
     assert in_child(holder.clear) == 0
     assert len(list(holder[0])) == len(first)
     assert capfd.readouterr().err == ""
+
+
+def die_at_20(index: int) -> int:
+    if index == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+def test_killed_worker_of_a_dataloader_is_an_error() -> None:
+    loader = PrefetchLoader(DataLoader(Numbers(200, die_at_20), num_workers=2))
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*\) (is killed by signal|exited unexpectedly)"):
+        list(loader)
+
+
+class Dying:
+    """An iterator like a DataLoader's, whose worker dies while the training receives its batch."""
+
+    def __init__(self) -> None:
+        self.reading, writing = multiprocessing.Pipe(duplex=False)
+        self._workers = [multiprocessing.get_context("fork").Process(target=signal.pause)]
+        self._workers[0].start()
+        writing.close()
+        self._shutdown_workers = self.reading.close
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        self._workers[0].kill()
+        return self.reading.recv()
+
+
+def test_worker_that_dies_while_its_batch_arrives_is_named() -> None:
+    iterator = Dying()
+    pid = iterator._workers[0].pid
+    with pytest.raises(LoaderError, match=rf"^DataLoader worker \(pid {pid}\) exited unexpectedly: "):
+        list(PrefetchLoader(iterator))
 
 
 PROGRAM = """

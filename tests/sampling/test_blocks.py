@@ -63,8 +63,8 @@ def test_any_combination_of_sizes_gives_a_permutation_with_an_inverse() -> None:
         sampler = BlockShuffleSampler(range(length), size, buffer, 1, 0, lanes=lanes)
         indices = list(sampler)
         assert sorted(indices) == list(range(length)), (length, size, buffer, lanes)
-        places = sampler.order(0, 0).inverse(np.array(indices, np.int64))
-        assert places.tolist() == list(range(length)), (length, size, buffer, lanes)
+        positions = sampler.order(0, 0).inverse(np.array(indices, np.int64))
+        assert positions.tolist() == list(range(length)), (length, size, buffer, lanes)
 
 
 @given(LENGTHS, st.integers(1, 40), st.integers(1, 5), st.integers())

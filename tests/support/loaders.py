@@ -69,5 +69,5 @@ def thread_loader(dataset: Any, *arguments: Any, **options: Any) -> ThreadLoader
 
 
 def batches_of(loader: Any) -> list[Any]:
-    """Yield the batches in the TimedBatches of a loader that is not wrapped by a PrefetchLoader."""
+    """Return the batches of a loader of TimedBatches, which has no PrefetchLoader around it."""
     return [made.batch for made in loader]

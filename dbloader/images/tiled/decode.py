@@ -117,8 +117,8 @@ def join_tiles(
         top: Upper edge of the crop, in pixels.
         width: Width of the crop, in pixels.
         height: Height of the crop, in pixels.
-        check_lengths: Check that the lengths belong to this JPEG. False is faster, and safe if a checksum covers both
-            the lengths and the JPEG.
+        check_lengths: Whether to check that the lengths belong to this JPEG. False is faster, and safe if a checksum
+            covers both the lengths and the JPEG.
 
     Returns:
         The JPEG, without metadata, and the left and upper edge of the crop in its image, in pixels.
@@ -131,7 +131,7 @@ def join_tiles(
             f"a crop must lie within the image of {frame.width} x {frame.height} pixels, "
             f"got {width} x {height} at ({left}, {top})"
         )
-    # Tiles from `column` to before `columns`, and from `row` to before `rows`.
+    # The crop needs the tiles in columns `column` to `columns` - 1 and in rows `row` to `rows` - 1.
     column = max(left - header.margin_x, 0) // grid.tile_width
     columns = min((left + width - 1 + header.margin_x) // grid.tile_width + 1, grid.across)
     row = max(top - header.margin_y, 0) // grid.tile_height
