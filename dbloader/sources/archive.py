@@ -1,4 +1,4 @@
-"""The common part of tar and zip files: several files are one source, and folders in them may be classes."""
+"""The base class of the sources of tar and zip files, and a function that numbers the class folders in them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class ArchiveSource(Source):
-    """The images in several files, one after the other.
+    """The images in one or more tar or zip files.
 
-    ``labels`` maps the texts of ``.cls`` files to labels. If ``shared`` is a number, ``labels`` maps class folders to
-    labels instead. The class folder of an image comes after the first ``shared`` folders in its path.
+    ``labels`` has the label of each text in the ``.cls`` files. If ``shared`` is a number, ``labels`` has the label of
+    each class folder instead. See ``number_folders``.
     """
 
     def __init__(
@@ -59,16 +59,18 @@ class ArchiveSource(Source):
     def _label(self, path: Path, image: str, text: str = "") -> int | None:
         """Return the label of an image's class folder, or of the text in its ``.cls`` file; None without either."""
         if self._shared is not None:
-            text = ([*posixpath.dirname(image).split("/"), ""])[self._shared :][0]
+            folders = posixpath.dirname(image).split("/")
+            text = folders[self._shared] if len(folders) > self._shared else ""
         if text and text not in self._labels:
             raise SourceError(f"{readable(path)}: was changed since it was first read")
         return self._labels.get(text)
 
 
 def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
-    """Return the sorted classes, their labels by folder, and the number of folders that all images share.
+    """Find the classes in the folders of all images. Return class names, labels by class folder, and ``shared``.
 
-    The class of an image is its first folder below the shared ones.
+    All images are in the same ``shared`` outer folders. The next folder in the path of an image is its class. For
+    ``data/cat`` and ``data/dog``, return ("cat", "dog"), {"cat": 0, "dog": 1} and 1.
     """
     parts = [folder.split("/") if folder else [] for folder in folders]
     shared = 0
@@ -76,5 +78,7 @@ def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict
         shared += 1
     classes = sorted({names[shared] for names in parts if len(names) > shared})
     if len({*map(readable, classes)}) < len(classes):
-        raise SourceError(f"{where}: two of its folders have the same name, written as UTF-8; rename one")
+        raise SourceError(
+            f"{where}: two class folders would have the same name, because one name is not valid UTF-8: rename one"
+        )
     return tuple(map(readable, classes)), {name: label for label, name in enumerate(classes)}, shared

@@ -1,6 +1,6 @@
 """Find the image, the label and the fields among the columns of an Arrow table.
 
-A column stores NumPy arrays as nested lists. A rule in the metadata of the table's schema restores them.
+A column stores NumPy arrays as nested lists. The metadata of the table's schema has an `ArrayRule` to restore them.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ class Columns(NamedTuple):
     image: str
     path: str | None  # column with the path of the image, such as "image.path"; None if there is none
     label: str | None
-    classes: tuple[str, ...]  # names of a ClassLabel
-    fields: dict[str, tuple[str, Any]]  # by column: the name of the field, and its type, or the rule of its arrays
+    classes: tuple[str, ...]  # of Hugging Face's ClassLabel; () without one
+    fields: dict[str, tuple[str, Any]]  # column -> name of its field, and its Arrow type or ArrayRule
     absent: frozenset[str]  # columns in which null means that the record has no such field
     is_own: bool  # whether dbloader wrote the table
-    files: tuple[str, ...]  # columns of further images, whose bytes are the fields
-    field_classes: dict[str, list[str]]  # like field_classes of a Manifest
-    objects: tuple[str, str] | None  # column of the objects in an image, and its part with their classes
+    files: tuple[str, ...]  # columns with image files that become fields, such as masks
+    field_classes: dict[str, list[str]]  # class names of integers in fields, as in a Manifest
+    objects: tuple[str, str] | None  # column with boxes, and its part with their classes: ("objects", "category")
     warnings: tuple[str, ...]
 
 
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Columns:
     """Return the meaning of the columns of a schema.
 
-    These columns contain further images: ``file_fields``, file fields in an export, and Hugging Face's Image features.
+    ``file_fields`` names columns with image files that become fields, such as masks. An export and Hugging Face's Image
+    features mark such columns themselves.
 
     Raises:
         SourceError: No column, or more than one column, may be the image.
@@ -131,7 +132,7 @@ def _find_fields(
     *,
     is_own: bool,
 ) -> dict[str, tuple[str, Any]]:
-    """Return the field of each column, and its type or the rule of its arrays; columns of other types are left out."""
+    """Return the name of each column's field, and the column's type or ArrayRule. Leave out types that no field has."""
     fields: dict[str, tuple[str, Any]] = {}
     for name, kind in columns.items():
         if name in arrays:
@@ -151,7 +152,7 @@ def _find_fields(
 
 
 def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the path of each ClassLabel in a feature of Hugging Face, and the names of its classes."""
+    """Yield the path, such as "objects.category", and the class names of each ClassLabel in a Hugging Face feature."""
     if isinstance(feature, list):
         for inner in feature[:1]:
             yield from _named_parts(inner, path)
@@ -167,7 +168,7 @@ def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the column with the boxes of objects, and its part with their classes; None without such a column."""
+    """Return the name of the column with boxes, and of its part with the classes of boxes; None without boxes."""
     kind = kinds.get(_OBJECTS)
     if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
         return None
@@ -226,7 +227,7 @@ def _may_be_field(kind: Any) -> bool:
         return all(_may_be_field(field.type) for field in kind)
     if types.is_map(kind):
         return False
-    # Array2D of Hugging Face has a storage type. A list has a value type.
+    # Only an extension type, such as Hugging Face's Array2D, has a storage_type. Only a list has a value_type.
     inner = getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)
     return _may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _FIELD_TYPES)
 
@@ -283,7 +284,10 @@ class ArrayRule(NamedTuple):
         return kind
 
     def fits(self, array: np.ndarray[Any, Any]) -> bool:
-        """Return whether lists keep the shape of an array: after an axis of size 0, all axes must have a fixed size."""
+        """Return whether nested lists keep the shape of an array.
+
+        An empty list does not show the sizes of the inner axes. So these axes must have a fixed size.
+        """
         return 0 not in array.shape or None not in self.shape[array.shape.index(0) + 1 :]
 
 

@@ -23,28 +23,29 @@ if TYPE_CHECKING:
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # The network file system cannot be reached, so all files fail.
 _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
-# One file is on a bad part of a disk; or all files are on a removed disk, or on an NFS server that does not answer.
+# A bad part of a disk causes these errors for one file. A removed disk or an NFS server without answer causes them for
+# all files.
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002, … must not fill the memory
 
-# ``fields`` of an image that was in a store before may also have these keys. If ``name`` is None, the record has no
-# name. Sources refuse these keys as names of other fields.
+# An entry from a store or an export may have these keys in ``fields``. They become attributes of the record, not
+# fields. A ``name`` of None makes a record without a name. No field may have one of these names.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
-# Number of entries in a call of ``read``. A conversion makes these calls in several threads. With more entries, some
-# threads could lack work. With fewer, handing entries to threads would cost time.
+# A conversion divides its entries into tasks for threads. Each task calls ``read`` with this many entries. With more
+# entries in a task, some threads could lack work. With fewer, handing tasks to threads would cost time.
 TASK_FILES = 16
 
 
 def max_tasks(workers: int) -> int:
-    """Return the largest number of calls of ``read`` that have begun and whose results are not written yet."""
+    """Return the largest number of tasks that run, wait for a thread, or wait until their results are written."""
     return max(9, 2 * workers + 1)  # at least 9, so that threads have work while results are written
 
 
 class FieldFile(NamedTuple):
-    """A file whose bytes are the value of a further field."""
+    """A file that is stored in a field of a record, such as a mask."""
 
     name: str  # messages show it
     location: tuple[Any, ...]  # as in an Entry
@@ -85,17 +86,17 @@ class Unreadable(Problem):
 
 @dataclass
 class Tally:
-    """Counts and examples of the names that one iteration over a source leaves out or changes, and warnings."""
+    """The report of one iteration over a source: which names it left out or changed, and warnings."""
 
     warnings: list[str] = field(default_factory=list)  # sentences about the source as a whole, for people
     # Number of files that are not images, by extension; "" for files without one.
     skipped: Counter[str] = field(default_factory=Counter)
     hidden: int = 0  # names that begin with a dot
-    not_utf8: int = 0
+    not_utf8: int = 0  # names in which invalid bytes were replaced
     not_utf8_example: str = ""
-    metadata: str = ""  # the first file with a name such as metadata.csv
-    archives: int = 0  # files that may contain images, such as x.tar
-    archive: str = ""  # the first such file
+    metadata: str = ""  # path of the first file with a name such as metadata.csv
+    archives: int = 0  # number of other files that may contain images, such as x.tar
+    archive: str = ""  # path of the first of them
 
     def skip(self, name: bytes) -> None:
         """Count a file that is not an image, by its extension."""
@@ -155,8 +156,9 @@ class Source(ABC):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
-        ``hold`` is called with the number of bytes, if possible before they are read. An OSError is raised only if the
-        machine fails. This implementation reads files: a location is a path, or a path, a start and a number of bytes.
+        ``hold`` is called with the number of bytes, if possible before they are read. It limits memory, so it may wait
+        until other bytes are freed. An OSError is raised only if the machine fails. This implementation reads files: a
+        location is a path, or a path, a start and a number of bytes.
         """
         for entry in entries:
             path, *part = entry.location

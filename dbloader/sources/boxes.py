@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
-_MAX_BYTES = 2**24  # bytes of one image's annotations, which take about ten times as much memory when parsed
-_ROUNDING = 1.0  # pixels that a box may reach beyond its image before it is wrong
+_MAX_BYTES = 2**24  # of one image's annotations; parsed annotations take about ten times as much memory
+_ROUNDING = 1.0  # a box that reaches more pixels beyond its image is an error
 
 
 def read_annotation(path: bytes) -> bytes:
@@ -35,8 +35,8 @@ def read_annotation(path: bytes) -> bytes:
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
     """Return the fields of boxes and their labels.
 
-    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). ``fit_boxes`` rounds them to float32, only
-    once. The labels are int64, shape (boxes,).
+    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). They stay float64 until ``fit_boxes``, which
+    returns float32. So they are rounded only once. The labels are int64, shape (boxes,).
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 
@@ -80,7 +80,7 @@ def fit_boxes(
             annotations.
     """
     given = np.asarray(fields[BOXES])
-    boxes_in = boxes_in[0], boxes_in[1]  # a list if the entry comes from the list of files
+    boxes_in = boxes_in[0], boxes_in[1]  # FileList returns a list
     if not len(given):
         return {**fields, BOXES: given.astype(np.float32)} if given.shape == (0, 4) else fields
     if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":

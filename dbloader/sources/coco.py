@@ -1,7 +1,8 @@
 """COCO's annotations: a JSON object with lists of images, annotations and categories.
 
-Such a file may have hundreds of MB. It is read once, for the position of each object: memory holds the file while it is
-read, and then 32 bytes for each object. Each iteration decodes an image and its annotations when their turn comes.
+Such a file may have hundreds of MB. ``read_coco`` reads it once and finds the position of each object. Memory holds the
+whole file only until then, and 32 bytes for each object afterwards. An iteration decodes the objects of one image at a
+time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
                 elif key == "categories":
                     name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
                     if not isinstance(name, str) or name in names.values():
-                        raise SourceError(f"{where}: must have a name of its own, got {short_repr(name)}")
+                        raise SourceError(f"{where}: must have a unique name, got {short_repr(name)}")
                     names[value["id"]] = name
         except (ValueError, RecursionError) as error:
             if "images" not in keys:
@@ -134,9 +135,9 @@ class CocoSource(Source):
 
 
 def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
-    """Yield the key, value, start and end of each value in a JSON object, and of each item if the value is a list.
+    """Yield (key, value, start, end) for each value in a JSON object. Instead of a list, yield each of its items.
 
-    A key is also yielded alone, before its value, with an empty span.
+    ``start`` and ``end`` are the position of the value or item in the text. Before the value, yield (key, None, 0, 0).
     """
     mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
     while mark != "}":
@@ -159,7 +160,7 @@ def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
 
 
 def _take(text: str, at: int, marks: str) -> tuple[str, int]:
-    """Return the next mark and the position after it; ValueError unless it is one of ``marks``."""
+    """Return the mark at a position, such as "{", and the position after it; ValueError unless it is in ``marks``."""
     found = _MARK.match(text, at)
     if found is None or found[1] not in marks:
         raise ValueError(f"expected one of {marks!r} at byte {at:,}")

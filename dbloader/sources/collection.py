@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry
     from dbloader.stores.mongo.uri import MongoURI
 
-# Number of files in one query. ``hold`` is called after the query, which may return 16 MiB for each file.
+# Number of files in one query. It is small, because a file may have 16 MiB, and `hold` is called only after the query.
 _READ_FILES = 4
 
 

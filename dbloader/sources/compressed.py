@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
-_PIECE = 2**16  # bytes to decompress in one step; before damage, up to this many good bytes are lost
+_PIECE = 2**16  # bytes to decompress in one step; if a step finds damage, its good bytes are lost
 
 
 class Decompressed(NamedTuple):

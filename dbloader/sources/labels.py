@@ -13,7 +13,7 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Files of an export: the class names in the order of their labels, and beside tars the names of the file fields.
+# Files that an export writes: a list of the class names in the order of their labels, and a list of the file fields.
 CLASSES, FILE_FIELDS = "classes.json", "file_fields.json"
 
 _MAX_BYTES = 2**26
@@ -27,8 +27,8 @@ def number_labels(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
 
-    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. All texts are names
-    unless they ``may_be_integers``.
+    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. Without
+    ``may_be_integers``, a text such as "3" is a name too.
     """
     if may_be_integers and _are_integers(first, where):
         return (), {text: int(text) for text in first}
@@ -38,7 +38,7 @@ def number_labels(
 
 
 def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
-    """Return the list of names in the file ``CLASSES``, or another file, of a folder; None without the file."""
+    """Return the list of names in a JSON file of a folder, by default ``CLASSES``; None without the file."""
     path = folder / file
     try:
         with path.open("rb") as opened:

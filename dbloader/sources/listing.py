@@ -44,17 +44,18 @@ if TYPE_CHECKING:
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 
-# Columns of metadata: the path, two parts of the record, and files of an image in further fields, such as masks.
+# Columns of metadata: the path of the image, two attributes of the record, and the end of the names of columns with
+# paths of further files, such as "mask_file_name" for the field "mask".
 FILE_NAME = "file_name"
 _RECORD_COLUMNS = ("name", "resized_from")
 FILE_NAME_SUFFIX = "_file_name"
 
 
 class _Rules(NamedTuple):
-    """How to read the columns. Metadata differs, since its folder may come from strangers."""
+    """How to read the columns. Paths in metadata must stay below the folder, because it may come from strangers."""
 
     file_columns: tuple[str, ...] = ()  # columns that name files of further fields
-    is_metadata: bool = False  # paths stay below the folder; ``label`` wins over other label columns
+    is_metadata: bool = False  # whether the listing is the metadata of a folder
     by_folder: bool = False  # labels are the first folders of the paths
 
     @property
@@ -67,7 +68,7 @@ class _Row(NamedTuple):
     path: bytes
     label: int | str | None
     fields: dict[str, Any]
-    files: dict[str, bytes | None]  # paths of the fields that are files, whose value in ``fields`` is None
+    files: dict[str, bytes | None]  # file field -> path of its file; in ``fields``, its value is None
     columns: tuple[str, ...]
 
 
@@ -118,8 +119,8 @@ def read_listing(
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
-    iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` takes the arguments of
-    ``ListingSource``, for files that are not in a file system.
+    iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` makes the source from the
+    arguments of ``ListingSource``. A source of files in MongoDB or object storage is a subclass.
     """
     return _read(Path(listing), checked_root(root), _Rules((*file_columns,)), make)
 
@@ -148,13 +149,13 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 
 def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingSource]) -> ListingSource:
-    """Read all rows once, and return the source."""
+    """Read all rows once to check them and to find the classes, and return the source."""
     where = readable(listing)
     first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
     first = first_integer = first_problem = None
     rows = unlabelled = 0
     has_labels = not rules.is_metadata
-    listed = array("q")  # hashes of the paths in metadata
+    listed = array("q")  # hashes of the paths in metadata, to find images that it does not name
     file_fields: dict[str, None] = {}
     folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
     for row in _rows(listing, rules):
@@ -272,7 +273,7 @@ def _rows(listing: Path, rules: _Rules) -> Iterator[_Row | Problem]:
         number, values = row
         where = f"{readable(listing)}, row {number}"
         columns = tuple(values)
-        if not {*columns} & {*rules.path_columns}:  # do not show them: without a header, they are values
+        if not {*columns} & {*rules.path_columns}:  # do not show the columns: without a header, they are values
             yield Problem(f"row {number}", no_path)
             continue
         path_column, label_column = _checked_columns(columns, where, rules)

@@ -1,4 +1,4 @@
-"""Image files in object storage: all below a place, in the same order as in a folder, or the files of a listing."""
+"""Image files in object storage: class folders with images, as on a disk, or the files that a listing names."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     """Return the source of all images below a place, whose first "folders" are the classes.
 
     Raises:
-        SourceError: The place has no class folders, is a single object or on a web server, or cannot be listed; or a
-            file beside the folders must be converted on a disk, such as a tar.
+        SourceError: The place has no class folders, is a single object, is on a web server, or cannot be listed; or a
+            file beside the class folders, such as a tar, can be converted only on a disk.
     """
     bucket = Bucket(place)
     where = bucket.place
@@ -165,7 +165,7 @@ def _source_errors() -> Iterator[None]:
 
 
 def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
-    """Return the bytes of an object, or what is wrong with it; a StoreError is not the object's fault."""
+    """Return the bytes of an object, or what is wrong with it. Raise StoreError if the object storage fails."""
     key, etag, listed = _Location(*entry.location)
     size = listed or 0
     path = posixpath.normpath(os.fsdecode(key)).lstrip("/")

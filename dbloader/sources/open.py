@@ -76,7 +76,7 @@ def open_source(
         found.close()
         raise OptionError(
             f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
-            "(--listing) or of a Parquet file; in tar files, 'mask' stands for files such as 17.mask.png"
+            "(--listing) or of a Parquet file; in tar files, the name 'mask' means files such as 17.mask.png"
         )
     if where is not None and not found.stores:
         found.close()
@@ -115,7 +115,7 @@ def _open_listing(
 
 
 def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], where: str | None) -> Source:
-    """Return the source at a place without a listing: the first kind below that fits, or else a folder of images."""
+    """Recognize the kind of source at a place, and open it. If no other kind fits, it is a folder of images."""
     if is_mongo(source):
         from dbloader.sources.store import read_store
 
@@ -189,7 +189,7 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
 
 
 def _open_lmdb(source: str | os.PathLike[str], file: Path | None, where: str | None) -> Source:
-    """Return the source of a store or of another program's LMDB file; if ``file`` is None, of a folder of shards."""
+    """Open a store or another program's LMDB file. Without ``file``, the place is a store in a folder of shards."""
     from dbloader.sources.store import read_store
 
     if file is None:

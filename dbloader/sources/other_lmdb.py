@@ -77,7 +77,7 @@ class LMDBSource(Source):
             (key,) = entry.location
             try:
                 size = self._pairs.size(key)
-                hold(size or 0)  # may wait, so not in a transaction: a fork waits for all transactions
+                hold(size or 0)  # outside of a transaction: `hold` may wait, and a fork waits for all transactions
                 value = self._pairs.get(key)
                 yield Problem(entry.name, "is not in the file") if value is None else self._layout.image(value)
             except SourceError as error:
@@ -151,7 +151,7 @@ class Pairs:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Keep forks away while a block uses the file, and turn errors into SourceErrors."""
+        """Prevent a fork of this process while the block uses the file, and turn errors into SourceErrors."""
         try:
             with env.gate:
                 yield
@@ -270,7 +270,7 @@ def _is_pickle(value: bytes) -> bool:
 
 
 def _pickled_entries(pairs: Pairs) -> Entries:
-    """Yield the entries with the keys 0, 1, 2, … in this order, or all entries in LMDB's order without a key 0."""
+    """Yield the entries with the keys 0, 1, 2, … in this order. Without a key 0, yield all entries in LMDB's order."""
     count = pairs.count() - sum(pairs.size(key) is not None for key in _ABOUT)
     left = count
     numbered = (b"%d" % number for number in range(count))

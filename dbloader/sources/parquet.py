@@ -44,8 +44,9 @@ def read_parquet(
 ) -> ParquetSource:
     """Return the source of the images in Parquet or Arrow files, in that order.
 
-    Labels that are text are read here, for the classes; paths of images too, to see whether they are distinct. Memory
-    holds 8 bytes for each row, and the distinct labels. ``file_fields`` are columns of further images.
+    If labels are text, they are read here, to find the classes. Paths of images are read here, to see whether they are
+    distinct. Memory holds 8 bytes for each row, and the distinct labels. ``file_fields`` are columns with image files
+    that become fields, such as masks.
 
     Raises:
         SourceError: The columns of the files differ, or no column is the image.
@@ -148,7 +149,7 @@ class ParquetSource(Source):
         return Entry(name, _Location(path, block, row, self._columns.image), label, fields, boxes_in, files)
 
     def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
-        """Yield the name, the label or a problem, and the fields of each row."""
+        """Yield (name, label, fields) for each row. If a row cannot be used, its label is a Problem."""
         columns = self._columns
         paths = _paths(batch, columns)
         labels = [None] * len(batch) if columns.label is None else batch.column(columns.label).to_pylist()
@@ -229,7 +230,8 @@ def _values(column: Any, kind: Any) -> list[Any]:
     """Return the values of a column, with arrays packed for BSON."""
     if isinstance(kind, ArrayRule):
         return [pack("", array) for array in from_lists(column, kind)]
-    values: list[Any] = getattr(column, "storage", column).to_pylist()  # if datasets is imported, Array2D has a storage
+    # If Hugging Face's datasets is imported, an Array2D keeps its lists in ``storage``.
+    values: list[Any] = getattr(column, "storage", column).to_pylist()
     return values
 
 

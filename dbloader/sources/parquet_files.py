@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files, read block by block, and the images of blocks, which threads share."""
+"""Read blocks of rows from Parquet and Arrow files. Threads share the open files and the decoded images."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ParquetFile:
 
 
 class ArrowFile:
-    """A file of an Arrow stream, whose blocks are its record batches. Values are read from its map when used."""
+    """A memory-mapped file of an Arrow stream, whose blocks are its record batches."""
 
     def __init__(self, path: Path) -> None:
         stream = pa.memory_map(str(path))
@@ -89,7 +89,10 @@ class ArrowFile:
 
 
 class _Block:
-    """The images of a block, decoded in one pass. A row before the kept batches needs another pass."""
+    """The images in one column of a block.
+
+    A pass decodes the rows in order, batch by batch, and keeps only the last batches. Earlier rows need another pass.
+    """
 
     def __init__(
         self, file: ParquetFile | ArrowFile, block: int, column: str, count_pass: Callable[[int], None]
@@ -97,13 +100,13 @@ class _Block:
         size, self._count = file.image_bytes(block, column), file.rows[block]
         self.is_large = size > _KEPT
         self.size = min(size, _KEPT)
-        self._rows = max(1, int(self._count * _PIECE // size)) if self.is_large else self._count  # rows of a batch
+        self._rows = max(1, int(self._count * _PIECE // size)) if self.is_large else self._count  # in a batch
         self._start = partial(file.batches, block, [column], self._rows)
         self._begin = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
-        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # how far another thread may be ahead
+        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # another thread may be this many rows ahead
         self._last: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
-        self._end = 0  # decoded batches of this pass
+        self._end = 0  # number of batches that this pass has decoded
         self._lock, self._error = threading.Lock(), ""
 
     def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:

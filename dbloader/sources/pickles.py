@@ -90,7 +90,7 @@ class _Array:
 
 
 class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions only, and finds no class or function
-    """Finds only its own methods, which a pickle cannot change."""
+    """Calls only its own methods instead of the functions that a pickle names. A pickle cannot change methods."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
@@ -137,7 +137,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
     def _encode(self, text: Any, _: object) -> bytes:
         self._left -= len(text)
         if self._left < 0:
-            raise ValueError("it makes more bytes than it has")
+            raise ValueError("it would make more bytes than it contains")
         return bytes(text.encode("latin1"))
 
 

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
-_MAX_FIELD, MAX_FIELDS = 2**20, 2**24  # most bytes of a field's file, and of a FIELDS file; the list of files has both
+# Most bytes of a file that becomes one field, and of a FIELDS file. The list of files contains the bytes of both.
+_MAX_FIELD, MAX_FIELDS = 2**20, 2**24
 
 # Exceptions of tarfile for wrong headers.
 _WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
@@ -208,9 +209,7 @@ def _key(path: Path) -> bytes:
     return os.fsencode(path.absolute())
 
 
-def _samples(
-    file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str] = ()
-) -> Iterator[_Sample | Problem]:
+def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
     """Yield the samples of a tar, and a Problem for each group of files that does not show which image is the main one.
 
     Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Tally
 
-_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # the texts of YAML that this module reads
+_PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML, with or without quotes
 _CLASSES_TXT = "give a classes.txt with a name in each line"
 
 
 def read_yolo(listing: Path, root: Path) -> YOLOSource:
     """Return the source of all images in a folder; ``listing`` is ``data.yaml`` or ``classes.txt`` with class names.
 
-    The labels of ``images/train/x.jpg`` are in ``labels/train/x.txt``; in a path without ``images``, beside the image.
+    The labels of ``images/train/x.jpg`` are in ``labels/train/x.txt``. If no folder in the path is called ``images``,
+    they are in ``x.txt`` beside the image.
     """
     try:
         text = listing.read_text(encoding="utf-8-sig")

@@ -120,7 +120,7 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(photos
         ({"categories": [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]}, "two categories have the id 1"),
         (
             {"categories": [{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]},
-            "categories, item 2: must have a name of its own, got 'x'",
+            "categories, item 2: must have a unique name, got 'x'",
         ),
     ],
 )

@@ -197,7 +197,7 @@ HOSTILE = [
     # A text of 1 MiB that becomes bytes 150 times, and a dtype whose repr has 2**60 elements.
     (
         b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.",
-        "makes more bytes than it has",
+        "would make more bytes than it contains",
     ),
     (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is not text"),
     (b"\x80\x04K\x01", "pickle exhausted before seeing STOP"),

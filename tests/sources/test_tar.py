@@ -203,7 +203,7 @@ def test_archive_beside_class_folders_is_named(tmp_path: Path) -> None:
 
 def test_folders_whose_names_become_the_same_text_are_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.tar", {"\udce9/1.jpg": b"j", "\\xe9/1.jpg": b"j"})
-    with pytest.raises(SourceError, match="two of its folders have the same name"):
+    with pytest.raises(SourceError, match="two class folders would have the same name"):
         source_of(path)
 
 
