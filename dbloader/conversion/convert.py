@@ -47,22 +47,23 @@ def convert(
     resume: bool = False,
     progress: Callable[[Progress], object] = lambda _: None,
 ) -> Report:
-    """Convert an image folder, tar, zip or Parquet files, an LMDB file, a store, or the files of a listing to a store.
+    """Make a store of images from a folder, tar, zip or Parquet files, an LMDB file, a store, or a listing of files.
 
     Threads read, check and encode files. The calling thread writes their records to ``<destination>.partial``, and
-    renames this file at the end (docs/design.md has a picture). With ``shards``, each process makes one part like this.
+    renames this file at the end (docs/design.md has a picture). With ``shards``, several processes make one shard each
+    at a time, in the same way.
 
     The number of workers does not change the records. A resumed conversion makes the same records as an uninterrupted
     conversion. An interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With
-    ``shards``, the same call makes the missing parts; with ``overwrite`` but without ``resume``, it makes all parts.
+    ``shards``, a repeated call makes only the missing shards, unless ``overwrite`` is given without ``resume``.
 
     Args:
         source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
             names its images; tar, zip or Parquet files (``"shard-{000..127}.tar"``, one file, or a folder of only
-            such files); the place of a store of image files, whose records keep all their fields; a folder that
+            such files); the place of a store with image files (the new records have the same fields); a folder that
             Hugging Face's ``save_to_disk`` wrote; an LMDB file of another program, or the folder with its
             ``data.mdb``. With a listing: the folder where its paths start, or the ``mongodb://`` place of a collection
-            with the bytes of each file in a document. A folder of images may be in object storage (``s3://``,
+            with a document for each file. A folder of images may be in object storage (``s3://``,
             ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the new store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # After this many unreadable files in a row, the conversion ends, because the whole disk seems to fail.
 _UNREADABLE_IN_A_ROW = 8
 
-# Number of files in one task if pixels are stored. It is small because the memory limit does not bind the oldest task.
+# Number of files in one task if pixels are stored. It is small, because the oldest task may exceed the memory limit.
 _RAW_TASK_FILES = 4
 
 # After one of these events, a file is read again if its source may have corrupted the bytes in transit.

@@ -1,8 +1,9 @@
 """Keep the list of a source's entries in a file.
 
-The list shows the number of files before the first file is read, and allows any order. A resumed conversion compares
-the list to check that its source is unchanged. Memory holds only the positions of the entries in the file. Each entry
-has a checksum, because the list of a conversion in parts may be on a shared disk for days.
+With the list, a conversion has the number of files before it reads the first file, and can read files in random order.
+A resumed conversion compares the list to check that its source is unchanged. Memory holds only the positions of the
+entries in the file. Each entry has a checksum, because the list of a conversion in parts may be on a shared disk for
+days.
 """
 
 from __future__ import annotations

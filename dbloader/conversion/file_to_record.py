@@ -96,7 +96,7 @@ class FileConverter:
     def check_image(self, data: bytes, hold: Hold) -> CheckedImage:
         """Check an image file. Append a JPEG's end marker if only that is missing. Raise ImageError for a bad file."""
         if self.check == "none":
-            # `_facts` raises an error for an unknown format, whose pixels cannot be stored.
+            # Pixels of an unknown format cannot be stored, so `_facts` raises an error.
             return CheckedImage(data, _facts(data) if self.images.raw else find_facts(data), "")
         structure, repaired = examine(data), ""
         if structure.state is State.DAMAGED:

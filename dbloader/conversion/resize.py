@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_QUALITY = 95
 
-# For pixels with less opacity (0 to 255), Pillow computes only coarse colors.
+# Below this opacity (0 to 255), the colors that Pillow computes for a smaller image are inexact.
 _SEE_THROUGH = 16
 
 # Bytes per pixel of the image, measured.

@@ -119,7 +119,7 @@ class Settings:
         return {**place, **options, **asdict(self.images)}
 
     def named(self) -> dict[str, Any]:
-        """Return the options that must not change when a conversion resumes, each under both of its names."""
+        """Return the options that must not change when a conversion resumes. Keys are like "check (--check)"."""
         values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
         values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}

@@ -112,7 +112,7 @@ def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
                     f"two stores have different class names for the field {name!r}: make one of the stores again with "
                     "another name for the field"
                 )
-    names = {name: manifest for manifest in manifests for name in manifest.file_fields}
+    names = dict.fromkeys(name for manifest in manifests for name in manifest.file_fields)
     for name in names:
         if any(name in manifest.fields and name not in manifest.file_fields for manifest in manifests):
             raise OptionError(

@@ -68,8 +68,8 @@ def write_store(
         samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
             sample is a dict with field names as keys, a named tuple or dataclass with these names, a tuple or list in
             the order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
-            file). Tensors and arrays are stored as arrays of their dtype and shape. Those without dimensions, and numpy
-            scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool.
+            file). Tensors and arrays are stored as arrays of their dtype and shape. Tensors and arrays without
+            dimensions, and numpy scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool.
         place: Place of the new store.
         fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
             ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,

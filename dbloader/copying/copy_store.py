@@ -149,7 +149,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         copy = RecordCopier(stores, options)
         if split and resume:
             done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
-            done = done if None in done else [None] * len(places)  # if all are there, creating a writer fails
+            if None not in done:
+                done = [None] * len(places)  # all are finished, so create_store needs overwrite
         writers = {
             number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
             for number, place in enumerate(places)

@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 class Selection(NamedTuple):
-    """The records of each destination, by position. Positions number the records of all sources, in their order.
+    """The records of each destination. A position is the number of a record among the records of all sources.
 
     Attributes:
         parts: Positions of the records of each destination, in ascending order.

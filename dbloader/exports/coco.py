@@ -41,7 +41,7 @@ class COCOExporter(DetectionExporter):
         self._is_original = bool(original)
         self._ids = original or [*range(1, len(self.classes) + 1)]
         self._made = 0  # number of new annotations
-        self._before_image = self._before_annotation = ""  # a comma, except before the first
+        self._before_image = self._before_annotation = ""  # "" for the first image or annotation, then a comma
         self._images = (folder / ANNOTATIONS).open("w", encoding="utf-8")
         self._images.write('{"images": [')
         self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below
@@ -63,9 +63,9 @@ class COCOExporter(DetectionExporter):
         return self._complete(self._with_other_records(known)) or self._complete(known)
 
     def _with_other_records(self, known: dict[int, int]) -> dict[int, int]:
-        """Add the ids of classes whose boxes are only in other records, and return all ids.
+        """Add the ids of classes that occur only in records outside of the query, and return all ids.
 
-        The exports of all queries then have the same ids.
+        So a class has the same id in the exports of all queries.
         """
         known = dict(known)
         for index in range(len(self.store)) if len(self.indices) < len(self.store) else ():
@@ -78,8 +78,11 @@ class COCOExporter(DetectionExporter):
         return known
 
     def _complete(self, known: dict[int, int]) -> list[int]:
-        """Return an id for each class, in ascending order, or [] if the known ids do not ascend."""
-        ids: list[int] = []  # last class first; a class without boxes gets the number below the next class's id
+        """Return an id for each class, in ascending order, or [] if the known ids do not ascend.
+
+        Classes without boxes get the ids directly before the next class, or after the last class with boxes.
+        """
+        ids: list[int] = []  # from the last class to the first
         count, last = len(self.classes), max(known, default=-1)
         above = known.get(last, 0) + count - last
         for label in reversed(range(count)):

@@ -233,14 +233,14 @@ def _read_receipts(target: Bucket, bucket: Bucket, plan: Plan) -> list[tuple[Par
 
 
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
-    """Remove the plan of a published store, what its killed attempts left, and old objects that it does not name."""
+    """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use."""
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 
     def is_left(item: Item) -> bool:
         return f"-{token}" in item.key or item.modified < limit
 
-    if _token(bucket) == token:  # not a plan that has replaced it
-        bucket.delete([PLAN_FILE])  # first: without its receipts, the plan would seem not to be published
+    if _token(bucket) == token:  # a newer plan stays
+        bucket.delete([PLAN_FILE])  # first, because a plan without receipts would seem not to be published
     bucket.delete([item.key for item in _plan_files(bucket) if is_left(item)])
     target.delete([key for key, item in list_files(target).items() if key not in table.files and is_left(item)])
 

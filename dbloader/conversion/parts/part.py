@@ -116,7 +116,7 @@ def _make(
         copy_durably(shard, stored)
     path = plan.folder / plan.receipt_name(part)
     write_durably(path, encode_receipt(receipt))
-    with suppress(StoreNotFoundError):  # published, or removed
+    with suppress(StoreNotFoundError):  # the plan was published or removed meanwhile
         if Plan.open(destination).token != plan.token:
             for late in (path, stored):
                 late.unlink(missing_ok=True)
@@ -226,7 +226,7 @@ def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False
 
 
 class Attempt(NamedTuple):
-    """An attempt that makes a part or was killed: the part, the machine's host name, and the start in Unix time."""
+    """A running or killed attempt to make a part: number of the part, host name, and start in Unix time."""
 
     part: int
     host: str
@@ -240,7 +240,7 @@ class Parts(NamedTuple):
         plan: The plan.
         receipts: Receipts of the parts that are made, in order.
         missing: Numbers of the other parts, ascending.
-        attempts: The machines that make missing parts.
+        attempts: Attempts to make missing parts.
     """
 
     plan: Plan
@@ -277,9 +277,9 @@ def missing_parts(plan: Plan, receipts: Iterable[PartReceipt]) -> list[int]:
 
 
 def state_of(plan: Plan, receipts: list[PartReceipt], written: Iterable[tuple[str, float]]) -> Parts:
-    """Return the state of a conversion, from its receipts, and from the names and times of the files of attempts."""
+    """Return the state of a conversion. ``written`` has the name and Unix time of the file of each attempt."""
     missing = missing_parts(plan, receipts)
-    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # other tokens: of a replaced plan
+    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # not attempts of a replaced plan
     found = [Attempt(int(file[1]), file[2], since) for name, since in written if (file := ours.fullmatch(name))]
     return Parts(plan, receipts, missing, sorted(attempt for attempt in found if attempt.part in missing))
 

@@ -49,9 +49,9 @@ class Plan:
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
-        ends: Where the files of each part end in the list, in bytes: packed int64.
+        ends: Byte of the list where the files of each part end, as the bytes of int64 values.
         options: The fields of `Settings`, by their names.
-        described: ``source`` of the manifest.
+        described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
         left_out: The ``warnings``, ``skipped`` and ``hidden`` of the report, from ``report.left_out``.
         grows: File name of the index of the store that the records are added to; "" for a new store.
@@ -115,11 +115,11 @@ class Plan:
 
     def receipt_name(self, number: int) -> str:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
-        # The token makes the name differ from the late receipt of a part of an older plan.
+        # An older plan has another token. So a late receipt of its parts has another name.
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
-        """Return the path, below the plan's folder, of an empty file that shows that this machine makes a part."""
+        """Return the path in ``DESTINATION.partial`` of an empty file that exists while this machine makes a part."""
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
     def open_part(self, number: int) -> FileList:
@@ -192,6 +192,6 @@ def library_versions(images: ImageFormat) -> dict[str, str]:
     if images.tile and images.quality is None:
         command = [find_jpegtran(), "-version"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        # IJG's jpegtran has no such option: then this is the first line of its help.
+        # IJG's jpegtran does not know -version. It prints its help, so its version is the first line of the help.
         versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

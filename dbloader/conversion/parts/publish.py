@@ -143,7 +143,7 @@ def published_before(manifest: Manifest) -> dict[str, Any]:
 def published_now(
     plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: Manifest | None
 ) -> dict[str, Any]:
-    """Return the facts for the report of a store that is published now, and was ``base`` before."""
+    """Return the facts for the report of a store that is published now. ``base`` is its manifest before an append."""
     outcome = Counter(manifest.outcome) - Counter({} if base is None else base.outcome)
     facts = dict(plan.left_out)
     warnings = [*facts.pop("warnings"), *image_warnings(outcome, manifest.depths, raw=bool(plan.described["raw"]))]
@@ -162,7 +162,7 @@ def _make(
 ) -> Manifest:
     """Make a store of the parts of a plan, at its target."""
     shards = [receipt.shard for receipt in receipts]
-    # The plan decides all of these, because another process may publish it now and write the same index.
+    # The options depend only on the plan. Another process may publish it now, and must write the same index.
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
@@ -171,7 +171,8 @@ def _make(
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
                 manifests.append(shard.manifest)
         options["source"] = joined_source(manifests)
-        options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}  # a later attempt replaces it
+        # The plan's id is in the name of the index, so a repeated call replaces the file.
+        options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
     if replaces:
         move_into(plan.folder, table, target)
@@ -185,7 +186,7 @@ def _make(
     plan.folder.rename(target)
     with suppress(OSError):  # the store is in place
         sync_folder(target.parent)
-        table = ShardTable.read(target)  # perhaps of another process, which published at the same time
+        table = ShardTable.read(target)  # another process may have published at the same time
         _remove_files(target, left - {MANIFEST_FILE, *table.files})
     return table.manifest
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait does not accept
 _PATIENCE_S = 300.0
-_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # their workers cannot be missing
+_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # these start their own workers, so none can be missing
 
 # Number of times that Ray repeats a task after its worker or node has died. Repeating a part is safe.
 _RAY_RETRIES = 10
@@ -116,7 +116,8 @@ def run_parts(
         patience: Seconds without a finished part until the warning or the error.
 
     Raises:
-        DBLoaderError: A part failed. The error is the part's own, and begins with the number of the part.
+        DBLoaderError: A part failed. The error has the type of the part's error. Its message begins with the number of
+            the part.
         ConversionError: A part failed with another error, or the process that made it has ended.
         OptionError: The executor does not return what a part returns, or no node of Ray has the CPUs for a part.
     """
@@ -125,8 +126,8 @@ def run_parts(
         with _ray_tasks(workers) if executor == "ray" else nullcontext(executor) as executor:
             try:
                 for number in parts:
-                    # All arguments are positional: to Dask, workers= names the workers that may run a task. The
-                    # random argument makes each call different: Dask would answer an equal call with an old result.
+                    # All arguments are positional, because Dask reads workers= as the names of its workers. A random
+                    # argument makes each call different, because Dask answers an equal call with an old result.
                     running[executor.submit(_make_part, place, number, workers, secrets.token_hex(8))] = number
                 while running:
                     done = _wait_for_one(running, patience)
