@@ -17,7 +17,7 @@ from dbloader.batches.base import DatasetBatchFetcher, row_for_each
 from dbloader.batches.collate import ELEMENTS, collate
 from dbloader.batches.shared_memory import ReleasingArray, TensorByValue, send_small_by_value
 from dbloader.batches.timed import Work, now
-from dbloader.datasets.base import NotedErrors
+from dbloader.datasets.base import NotedErrors, describe_record
 from dbloader.datasets.fields import has_image, join_image
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
@@ -134,7 +134,8 @@ def decode_together(
             for at, record, row in some:
                 dataset = parts[at][0].dataset
                 if record.image is None:
-                    raise LoaderError(f"a batch of images needs one in each record, got none in record {record.index}")
+                    shown = describe_record(record, dataset.root)
+                    raise LoaderError(f"{shown} has no image for the batch: leave the record out with a Subset")
                 plan = dataset.plan(record, row)
                 plans.append(plan)
                 made[at].append(dataset.rest(record, plan))

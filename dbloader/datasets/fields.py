@@ -41,7 +41,7 @@ def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
     if not isinstance(fields, Mapping):
         return tuple(fields)
     if [*fields.values()].count("image") > 1:
-        raise OptionError(f"fields may show 'image' under one name, got {short_repr(dict(fields))}")
+        raise OptionError(f"fields may give 'image' only one name, got {short_repr(dict(fields))}")
     return dict(fields)
 
 
@@ -178,7 +178,7 @@ def _rows_of_boxes(values: dict[str, Any], boxes: Any) -> dict[str, Any]:
         if name != _BOXES and has_row_for_each_box(name) and isinstance(value, (np.ndarray, list)):
             if len(value) != len(boxes):
                 raise OptionError(
-                    f"field {name!r} has {len(value)} rows and 'boxes' {len(boxes)}: leave one of them out"
+                    f"field {name!r} has {len(value)} rows, but 'boxes' has {len(boxes)}: leave one of the fields out"
                 )
             result[name] = value[kept] if isinstance(value, np.ndarray) else [*compress(value, kept)]
     return result

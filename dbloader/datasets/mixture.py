@@ -165,8 +165,8 @@ class Mixture(Dataset[Any]):
         if any(named) and not all(named):
             one, other = self.datasets[named.index(True)].root, self.datasets[named.index(False)].root
             raise OptionError(
-                f"either all sources must have names of classes or none, got names in {one} and none in {other}: leave "
-                "the label out with fields=, or convert the images from folders that are named after the classes"
+                f"either all sources must have names of classes or none, got names in {one} and no names in {other}: "
+                "leave the label out with fields=, or convert the images from folders that are named after the classes"
             )
         labels: dict[str, int] = {}
         for dataset in self.datasets:
@@ -238,7 +238,9 @@ class Mixture(Dataset[Any]):
         values = np.array([as_index(index) for index in indices], np.int64)
         values[values < 0] += len(self)
         if values.min(initial=0) < 0 or values.max(initial=0) >= len(self) + self._starts[-1]:
-            raise RecordIndexError(f"no sample at one of the indices {short_repr(values)} of {len(self)} in an epoch")
+            raise RecordIndexError(
+                f"one of the indices {short_repr(values)} has no sample; an epoch has {len(self)} samples"
+            )
         in_epoch = values < len(self)
         values -= len(self)
         if in_epoch.any():
@@ -345,7 +347,7 @@ class UnitedLabels:
         """
         if not 0 <= label < len(self.labels):
             raise OptionError(
-                f"label {label} has no name among {len(self.labels)} classes, so the mixture has no label"
+                f"label {label} has no name among {len(self.labels)} classes, so the mixture has no label for it"
             )
         return self.labels[label] if self.then is None else self.then(self.labels[label])
 
@@ -376,7 +378,7 @@ def _by_class(given: Any, fields: Any) -> list[Source]:
     [((name, dataset, indices), _)] = _open(given, fields)
     labels = dataset.targets if indices is None else dataset.targets[indices]
     if NO_LABEL in labels:
-        raise OptionError(f"by='class' needs a label in each record, got none in some of {name}")
+        raise OptionError(f"by='class' needs a label in each record, but some records of {name} have none")
     order = np.argsort(labels, kind="stable")
     found, begins = np.unique(labels[order], return_index=True)
     order = (order if indices is None else indices[order]).astype(np.uint32 if len(dataset) < 2**32 else np.int64)

@@ -55,7 +55,7 @@ class StoreDataset(RecordDataset):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if transforms is not None and (transform is not None or target_transform is not None):
-            raise OptionError("transforms takes whole samples: leave transform and target_transform out, or transforms")
+            raise OptionError("transforms takes whole samples: pass it alone, without transform and target_transform")
         check_choice("resize", resize, RESIZES)
         if resize != "exact" and decode is not decode_pil:
             raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
@@ -169,8 +169,8 @@ class StoreDataset(RecordDataset):
             image = self._decoded(record, random_numbers) if plan is None else plan.tensor()
             if is_albumentations(self.transform) and has_fields_to_crop(self):
                 raise OptionError(
-                    "transform= changes the image alone, which its masks and boxes would no longer fit: pass this "
-                    "transform of albumentations as transforms=, which gets the whole sample"
+                    "transform= would change the image, but not its masks and boxes: pass this transform of "
+                    "albumentations as transforms=, which gets the whole sample"
                 )
             unchanged = self.transform is None or image is None
             return image if unchanged else apply_transform(self.transform, image, random_numbers)

@@ -181,7 +181,7 @@ def _record(values: dict[str, Any], index: int) -> Record:
     name, label, image, width, height, image_format, damaged, resized_from = standard
     for side in (width or 0, height or 0, *(resized_from or ())):
         if side.__class__ is not int or not 0 <= side <= UINT32_MAX:
-            raise DamagedRecordError(f"it has a side of {side!r} pixels")
+            raise DamagedRecordError(f"it has a width or height of {side!r} pixels")
     if resized_from is not None:
         resized_from = tuple(resized_from)
         if len(resized_from) != 2:

@@ -275,7 +275,7 @@ class FieldsContract:
     def test_field_with_fewer_rows_than_boxes_is_refused(self, fresh: Any) -> None:
         make_fields(fresh, {"box_labels": np.arange(3)})
         with self.kind(fresh, decode=RandomResizedCrop(16), fields=("image", "boxes", "box_labels")) as dataset:
-            with pytest.raises(OptionError, match="field 'box_labels' has 3 rows and 'boxes' 4"):
+            with pytest.raises(OptionError, match="field 'box_labels' has 3 rows, but 'boxes' has 4"):
                 dataset[0]
             assert len(dataset[1]) == 3
 
@@ -351,11 +351,19 @@ class FieldsContract:
         ("options", "error", "message"),
         [
             ({"fields": {"pixel_values": "images"}}, OptionError, "has a field 'images'; the fields are name, "),
-            ({"fields": {"a": "image", "b": "image"}}, OptionError, "may show 'image' under one name, got "),
+            ({"fields": {"a": "image", "b": "image"}}, OptionError, "may give 'image' only one name, got "),
             ({"fields": ("mask",), "decode": RandomResizedCrop(16)}, OptionError, NOT_CROPPED),
             ({"fields": ("image", "mask"), "transform": RandomResizedCrop(16)}, OptionError, NOT_CROPPED),
-            ({"transforms": negated, "transform": str}, OptionError, "transforms takes whole samples: leave transform"),
-            ({"transforms": negated, "target_transform": str}, OptionError, "leave transform and target_transform"),
+            (
+                {"transforms": negated, "transform": str},
+                OptionError,
+                "transforms takes whole samples: pass it alone",
+            ),
+            (
+                {"transforms": negated, "target_transform": str},
+                OptionError,
+                "without transform and target_transform",
+            ),
             ({"transforms": 3}, TypeError, "transforms must be a callable or None, got 3"),
             ({"transforms": lambda image, label: None}, TypeError, "transforms= must return the image and the label, "),
             ({"transforms": lambda image, label: image}, TypeError, r"transforms= must return .*, got "),

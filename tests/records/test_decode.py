@@ -51,13 +51,13 @@ def test_array_that_claims_more_elements_than_bytes_is_damage(
         ({"label": True}, "its label has the type bool"),
         ({"label": 1.5}, "its label has the type float"),
         ({"image": "text"}, "its image has the type str"),
-        ({"width": Int64(-1)}, "it has a side of -1 pixels"),
-        ({"height": Int64(2**32)}, "it has a side of 4294967296 pixels"),
+        ({"width": Int64(-1)}, "it has a width or height of -1 pixels"),
+        ({"height": Int64(2**32)}, "it has a width or height of 4294967296 pixels"),
         ({"format": 3}, "its format has the type int"),
         ({"damaged": []}, "its damaged has the type list"),
         ({"resized_from": 5}, "its resized_from has the type int"),
         ({"resized_from": [5]}, "its resized_from has 1 numbers, not 2"),
-        ({"resized_from": [5, "x"]}, "it has a side of 'x' pixels"),
+        ({"resized_from": [5, "x"]}, "it has a width or height of 'x' pixels"),
     ],
 )
 def test_value_of_wrong_type_with_correct_checksum_is_damage(values: dict[str, Any], message: str) -> None:
