@@ -71,6 +71,16 @@ def test_store_in_mongodb_replaces_only_its_own_report(
     check_removal(root.parent, command, mongo_uri, Path(f"{place.database}.{place.collection}.report.jsonl"))
 
 
+def test_report_counts_files_that_are_not_images(root: Path, place: Path) -> None:
+    plant_photos(root, 2)
+    plant(root, {"cat/notes.txt": b"", "cat/b.TXT": b"", "cat/.hidden.jpg": b"", "loose.jpg": b"", "empty/README": b""})
+    report = convert(root, place)
+    assert report.skipped == {".txt": 2, "": 1}
+    assert report.hidden == 1
+    assert report.warnings == ("1 class has no images: 'empty'",)
+    assert [(line["name"], line["event"]) for line in events(place)] == [("loose.jpg", "rejected")]
+
+
 def test_progress_never_falls_and_ends_at_the_number_of_files(root: Path, place: Path) -> None:
     plant_photos(root, 100)
     plant_kinds(root, *KINDS)
