@@ -32,16 +32,16 @@ def drawn() -> dict[str, tuple[str | None, list[str], str]]:
     return found
 
 
-def test_tree_shows_every_class() -> None:
+def test_drawn_tree_shows_every_error() -> None:
     assert list(drawn()) == [kind.__name__ for kind in CLASSES]
 
 
 @each
-def test_class_has_the_drawn_bases_and_a_docstring(kind: type[DBLoaderError]) -> None:
+def test_error_has_the_drawn_bases_and_a_docstring(kind: type[DBLoaderError]) -> None:
     base, built_in, text = drawn()[kind.__name__]
     assert [above.__name__ for above in kind.__bases__] == ([base, *built_in] if base else ["Exception"])
     assert all(issubclass(kind, getattr(builtins, name)) for name in built_in)
-    # no class is derived from this class, so it is raised itself
+    # A class without subclasses is raised itself, so it needs a description and a built-in base.
     if not any(other[0] == kind.__name__ for other in drawn().values()):
         assert text
         assert any(above.__module__ == "builtins" and above is not Exception for above in kind.__mro__[1:-3])

@@ -109,11 +109,11 @@ def train_and_kill(line: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", RUN)
 def test_killed_and_resumed_training_ends_with_the_same_weights(script: str, places: list[str], tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    printed = train(command(script, places, whole))
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    printed = train(command(script, places, uninterrupted))
     assert re.findall(r"^accuracy .*$", printed, re.MULTILINE)[-1] == "accuracy 100.0%"
     train_and_kill(command(script, places, killed))
     train(command(script, places, killed, "--resume"))
-    expected, weights = WEIGHTS[script](whole), WEIGHTS[script](killed)
+    expected, weights = WEIGHTS[script](uninterrupted), WEIGHTS[script](killed)
     assert expected.keys() == weights.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)

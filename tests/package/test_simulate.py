@@ -1,4 +1,4 @@
-"""The simulator of scripts/simulate: properties that hold for any options, and times that can be computed by hand."""
+"""The results of scripts/simulate have properties that hold for any options, and times that are computed by hand."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_decoding_and_the_start_of_ranks_take_time() -> None:
         ({"stream_mbs": 2.0}, "limit: the speed of one fetch (at least 100 s of "),
     ],
 )
-def test_line_names_the_limit_that_binds(options: dict[str, Any], line: str) -> None:
+def test_printed_line_names_the_slowest_part(options: dict[str, Any], line: str) -> None:
     cluster = Cluster(**{**SMALL, **options})
     training = Training(cluster, [])
     epoch = training.run()[0]

@@ -94,11 +94,11 @@ assert list(PrefetchLoader(range(5))) == [0, 1, 2, 3, 4]
 
 
 # Exported names that do not need torch.
-FREE = """
+WITHOUT_TORCH = """
     __version__ DBLoaderError ImageFormat PrefetchLoader Record Skip convert copy_store
     export_store find_duplicates open_store verify_store view write_store
 """
-NEEDING = sorted({*dbloader.__all__} - {*FREE.split()})
+NEEDING = sorted({*dbloader.__all__} - {*WITHOUT_TORCH.split()})
 
 
 def test_error_about_missing_torch_is_one_line_with_the_install_command(environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Queries: words and their values, and mistakes with their positions."""
+"""A query is parsed into conditions, and a mistake in it is an error with its position."""
 
 from __future__ import annotations
 

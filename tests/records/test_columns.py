@@ -54,14 +54,14 @@ def test_chunk_has_the_documented_bytes() -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_column_of_numbers_is_complete_with_one_value_per_record(name: str) -> None:
+def test_chunk_of_numbers_needs_one_value_per_record(name: str) -> None:
     size = DTYPES[name].itemsize
     assert is_whole(name, bytes(3 * size), 3)
     assert is_whole(name, b"", 0)
     assert not any(is_whole(name, bytes(length), 3) for length in (0, size, 3 * size - 1, 3 * size + 1, 4 * size))
 
 
-def test_column_of_names_is_complete_with_valid_offsets() -> None:
+def test_chunk_of_names_needs_valid_offsets() -> None:
     chunk = pack_names([b"ab", b"", b"cde"])
     assert is_whole("name", chunk, 3)
     assert not any(is_whole("name", chunk[:length], 3) for length in range(len(chunk)))
@@ -107,7 +107,7 @@ def test_packed_names_are_unpacked_in_any_order(names: list[str], indices: list[
     assert (taken.data.dtype, taken.offsets.dtype) == (np.uint8, np.int64)
 
 
-def test_take_needs_little_memory_and_crosses_blocks() -> None:
+def test_taking_many_names_needs_little_memory() -> None:
     count = 50_000
     expected = [f"a folder/{index:050}.jpg" * (index % 3 > 0) for index in range(count)]
     names, indices = names_of(expected), np.random.default_rng(0).permutation(count)[: count // 2]

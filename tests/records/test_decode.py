@@ -109,7 +109,7 @@ def test_every_changed_byte_is_found(change: int) -> None:
                 way(bytes(document), 6, SALT)
 
 
-def test_document_of_another_length_index_or_store_is_refused() -> None:
+def test_document_with_another_length_index_or_salt_is_refused() -> None:
     for document, index, salt, message in (
         (DOCUMENT + b"\0", 6, SALT, r"it does not begin with its length of .* bytes and its _id"),
         (DOCUMENT, 5, SALT, "it is record 6"),

@@ -1,4 +1,4 @@
-"""Columns of additional fields."""
+"""Columns of further fields."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_field_whose_values_do_not_fit_has_no_column(chunks: list[Any]) -> None:
     assert finder.columns(["x"]) == {}
 
 
-def test_names_of_columns_are_bounded() -> None:
+def test_number_and_length_of_field_columns_are_limited() -> None:
     names = [str(number) for number in range(MAX_FIELDS)]
     assert column_names(names) == [f"field.{name}" for name in names]
     assert column_names([*names, "one more"]) == []

@@ -225,7 +225,7 @@ def test_document_has_the_documented_bytes() -> None:
         (enum.Enum("Shade", "DARK").DARK, "tests.records.test_record.Shade"),  # type: ignore[attr-defined]
     ],
 )
-def test_value_of_an_unknown_type_is_refused_with_its_field(value: Any, kind: str) -> None:
+def test_error_about_a_value_of_unknown_type_names_its_field(value: Any, kind: str) -> None:
     for fields, path in (
         ({"a": 1, "what": value}, "what"),
         ({"what": [0, [value]]}, r"what\[1\]\[0\]"),
@@ -309,7 +309,7 @@ INT64_RANGE = f"from -{2**63} to {2**63 - 1}"
     ],
     ids=str,
 )
-def test_value_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:
+def test_value_of_wrong_type_or_range_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(FieldError, match=f"^field {message}"):
         encode(Record(**values))
 
@@ -326,7 +326,7 @@ def test_value_out_of_range_is_refused(values: dict[str, Any], message: str) -> 
         ("\udcff", r"is not valid Unicode: '\\udcff'$"),
     ],
 )
-def test_reserved_field_name_is_refused(name: Any, message: str) -> None:
+def test_invalid_or_reserved_field_name_is_refused(name: Any, message: str) -> None:
     assert {*STANDARD_FIELDS, "_id", "index", "crc32", "gridfs"} == RESERVED_FIELDS
     for use in (checked_field_name, lambda name: encode(Record(fields={name: 1}))):
         with pytest.raises(FieldError, match=message):
