@@ -60,8 +60,8 @@ class Writer(ABC):
         StoreAccessError: The place cannot be written.
     """
 
-    commits_at_once = 1
-    """Factor for COMMIT_BYTES. A backend with slow commits sets a larger factor."""
+    commit_factor = 1
+    """A commit begins after COMMIT_BYTES times this factor. A backend with slow commits sets a larger factor."""
 
     @abstractmethod
     def _open(self) -> None:
@@ -146,14 +146,13 @@ class Writer(ABC):
         """
         settings = bson.decode(bson.encode(settings))  # turns tuples into lists, as in stored settings
         # A conversion that was interrupted before its first call of this method has no settings and no records.
-        known = self.resumed and (self.settings or self.length)
-        for key in self.settings.keys() | settings.keys() if known else ():
-            before, now = self.settings.get(key), settings.get(key)
-            if before != now:
-                raise StoreExistsError(
-                    f"the unfinished conversion at {self.place} was begun with another {key} ({before}, now {now}): "
-                    "resume with the same value, or begin again with overwrite (--overwrite, without --resume)"
-                )
+        if self.resumed and (self.settings or self.length):
+            for key in self.settings.keys() | settings.keys():
+                before, now = self.settings.get(key), settings.get(key)
+                if before != now:
+                    remedy = "resume with the same value, or begin again with overwrite (--overwrite, without --resume)"
+                    what = f"was begun with another {key} ({before}, now {now})"
+                    raise StoreExistsError(f"the unfinished conversion at {self.place} {what}: {remedy}")
         self.settings = dict(settings)
 
     def write(
@@ -171,7 +170,7 @@ class Writer(ABC):
             records: Records to add. They get the next indices.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: Number of source items that are done. A resumed writer restores its ``position`` from this number.
+            position: Number of source items that are done so far. A resumed writer has the position of its last commit.
             depths: Counts to add to the manifest's ``depths``.
         """
         self._check_unfinished()
@@ -183,7 +182,7 @@ class Writer(ABC):
         self.totals.depths.update(depths or {})
         if position is not None:
             self.position = position
-        full = self._buffer.nbytes >= COMMIT_BYTES * self.commits_at_once
+        full = self._buffer.nbytes >= COMMIT_BYTES * self.commit_factor
         if full or time.monotonic() - self._buffer.began_at >= COMMIT_SECONDS:
             self._begin_commit()
 
@@ -242,7 +241,7 @@ class Writer(ABC):
 
     def remove_old_report(self) -> None:
         """Remove the report file of the replaced store."""
-        if self.replaces:  # otherwise the file may be the report of a store with the same name on another server
+        if self.replaces:  # otherwise the file may belong to a store with the same name on another server
             with suppress(OSError):
                 self.report_path.unlink()
 
@@ -251,7 +250,7 @@ class Writer(ABC):
         return StoreExistsError(f"{self.place} has an unfinished conversion: {remedy}")
 
     def _refuse_finished(self) -> None:
-        """Raise StoreExistsError for the finished store at the place, unless this writer may overwrite it."""
+        """Note that the place has a finished store. Raise StoreExistsError unless this writer may overwrite it."""
         self.replaces = True
         if self.overwrite:
             return
@@ -362,7 +361,7 @@ class Committer:
         self._running: Future[None] | None = None
 
     def start(self) -> None:
-        """Start the thread now. If the first commit started it, Ctrl-C at that moment could leave a running commit."""
+        """Start the thread. If the first commit started the thread, Ctrl-C then could leave the commit running."""
         self._executor.submit(os.getpid).result()
 
     def begin(self, function: Callable[..., None], *arguments: Any) -> None:

@@ -20,7 +20,7 @@ _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+
 
 
 def open_target(place: str) -> Bucket:
-    """Return the objects at the place of a new store. Raise an error if no store can be written there."""
+    """Return the bucket for a new store. Raise an error if no store can be written to the place."""
     parts = parse_place(place)
     if parts.scheme not in WRITABLE:
         raise OptionError(f"{place}: a store cannot be put on a web server: name a bucket")
@@ -30,7 +30,7 @@ def open_target(place: str) -> Bucket:
 
 
 def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
-    """Return the object with the manifest of a store, or None. Raise StoreExistsError if it may not be replaced."""
+    """Return the manifest's object at a place, or None. Raise StoreExistsError if the store may not be replaced."""
     replaces = target.head(MANIFEST_FILE)
     if replaces and not overwrite:
         raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
@@ -43,16 +43,23 @@ def read_table(bucket: Bucket) -> ShardTable:
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
-    """Publish a store, whose files are there already, in place of the manifest ``replaces``.
+    """Publish a store by writing its manifest. All its other files must be in the bucket already.
 
-    If another process has published meanwhile, remove the files ``own`` and raise StoreExistsError.
+    Args:
+        target: The place of the store.
+        table: The manifest.
+        replaces: The manifest to replace; None if the place has no store.
+        own: Keys to delete if another process has published at the place meanwhile.
+
+    Raises:
+        StoreExistsError: Another process has published at the place.
     """
     try:
         target.put_if(MANIFEST_FILE, table.encode(), replaces)
     except StoreExistsError:
         target.delete(own)
         raise
-    except StoreError as error:  # keep the files, because the manifest may have been written
+    except StoreError as error:  # the manifest may have been written, so keep the files
         what = f"the store may be published anyway: check with dbloader info {target.place}"
         raise type(error)(f"{error}; {what}") from None
 

@@ -29,7 +29,7 @@ FIRST_MAP_BYTES = 2**26
 """Initial size of the memory map, which doubles when it is full. It takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
-# A disk without room for this many bytes counts as full. No file system has larger blocks.
+# If this many bytes cannot be written, the disk counts as full. No file system has larger blocks.
 _PROBE_BYTES = 2**20
 
 

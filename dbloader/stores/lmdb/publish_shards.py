@@ -131,9 +131,9 @@ def _index_entries(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the index's keys and values: all report lines and column chunks. Add them to ``totals`` and ``summary``.
 
-    The last chunk of a shard may be short, so its values share a chunk of the index with values of the next shard.
+    The last chunk of a shard may be short. Then the next shard's values fill the rest of the chunk in the index.
     """
-    held, number, fields = ColumnChunk(), 0, set[str]()
+    chunk, number, fields = ColumnChunk(), 0, set[str]()
     for shard in shards:
         with shard:
             for event in shard.events():
@@ -142,18 +142,19 @@ def _index_entries(
             totals.add_store(shard.manifest)
             handle, columns = shard.open_handle(), (*COLUMNS, *column_names(shard.manifest.fields))
             for own in range(-(-len(shard) // CHUNK)):
-                held.extend(ColumnChunk.unpack({name: handle.chunk(name, own) for name in columns}))
-                if len(held) >= CHUNK:
-                    rest = held.split(CHUNK)
-                    yield from _seal_chunk(held, number, fields, summary, salt)
-                    held, number = rest, number + 1
-    if len(held):
-        yield from _seal_chunk(held, number, fields, summary, salt)
+                chunk.extend(ColumnChunk.unpack({name: handle.chunk(name, own) for name in columns}))
+                if len(chunk) >= CHUNK:
+                    rest = chunk.split(CHUNK)
+                    yield from _seal_chunk(chunk, number, fields, summary, salt)
+                    chunk, number = rest, number + 1
+    if len(chunk):
+        yield from _seal_chunk(chunk, number, fields, summary, salt)
 
 
 def _seal_chunk(
     chunk: ColumnChunk, number: int, fields: set[str], summary: Summary, salt: int
 ) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and sealed columns of a chunk, and of earlier chunks that lack one of its fields."""
     for at, packed in chunk.pack_columns(number, fields):
         if at == number:
             summary.add(packed)
@@ -172,9 +173,9 @@ def put_manifest(folder: Path, table: ShardTable) -> None:
 
 
 def move_into(folder: Path, table: ShardTable, target: Path) -> None:
-    """Move a new store to a target. The new store replaces the store there, or extends it by more shards.
+    """Move a new store to the folder of an older store. It replaces the older store, or adds shards to that store.
 
-    The manifest moves last, and replaces the old manifest in one step.
+    The new manifest is written last, and replaces the old manifest in one step.
 
     Raises:
         StoreLockedError: Another process is publishing at the target.
@@ -194,29 +195,29 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         for name in table.files:
             _give_second_name(folder / name, target / name)
         put_manifest(target, table)
-        # Remove only files of the old store, because other files may belong to a process that waits to publish.
+        # Other files in the folder may belong to a process that waits to publish, so they are kept.
         for name in {*left} - {*table.files, *table.older_files}:
             with suppress(OSError):  # the store is published even if old files remain
                 (target / name).unlink()
 
 
 def _give_second_name(path: Path, to: Path) -> None:
-    """Give a file a second name by a hard link. So if the publisher is killed, all parts are still in their folder.
+    """Make a file appear under a second name. If this process is killed, the file still has its first name.
 
-    The file is moved instead if the name is taken, for example by a damaged shard, or if hard links are not supported.
+    The file is moved instead if the second name exists, for example as a damaged shard, or without hard links.
     """
     try:
         os.link(path, to)
     except OSError:
         try:
-            path.replace(to)  # does nothing if both names belong to the same file
+            path.replace(to)  # does nothing if both names already are hard links to one file
         except FileNotFoundError:
             if not to.exists():
                 raise
 
 
 def check_base(target: Path | str, table: ShardTable | None, index_file: str) -> None:
-    """Raise StoreExistsError unless the store at the target still has the index that the plan was made for."""
+    """Raise StoreExistsError if the store at the target has changed: it has another index than the plan expects."""
     if table is None or table.index_file != index_file:
         raise StoreExistsError(
             f"{target} has changed since the plan was made, because another process has published there: plan again "
@@ -225,7 +226,7 @@ def check_base(target: Path | str, table: ShardTable | None, index_file: str) ->
 
 
 def check_target(target: Path, *, overwrite: bool) -> bool:
-    """Return whether the target has a store. Raise StoreExistsError if it may not be replaced."""
+    """Return whether the target has a store. Raise StoreExistsError if the target may not be replaced."""
     if not os.path.lexists(target):
         return False
     if not is_sharded(target):
@@ -237,7 +238,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 def unnamed_warning(target: Path) -> list[str]:
     """Return a warning if a store's folder contains files that its manifest does not name; otherwise []."""
-    with suppress(OSError, StoreError):  # no error may end the program for a warning
+    with suppress(OSError, StoreError):  # a failed search for such files must not end the program
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
         found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
@@ -248,7 +249,7 @@ def unnamed_warning(target: Path) -> list[str]:
             names = ", ".join(str(path.relative_to(target)) for path in left[:5])
             return [
                 f"{target} has {what}: {names}{', …' * (len(left) > 5)}; if no other process is publishing there now, "
-                "a killed process has left these files: remove them"
+                "remove these files, which a killed process has left"
             ]
     return []
 

@@ -65,7 +65,7 @@ class ShardTable(NamedTuple):
 
     @property
     def older_files(self) -> list[str]:
-        """Paths of the files that only readers of the previous version need, relative to the store's folder."""
+        """Paths of the files that only readers of the store before shards were added need, relative to its folder."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name for the manifest of a store's previous version, which readers may open again."""
+    """Return the file name of an older manifest, kept for readers that opened the store before shards were added."""
     return f"{index_file}.{MANIFEST_FILE}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -36,7 +35,7 @@ class Catalog:
     """The document that describes a place, and the data of its stores.
 
     Every method can be called again after an interruption. The server changes the document only if it still contains
-    the token of this writer's lease. So a writer changes nothing after another writer has taken the place.
+    the token of this writer's lease. So a writer changes nothing after another writer has taken over the place.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
@@ -76,12 +75,13 @@ class Catalog:
         info = None if store else self._info()
         if store is None and (info is None or self._is_view(info)):
             return None
-        with suppress(DamagedStoreError, StoreVersionError):
-            try:
-                Manifest.decode(bson.encode(manifest if isinstance(manifest, dict) else {}), self._place.redacted)
-            except NotAStoreError as error:
-                message = f"{self._place.redacted} is not a dbloader store and will not be overwritten"
-                raise StoreExistsError(message) from error
+        try:
+            Manifest.decode(bson.encode(manifest if isinstance(manifest, dict) else {}), self._place.redacted)
+        except (DamagedStoreError, StoreVersionError):
+            pass  # a damaged or newer store may be replaced
+        except NotAStoreError as error:
+            message = f"{self._place.redacted} is not a dbloader store and will not be overwritten"
+            raise StoreExistsError(message) from error
         return store
 
     def _get(self, *fields: str) -> dict[str, Any]:
@@ -117,15 +117,15 @@ class Catalog:
         return {"_id": STORE, "writer.token": self._token, "partial.store": store, "partial.writer": self._token}
 
     def overtaken(self) -> StoreLockedError:
-        """Return the error to raise when another writer has taken the place."""
+        """Return the error to raise when another writer has taken over the place."""
         return StoreLockedError(f"another process has taken over the conversion at {self._place.redacted}")
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write, in place of the published store ``replaces`` (None without one).
+        """Publish a partial store by one write. It replaces the published store ``replaces``, which may be None.
 
         Raises:
-            StoreLockedError: Another writer has taken the place.
+            StoreLockedError: Another writer has taken over the place.
             StoreExistsError: The published store is not ``replaces``.
         """
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
@@ -133,7 +133,7 @@ class Catalog:
             change["$addToSet"] = {"replaced": replaces}
         if self._durable.update_one({**self._mine(store), "store": replaces}, change).matched_count:
             return
-        # An earlier attempt may have succeeded, and its answer was lost. Another writer's manifest would differ.
+        # An earlier attempt may have succeeded although its answer was lost. Another writer's manifest would differ.
         if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
             return
         found = self._get("store", "writer")
@@ -169,9 +169,10 @@ class Catalog:
 
     @retried
     def abandon(self, store: str, *, forget: bool = False) -> None:
-        """Give up a partial store and remove its data, if this writer still holds the place.
+        """Give up a partial store and remove its data, if this writer still holds the lease.
 
-        With ``forget``, ``collect_garbage`` skips the store. Use this only if no other writer has written to the store.
+        With ``forget``, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if no other
+        writer has ever written to the store, because that writer could write more data later.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
@@ -184,7 +185,8 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays on the list until a later call finds no data, because an overtaken writer may still write to it.
+        A store stays on the list until a later call finds no data. Until then, a writer that has lost its lease may
+        still write to the store.
         """
         document = self._get("replaced", "store", "partial")
         used = {document.get("store"), document.get("partial", {}).get("store")}  # never removed, even if listed

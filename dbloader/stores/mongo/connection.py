@@ -49,7 +49,7 @@ SCAN_SECONDS = 600.0
 # The pause between attempts doubles from the first pause to the longest.
 LONGEST_PAUSE_SECONDS = 2.0
 _FIRST_PAUSE_SECONDS = 0.05
-# After an operation has failed for good, later operations are repeated only this long, so closing is quick.
+# After an operation was given up, later operations are repeated only this long, so closing is quick.
 _AFTER_FAILURE_SECONDS = 2.0
 # Idle connections are closed after this time. After minutes, routers and firewalls would silently drop them.
 _IDLE_SECONDS = 60.0
@@ -74,9 +74,9 @@ _lock = threading.Lock()
 def _get_client(place: MongoURI) -> SharedClient:
     """Return this process's client for the server and options of a place."""
     with _lock:
-        shared = _clients.get(place.server)
+        shared = _clients.get(place.client_key)
         if shared is None:
-            shared = _clients[place.server] = SharedClient(place)
+            shared = _clients[place.client_key] = SharedClient(place)
         return shared
 
 

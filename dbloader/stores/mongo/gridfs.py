@@ -72,9 +72,9 @@ class LargeRecords:
 
 
 def make_stub(document: bytes, file: object) -> bytes:
-    """Return a stub for a large record: a document with all its fields except the image, and the id of its file.
+    """Return a stub for a large record: a document with the record's fields except the image, and the file's id.
 
-    If the stub would be too large too, the largest further fields are left out.
+    If this document would be too large too, the largest further fields are left out.
     """
     values: dict[str, Any] = bson.decode(document)
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
@@ -87,7 +87,7 @@ def make_stub(document: bytes, file: object) -> bytes:
 
 
 def stub_matches(stub: bytes, document: bytes, file: object) -> bool:
-    """Return whether a stub agrees with the whole record. This matters because queries read only stubs.
+    """Return whether a stub agrees with the whole record. Queries read only stubs, so a wrong stub is damage.
 
     A record that cannot be decoded counts as matching, because the check of its CRC-32 reports the damage.
     """

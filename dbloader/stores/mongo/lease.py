@@ -31,8 +31,8 @@ _held: set[str] = set()
 class Lease:
     """The right to write to a place, held from ``acquire`` to ``release``.
 
-    The lease expires if its holder has not renewed it for LEASE_SECONDS. A lease whose holder was a process on this
-    machine can be acquired as soon as that process has ended.
+    The lease expires if its holder has not renewed it for LEASE_SECONDS. If the holder was a process on this machine,
+    the lease can be acquired as soon as that process has ended.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -73,7 +73,7 @@ class Lease:
             retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
-        """Renew an expired lease. Raise StoreLockedError if another writer may have taken the place meanwhile."""
+        """Renew the lease if it has expired. Raise StoreLockedError if another writer has held it meanwhile."""
         if time.monotonic() > self._expires and not self._renew():
             raise StoreLockedError(
                 f"this process did not reach the server for over {LEASE_SECONDS:g} s, and another process has written "
@@ -96,7 +96,7 @@ class Lease:
             self._connection.retry(release, RENEW_SECONDS)
 
     def _try_to_acquire(self) -> bool:
-        """Acquire the lease if it is free or expired, or this object has it. Return whether it is acquired."""
+        """Acquire the lease if nobody else holds it. Return whether this object now has the lease."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identify()}.items()}
         end = _end()
@@ -107,7 +107,8 @@ class Lease:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                # Another process holds the lease. If the lease would end too late, shorten it.
+                # Another process holds the lease. A lease that ends too late, perhaps because the server's clock was
+                # set back, is shortened.
                 late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
                 cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
                 self._meta.update_one(late, cut)
@@ -116,7 +117,7 @@ class Lease:
         return True
 
     def _renew(self) -> bool:
-        """Renew the lease, even an expired lease, and return True. If another writer has acquired it, return False."""
+        """Renew the lease, even if it has expired. Return False if another writer has acquired it."""
         began = time.monotonic()
         if not self._meta.update_one(self._mine, [{"$set": {"writer.expires": _end()}}]).matched_count:
             return False
@@ -161,7 +162,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(held: dict[str, Any]) -> bool:
-    """Return whether the holder of a lease has certainly ended: its process, or its writer within this process."""
+    """Return whether the holder of a lease, another process or an earlier writer of this process, has surely ended."""
     if not _machine() or held.get("machine") != _machine():
         return False
     pid = held.get("pid")

@@ -61,7 +61,7 @@ _ID_CRC_DTYPE = np.dtype(
 class PartialStore:
     """A store that is being written. Every method can be called again after an interruption.
 
-    Late writes do no harm. A writer may continue to write after another writer has taken the place, and the server may
+    Late writes do no harm. A writer may continue to write after another writer has taken over the place. The server may
     run a command late, after the command was repeated. Therefore records are only inserted, and existing records are
     compared. Columns and events contain the number of the run and commit that wrote them, and only a later run or
     commit replaces them. No file in GridFS is written twice.
@@ -82,7 +82,7 @@ class PartialStore:
 
     @retried
     def begin(self, *, new: bool) -> None:
-        """Create the indexes. If the server is a router of a sharded cluster, shard the records of a new store.
+        """Create the indexes. On a sharded cluster, spread the records of a new store over all shards.
 
         Records that were stored after the last commit are not deleted, because the server could run the delete late and
         remove newer records.
@@ -95,10 +95,10 @@ class PartialStore:
             self._records.create_index(keys, name=name)
 
     def _shard_records(self) -> None:
-        """Shard the empty collection of records by a hashed ``_id``, if the server is a router of a sharded cluster.
+        """If the server is a router of a sharded cluster, spread the records over its shards by a hashed ``_id``.
 
-        MongoDB spreads only an empty collection over all shards at once. If the server refuses, warn that all records
-        will be on one shard.
+        MongoDB spreads only an empty collection at once. If the server refuses, warn that all records will be on one
+        shard.
         """
         client, place = self.connection.client, self.connection.place
         if not client.is_mongos:
@@ -184,7 +184,7 @@ class PartialStore:
             self._replace_others(batch, documents)
 
     def _fit(self, index: int, document: bytes) -> bytes:
-        """Return a record's document. If it is too large, store it in GridFS and return a stub."""
+        """Return a record's document. If the document is too large, store it in GridFS and return a stub."""
         if len(document) <= MAX_ON_SERVER:
             return document
         mine = {"_id": index, "crc32": stored_crc32(document), STUB: {"$exists": True}}
@@ -192,7 +192,7 @@ class PartialStore:
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Replace the records of a batch that differ on the server, because another writer inserted them before."""
+        """Find records of a batch for which another writer inserted other documents, and replace those documents."""
         query = {"_id": {"$in": list(batch)}}
         found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
         stored = {other["_id"]: other.get("crc32") for other in found}
@@ -200,7 +200,7 @@ class PartialStore:
         if others:
             self._catalog.check_writer(self._id)
         for index in others:
-            # The condition on crc32 protects a later writer's record if the server runs this command late.
+            # If the server runs this command late, the condition on crc32 protects a later writer's record.
             seen = {"_id": index, "crc32": stored.get(index)}
             with suppress(DuplicateKeyError):
                 self._records.replace_one(seen, documents[index], upsert=True)
@@ -209,8 +209,8 @@ class PartialStore:
         """Write chunks of columns and events, unless a later run or commit has written them."""
         if not documents:
             return
-        # The filter does not match the document of a later run or commit. Then the server tries to insert a document,
-        # and fails because its _id exists.
+        # The filter does not match a document of a later run or commit. For such a document, the server tries an
+        # insert, which fails because the _id exists.
         run = self._run << 32 | self._commits
         earlier = {"run": {"$lte": run}}
         writes = [ReplaceOne({"_id": one["_id"], **earlier}, {**one, "run": run}, upsert=True) for one in documents]
@@ -259,10 +259,10 @@ class PartialStore:
 
     @retried
     def has_file(self, index: int, salt: int) -> bool:
-        """Read a record's file in GridFS, and return whether it is whole. The CRC-32 in the stub cannot show that."""
+        """Read a record's file in GridFS, and return whether the file is whole. The stub's CRC-32 cannot show that."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
-            return True  # the record needs no file; another writer left the file in GridFS
+            return True  # the record needs no file, and an earlier writer left this file
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)

@@ -111,7 +111,7 @@ class MongoReader:
     # ---- Records
 
     def documents_at(self, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        """Return a dict with the documents of records by their indices. Missing records are not in the dict.
+        """Return a dict that maps the index of each record to its document. Missing records are not in the dict.
 
         Args:
             indices: Indices of records, without repeats.
@@ -181,8 +181,8 @@ class MongoReader:
     def check_counts(self, query: Mapping[str, Any] | None = None) -> None:
         """Raise DamagedStoreError if the number of records on the server differs from the manifest.
 
-        If a query compares labels, check the number of records with each label too. Otherwise a query could miss
-        records without an error: records that were lost, or whose label was edited.
+        If a query compares labels, check the number of records with each label too. Without this check, the query could
+        miss records without an error, because they were lost or their labels were edited.
         """
         manifest = self.manifest
         expected: dict[Any, int] = {None: manifest.length}
@@ -248,7 +248,7 @@ class MongoReader:
                 yield chunk
 
     def events(self, first: int) -> list[bytes]:
-        """Return the documents of up to CHUNK lines of the report, from line ``first`` on; [] after the last line."""
+        """Return the BSON of up to CHUNK lines of the report, from line ``first`` on; [] after the last line."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         found = self.connection.retry(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         events = [document.get("event") for document in found]

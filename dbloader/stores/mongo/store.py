@@ -40,8 +40,8 @@ class MongoStore(Store):
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
-            strings. Messages never contain its credentials. A pickle contains credentials only if multiprocessing makes
-            the pickle to start a process.
+            strings. Messages never contain its credentials. A pickle contains the credentials only if multiprocessing
+            makes the pickle to start a process.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -98,8 +98,8 @@ class MongoStore(Store):
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the indices of the records that a query of MongoDB finds: int64, shape (records,), ascending.
 
-        If a query compares only name, label, width and height, the server reads only an index and no documents. Queries
-        with ``$or``, ``$exists`` or ``$not`` are an exception.
+        If a query compares only name, label, width and height, the server reads only an index. For ``$or``, ``$exists``
+        and ``$not``, the server also reads documents.
 
         Raises:
             DamagedStoreError: The server has lost records, so the answer could be incomplete.

@@ -59,8 +59,8 @@ class MongoURI(NamedTuple):
         return self  # the default would call __reduce__ and lose the credentials
 
     @property
-    def server(self) -> tuple[str, ...]:
-        """The key of the client. Places with the same key share a client."""
+    def client_key(self) -> tuple[str, ...]:
+        """Places with the same key share a client."""
         before_query, _, query = self.uri.partition("?")
         server, _, _ = before_query.rpartition("/")
         # With a user, the database is a part of the key, because MongoDB looks for the user in this database.
@@ -74,7 +74,7 @@ class MongoURI(NamedTuple):
 
     @property
     def takes_password(self) -> bool:
-        """Whether users prove who they are by a password, not by a certificate, ticket or token."""
+        """Whether the server checks the user's password, not a certificate, ticket or token."""
         for part in _split_options(self.uri.partition("?")[2]):
             if _option_name(part) == "authmechanism":
                 return unquote(part.partition("=")[2]).upper() in ("SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN", "DEFAULT")
@@ -85,7 +85,7 @@ class MongoURI(NamedTuple):
         return self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
 
     def without_credentials(self) -> MongoURI:
-        """Return this place without its password and secret options. The user of a password is removed too."""
+        """Return this place without secret options, and without its password and the user of this password."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
         kept = [part for part in _split_options(query) if _option_name(part) not in _SECRET]

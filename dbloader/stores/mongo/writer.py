@@ -45,7 +45,7 @@ class MongoWriter(Writer):
 
     # A commit takes several round trips and waits for the journal. Writing 100 MB took 1.2 to 1.7 times as long with
     # 8 MiB per commit as with 32 MiB.
-    commits_at_once = 4
+    commit_factor = 4
 
     def __init__(
         self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
