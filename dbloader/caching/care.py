@@ -1,6 +1,6 @@
-"""Look after a cache: describe it, check its files, fill it before a training, and clear it.
+"""Describe, check, fill or clear a cache.
 
-All functions but ``fill_cache`` raise NotAStoreError if the folder is not a cache.
+All functions except ``fill_cache`` raise NotAStoreError if the folder is not a cache.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
     with refusals(str(cache)):
         sizes = [path.stat().st_size for path in _shards(folder)]
         used = max(path.stat().st_mtime for path in (folder / STATS, folder / MARKER) if path.exists())
-        with _alone(folder) as is_alone:
+        with _no_fetcher(folder) as is_idle:
             stats = read_stats(folder)
-        if is_alone:
+        if is_idle:
             stats.readers = 0  # a killed fetcher has not reset the count
     of = 0
     with suppress(FileNotFoundError):
         of = len(ShardTable.read(folder).shards)
-    return CacheFacts(origin, len(sizes), of, sum(sizes), max(0.0, time.time() - used) * is_alone, stats)
+    return CacheFacts(origin, len(sizes), of, sum(sizes), max(0.0, time.time() - used) * is_idle, stats)
 
 
 def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], object] = lambda *_: None) -> list[str]:
@@ -70,7 +70,7 @@ def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], ob
 
     Args:
         cache: The folder.
-        progress: Called with the number of files checked and the number of all files.
+        progress: Called with the number of checked files and the number of all files.
     """
     folder = Path(cache)
     _origin(cache)
@@ -98,7 +98,7 @@ def fill_cache(
         place: The store.
         cache: The folder.
         max_bytes: Most bytes of the shards in the cache; None for no limit.
-        progress: Called with the number of shards fetched and the number of all shards to fetch.
+        progress: Called with the number of fetched shards and the number of all shards to fetch.
 
     Raises:
         DBLoaderError: A shard cannot be fetched, or the cache belongs to another store.
@@ -120,13 +120,13 @@ def clear_cache(cache: str | os.PathLike[str]) -> int:
     """
     folder = Path(cache)
     _origin(cache)
-    with refusals(str(cache)), _alone(folder) as is_alone:
-        if not is_alone:
+    with refusals(str(cache)), _no_fetcher(folder) as is_idle:
+        if not is_idle:
             readers = read_stats(folder).readers
             raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
         shards = _shards(folder)
         nbytes = sum(path.stat().st_size for path in shards)
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, because nothing opens a folder without a manifest
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, because a folder without a manifest is not opened
         for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
             path.unlink(missing_ok=True)
     return nbytes
@@ -146,7 +146,7 @@ def _shards(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
+def _no_fetcher(folder: Path) -> Iterator[bool]:
     """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
     with (folder / LOCK).open("ab") as lock:
         try:

@@ -1,7 +1,7 @@
-"""Checksums of the files of a cache. They show the fetcher whether a file changed after it was fetched.
+"""Store checksums of the files of a cache. They show the fetcher whether a file changed after it was fetched.
 
-The file ``checksums`` has a line of JSON for each fetched file: its name, a Stamp, and the CRC-32 of its bytes. The
-last line for a name counts. Unreadable lines are ignored. A file without a line is fetched again.
+The file ``checksums`` has a line of JSON for each fetched file: its name, a Stamp, and the CRC-32 of its bytes. If a
+name has several lines, the last line counts. Unreadable lines are ignored. A file without a line is fetched again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Stamp(NamedTuple):
-    """Facts of a file. At least one of them changes when the file is written or replaced, or the machine restarts.
+    """Facts of a file. If the file is written or replaced, or the machine restarts, the Stamp of the file changes.
 
-    A restart counts because a power failure can leave zeros in a file whose size and time of change are right.
+    A restart counts, because a power failure can leave zeros in a file without changing its size and time of change.
     """
 
     boot: str
@@ -34,7 +34,7 @@ class Stamp(NamedTuple):
 
 
 class Checksums:
-    """The stamps and checksums of a cache's files. Threads may share the object if each checks different files.
+    """The stamps and checksums of a cache's files. Threads may share this object if each thread checks other files.
 
     Args:
         cache: The folder of the cache.

@@ -1,4 +1,4 @@
-"""A reader's connection to the fetcher of a cache. The reader starts the fetcher if it does not run.
+"""Connect a reader to the fetcher of a cache. The reader starts the fetcher if no fetcher runs.
 
 Both processes send lines of JSON over a socket in the cache's folder:
 
@@ -43,8 +43,8 @@ _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # time between two looks at the arriving bytes
-# The fetcher forks once, so it is not a child of the reader. Otherwise the reader would have to wait for its end. A new
-# Python process can fork safely: it has no threads and has not imported obstore.
+# The fetcher forks once. So the fetcher is not a child of the reader, and the reader need not wait for its end. A new
+# Python process can fork safely, because it has no threads and has not imported obstore.
 _PROGRAM = """\
 import os
 if os.fork():
@@ -96,7 +96,7 @@ def socket_address(cache: str) -> Iterator[str]:
 
 
 class FetcherClient:
-    """A process's connection to the fetcher of a cache. Only one thread at a time may use the connection.
+    """A process's connection to the fetcher of a cache. Only one thread may use it at a time.
 
     Args:
         cache: The folder of the cache.
@@ -109,7 +109,7 @@ class FetcherClient:
         self._channel: Channel | None = None
         make_folder(cache, place)
         self.ask("the index")
-        opening["open"]["known"] = True  # a later fetcher need not check the origin again
+        opening["open"]["known"] = True  # now the cache has the index, so a new connection need not check the origin
 
     def tell(self, **message: Any) -> None:
         """Send a message that has no answer."""
@@ -120,7 +120,7 @@ class FetcherClient:
             self.close()  # the next question starts a new fetcher
 
     def ask(self, what: str, **message: Any) -> dict[str, Any]:
-        """Send a question and return its answer. If the fetcher ends, ask a new one.
+        """Send a question and return the answer. If the fetcher ends, start a new fetcher and ask again.
 
         Args:
             what: What the caller waits for, for error messages.

@@ -1,4 +1,4 @@
-"""Fetch files of a store to the folder of a cache. A file appears there only when it is complete and verified."""
+"""Fetch files of a store to the folder of a cache. A file gets its name there when it is complete and verified."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dbloader.caching.checksums import Checksums
     from dbloader.caching.origins import Origin
 
-# Pauses before the second and the third attempt. Some origins repeat their requests for up to a minute in an attempt.
+# Pauses before the second and the third attempt. In each attempt, some origins repeat requests for up to a minute.
 _PAUSES_S = (0.5, 1.0)
 
 
@@ -38,7 +38,7 @@ def fetch_index(origin: Origin, cache: Path, checksums: Checksums) -> ShardTable
     if there is not None and _files(there) != _files(table):
         raise NotAStoreError(
             f"{cache} is the cache of another store than the store now at {origin.place}: "
-            "remove the folder, or name another"
+            "remove the folder, or name another folder"
         )
     index = cache / table.index_file
     if not index.exists() or not checksums.agrees(index):
@@ -55,7 +55,7 @@ def fetch_shard(
     number: int,
     note: Callable[[DBLoaderError], None],
 ) -> None:
-    """Fetch a shard of a store in up to three attempts. Call ``note`` with the error of each attempt that is repeated.
+    """Fetch a shard of a store in up to three attempts. If another attempt follows, call ``note`` with the error.
 
     Raises:
         DBLoaderError: All attempts failed, or another attempt would be useless.
@@ -66,7 +66,7 @@ def fetch_shard(
         try:
             _fetch(origin, cache, checksums, name, digest=shard.digest)
         except (DBLoaderError, OSError) as error:
-            failed = as_ours(error, f"{origin.place}/{name}")
+            failed = as_dbloader_error(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError):
                 raise StoreFullError(f"{failed}: make room on the disk of {cache}, or give cache_bytes") from error
             if _is_replaced(origin, table):
@@ -101,11 +101,12 @@ def _is_replaced(origin: Origin, table: ShardTable) -> bool:
 
 
 def _files(table: ShardTable) -> list[tuple[str, str]]:
+    """Return what identifies the shards of a store. A cache may be used for every store with the same shards."""
     return [(shard.name, shard.digest) for shard in table.shards]
 
 
-def as_ours(error: Exception, place: str) -> DBLoaderError:
-    """Convert any error to an error of dbloader, which can be sent to a reader."""
+def as_dbloader_error(error: Exception, place: str) -> DBLoaderError:
+    """Return dbloader's error for any error. Only errors of dbloader can be sent to a reader."""
     if isinstance(error, DBLoaderError):
         return error
     if isinstance(error, OSError) and error.errno in NO_ROOM:

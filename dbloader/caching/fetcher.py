@@ -1,6 +1,6 @@
-"""The fetcher: the one process on a machine that fetches the shards of a cache folder for all readers.
+"""Run the fetcher: the one process on a machine that fetches the shards of a cache folder for all readers.
 
-A reader starts the fetcher (``client.py``). It ends when no reader is connected. It does not import torch.
+A reader starts the fetcher (``client.py``). The fetcher ends when no reader is connected. It does not import torch.
 
     readers --- need 17 ---> a thread for each ---> shards.py: present shards, and the next shards
                                                         |  ^
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dbloader.caching.client import Channel, socket_address
-from dbloader.caching.fetch_file import as_ours
+from dbloader.caching.fetch_file import as_dbloader_error
 from dbloader.caching.folder import PARTIAL, SOCKET
 from dbloader.caching.shards import CachedShards, Reader
 
@@ -56,7 +56,7 @@ def _clean_up(cache: str) -> None:
 
 
 def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel) -> None:
-    """Obey a reader until it disconnects. End the process after the last reader."""
+    """Obey a reader until it disconnects. After the last reader, end this process."""
     try:
         with suppress(OSError, EOFError):  # the reader has disconnected
             while True:
@@ -66,7 +66,7 @@ def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel
         if not shards.leave(reader):  # a reader that connects just now will start a new fetcher
             with suppress(OSError):  # the folder was removed
                 _clean_up(cache)
-            os._exit(0)  # without waiting for threads, which may hang while they read the origin
+            os._exit(0)  # does not wait for threads, which may hang while they read the origin
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
@@ -75,14 +75,14 @@ def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None
         return
     try:
         if "need" in message:
-            shards.need(reader, **message)  # the reader gets its answer when the shard is in the cache
-            return
+            shards.need(reader, message["need"], message.get("wrong"))
+            return  # the reader gets its answer when the shard is in the cache
         if "open" in message:
             reader.name = message["reader"]
             shards.open(**message["open"])
         else:
             shards.expect(reader, message["expect"], check=message["check"])
     except Exception as error:
-        reader.answer(as_ours(error, "the origin"))
+        reader.answer(as_dbloader_error(error, "the origin"))
     else:
         reader.answer()

@@ -1,4 +1,4 @@
-"""The folder of a cache: a sharded store with the origin's manifest and index, but perhaps without some of its shards.
+"""Make the folder of a cache: a sharded store with the origin's manifest and index, but perhaps without some shards.
 
 ``cache.json`` marks the folder. dbloader removes files only in a folder with this file. ``partial/`` has the files that
 are being fetched. The running fetcher locks ``fetcher.lock``, listens on ``fetcher.sock``, and writes its counters to
@@ -73,22 +73,22 @@ def arriving_bytes(cache: str) -> int:
 
 
 def make_folder(cache: str, origin: str) -> None:
-    """Make the folder of a cache, unless it is one already.
+    """Make the folder of a cache, if it is not a cache already.
 
     Raises:
-        OptionError: The cache is its origin, or inside it, or contains it.
+        OptionError: The cache is its origin, or is inside the origin, or contains the origin.
         NotAStoreError: The path is a file, or a folder with other files.
         StoreAccessError: The folder cannot be made.
     """
     if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)
         if os.path.commonpath((there, here)) in (there, here):
-            raise OptionError(f"cache {cache} must not be its origin {origin}, or be inside it, or contain it")
+            raise OptionError(f"cache {cache} must not be its origin {origin}, or be inside or contain the origin")
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not ((folder / MARKER).exists() and (folder / MANIFEST_FILE).exists()):  # the folder is new or was cleared
-            # Another process may be making the same cache, so look for the marker once more before refusing.
+            # Another process may be making the same cache. So look for the marker again after listing the folder.
             strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
             if strangers and not (folder / MARKER).exists():
                 raise NotAStoreError(

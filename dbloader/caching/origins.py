@@ -1,4 +1,4 @@
-"""The origins of a cache: a folder of shards, an LMDB file, MongoDB or object storage."""
+"""Read the origin of a cache: a folder of shards, an LMDB file, MongoDB or object storage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COPIED_BYTES = 2**20
 
 
 class Origin(Protocol):
-    """Reads the files of a sharded store in another place. Threads may share the object."""
+    """Reads the files of a sharded store at another place. Threads may share an origin."""
 
     place: str
     """The place of the store, without credentials."""
@@ -53,7 +53,7 @@ class Origin(Protocol):
 
 
 def open_origin(place: str) -> Origin:
-    """Return the origin for the store at a place that CachedStore has checked."""
+    """Return the origin at a place. CachedStore has checked the form of the place."""
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
 
@@ -89,7 +89,7 @@ class FolderOrigin:
 
 
 class StoreOrigin:
-    """A store in MongoDB or in one LMDB file. ``fetch`` makes shards of about equal size from its records."""
+    """A store in MongoDB or in one LMDB file. ``fetch`` makes shards of about equal size from the store's records."""
 
     repeats = 0
 
@@ -100,8 +100,8 @@ class StoreOrigin:
 
     def manifest(self) -> bytes:
         """Return a manifest of the shards that will be made from the store."""
-        store = copy.copy(self._store)  # the copy opens the store that is at the place now
-        table = _cut(store)
+        store = copy.copy(self._store)  # the copy has no handle, so it opens the store that is at the place now
+        table = _divide(store)
         if self._table is None:
             self._table, self._store = table, store
         return table.encode()
@@ -125,7 +125,7 @@ class StoreOrigin:
             writer.finish()
 
 
-def _cut(store: Store) -> ShardTable:
+def _divide(store: Store) -> ShardTable:
     """Divide a store into shards. Compute the digests of the shards from the column of checksums."""
     manifest = store.manifest
     crc32, nbytes = store.column("crc32"), store.column("nbytes")

@@ -2,8 +2,8 @@
 
 A sampler computes the order of an epoch, so all future needs are known. ``needs_of`` computes when a rank needs each
 shard. CachePolicy fetches the shard that is needed next, and removes the shard whose next use is farthest away. No
-other order of removal needs fewer fetches (L. Belady, IBM Systems Journal 5(2), 1966). Nothing here reads a file or a
-clock, so a simulation can run the same code.
+other order of removal needs fewer fetches (L. Belady, IBM Systems Journal 5(2), 1966). This module reads no files and
+no clock, so a simulation can run the same code.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CachePolicy:
 
     A reader is a rank, or any other program that reads the store. The policy assumes that all readers advance at the
     same speed, each from its own position. A reader without a known order only asks for shards. Among shards without a
-    known use, the policy first removes the shard that no reader has asked for in the longest time.
+    known future use, the policy first removes the shard that was asked for least recently.
 
     Args:
         nbytes: Bytes of each shard. The caller may change the list later.
@@ -67,7 +67,7 @@ class CachePolicy:
         self._readers.pop(reader, None)
 
     def ask(self, reader: Hashable, shard: int) -> None:
-        """Record that a reader has reached a shard, so its earlier needs are done."""
+        """Record that a reader has reached a shard, so the reader's earlier needs are done."""
         self._asked.pop(shard, None)
         self._asked[shard] = 1 + next(reversed(self._asked.values()), 0)
         if reader in self._readers:
@@ -76,8 +76,8 @@ class CachePolicy:
     def least_bytes(self) -> int:
         """Return the smallest sufficient size of the cache, in bytes.
 
-        This is the peak of the total size of the shards in use. A smaller cache would remove shards in use, and fetch
-        them again.
+        This is the largest total size of the shards that are in use at the same time. A smaller cache would have to
+        remove shards in use, and fetch them again.
         """
         changes: dict[int, list[tuple[int, int]]] = {}
         for reader in self._readers.values():
@@ -102,7 +102,7 @@ class CachePolicy:
         fixed: Collection[int] = (),
         skip: Collection[int] = (),
     ) -> Fetch | None:
-        """Return the next shard to fetch; None if there is no shard to fetch, or no room for it yet.
+        """Return the next shard to fetch; None if no shard has to be fetched, or the next shard has no room yet.
 
         Args:
             present: The shards in the cache, and the shards that are being fetched.
@@ -154,7 +154,7 @@ class CachePolicy:
 
 
 class _Reader:
-    """The order of one reader, and its position."""
+    """The order in which a reader needs shards, and the reader's position in this order."""
 
     def __init__(self, needs: Sequence[Need]) -> None:
         self.position = needs[0].first if needs else 0
@@ -201,7 +201,7 @@ def needs_of(
         since: The sampler's state at the beginning of the iteration.
         lengths: Number of records in each shard.
         chosen: The indices of the samples in the store: int64, shape (samples,); None if every record is a sample.
-        margin: Keep each shard for this many samples after its last use, because workers may be that far behind.
+        margin: Keep each shard for this many samples after its last use, because a worker may lag by so many samples.
     """
     share = sampler.positions(since)
     whole = range(share.start, min(share.stop, sampler.length), share.step)  # positions before the padding

@@ -1,4 +1,4 @@
-"""The fetcher's state of a cache: the present shards, and the shards that readers wait for. It starts the fetches."""
+"""Keep the fetcher's state: the shards in the cache, and the shards that readers wait for. Start the fetches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbloader.caching.checksums import Checksums
-from dbloader.caching.fetch_file import as_ours, fetch_index, fetch_shard
+from dbloader.caching.fetch_file import as_dbloader_error, fetch_index, fetch_shard
 from dbloader.caching.folder import CacheStats
 from dbloader.caching.origins import open_origin
 from dbloader.caching.policy import CachePolicy, Need
@@ -34,9 +34,9 @@ class Reader:
 
     Attributes:
         name: The name of the reader's dataset. All processes with a copy of the dataset have the same name.
-        shard: The shard that the reader waits for or opens, and that must not be removed; else None.
+        shard: The shard that the reader waits for or opens; None without such a shard. It must not be removed.
         is_waiting: Whether the reader waits for the shard.
-        damaged: If the reader's shard was damaged, the number of shards found damaged so far, including it; else 0.
+        damaged: 0, or if the reader's shard was damaged, the number of shards found damaged since the fetcher started.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -47,7 +47,7 @@ class Reader:
         self._channel = channel
 
     def answer(self, error: DBLoaderError | None = None) -> None:
-        """Answer a question: ready, or an error."""
+        """Answer the reader's question: ready, or an error."""
         self.is_waiting = False
         with suppress(OSError):  # the reader has disconnected
             if error is None:
@@ -71,7 +71,7 @@ class CachedShards:
         self._table: ShardTable  # set when the origin is opened, like the policy
         self._policy: CachePolicy
         self._present: set[int] = set()
-        self._coming: set[int] = set()  # shards that are being fetched
+        self._fetching: set[int] = set()  # shards that are being fetched
         self._failed: set[int] = set()  # shards that are not fetched again until a reader asks for them
         self._stats = CacheStats()
         self._repeated = 0  # number of repeated attempts
@@ -102,7 +102,7 @@ class CachedShards:
         Raises:
             DBLoaderError: The origin cannot be opened, the cache has another store, or another limit is in use.
         """
-        # The first check is without the lock: workers must not wait while another reader checks an origin that hangs.
+        # The first check takes no lock. Otherwise workers would wait while another reader checks an origin that hangs.
         if self._origin is None or not known:
             with self._opening:
                 if self._origin is None or not known:  # another reader may have opened the origin meanwhile
@@ -131,7 +131,7 @@ class CachedShards:
             self._count()
 
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:
-        """Set the order in which the processes with a reader's name will need shards, and fetch in this order.
+        """Set the order in which all processes with the reader's name will need shards, and fetch in this order.
 
         Raises:
             OptionError: ``check`` is true, and the cache is too small for the orders of all readers.
@@ -143,25 +143,24 @@ class CachedShards:
                 self._policy.forget(reader.name)
                 raise OptionError(
                     f"cache_bytes={self._limit} is too small for this order, which reads shards of {least} bytes at "
-                    "one time: give at least that many, or shuffle fewer shards at a time (BlockShuffleSampler, "
+                    f"the same time: give at least {least}, or shuffle fewer shards at a time (BlockShuffleSampler, "
                     "buffer_blocks)"
                 )
             self._go_on()
 
-    def need(self, reader: Reader, need: int, wrong: Sequence[int] | None = None) -> None:
+    def need(self, reader: Reader, shard: int, wrong: Sequence[int] | None) -> None:
         """Record that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
 
         If the shard in the cache is damaged, it is removed first, and fetched again.
 
         Args:
             reader: The reader.
-            need: The shard.
+            shard: The shard.
             wrong: The file in which the reader found damage: its inode, and the time of its last change in ns.
 
         Raises:
             DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
         """
-        shard = need
         damaged = self._remove_damaged(shard, wrong)
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
@@ -179,7 +178,7 @@ class CachedShards:
             if shard not in self._present:
                 return 0
             path, comparing = self._path(shard), self._comparing.setdefault(shard, threading.Lock())
-        with comparing:  # other readers may report the same damage, and must not blame the newly fetched file
+        with comparing:  # otherwise several reports of the same damage could each remove a newly fetched file
             try:
                 status = path.stat()
                 is_blamed = wrong == [status.st_ino, status.st_mtime_ns]
@@ -213,9 +212,9 @@ class CachedShards:
             if reader.is_waiting and reader.shard in self._present:
                 reader.answer()
         wanted = [reader.shard for reader in self._readers if reader.shard is not None]
-        while len(self._coming) < _AT_ONCE:
-            fixed = self._coming.union(wanted)
-            step = self._policy.next(self._present | self._coming, wanted, fixed, self._failed)
+        while len(self._fetching) < _AT_ONCE:
+            fixed = self._fetching.union(wanted)
+            step = self._policy.next(self._present | self._fetching, wanted, fixed, self._failed)
             if step is None:
                 break
             for shard in step.remove:
@@ -224,16 +223,16 @@ class CachedShards:
                 self._gone(shard)
                 self._stats.removed += 1
             threading.Thread(target=self._fetch, args=(self._origin, step.shard), daemon=True).start()
-            self._coming.add(step.shard)
+            self._fetching.add(step.shard)
 
     def _fetch(self, origin: Origin, shard: int) -> None:
         began, failure = time.monotonic(), None
         try:
             fetch_shard(origin, self._folder, self._checksums, self._table, shard, self._note)
         except Exception as error:
-            failure = as_ours(error, f"shard {shard} of {origin.place}")
+            failure = as_dbloader_error(error, f"shard {shard} of {origin.place}")
         with self._lock:
-            self._coming.discard(shard)
+            self._fetching.discard(shard)
             if failure is None:
                 self._arrived(shard)
                 self._stats.fetches += 1
@@ -264,7 +263,7 @@ class CachedShards:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
 
     def _arrived(self, shard: int) -> None:
-        """Record the size of a shard that has arrived. Until then, a shard made from records has an estimated size."""
+        """Record that a shard has arrived, and its size. Before, the size of a shard made from records is estimated."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

@@ -1,4 +1,4 @@
-"""A store whose shards are copied to a folder on this machine before they are read."""
+"""Read a store by copying its shards to a folder on this machine first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Reading a batch again may find more damage. After this number of repairs, more damage is an error of the disk.
+# Reading a batch again may find more damage. If damage remains after this number of repairs, the disk may be faulty.
 _REPAIRS = 4
 _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 
@@ -64,7 +64,8 @@ class CachedStore(LMDBStore):
     """A store whose shards are copied to a disk of this machine when they are needed.
 
     All processes of the machine share the folder. A separate process, the fetcher, fetches, verifies and removes
-    shards. It fetches a shard again if the file in the cache is damaged. It ends when no process uses the cache.
+    shards. If the file of a shard is damaged, the fetcher fetches the shard again. The fetcher ends when no process
+    uses the cache.
 
     Args:
         place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
@@ -92,7 +93,7 @@ class CachedStore(LMDBStore):
         except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
-        self._digest: str | None = None  # digest of the opened store; copies of this object open only the same store
+        self._digest: str | None = None  # of the opened store; unpickled copies of this object open only this store
         self.handle = None
 
     def expect(self, needs: Iterable[Need], *, check: bool = True) -> None:
@@ -154,7 +155,7 @@ class CachedStore(LMDBStore):
     def documents(self, indices: Sequence[int]) -> list[bytes]:
         return self._repaired(lambda: LMDBStore.documents(self, indices), indices)
 
-    # LMDBStore borrows without copying, but records of a shard are always copied.
+    # The methods of LMDBStore would give views of files that the fetcher may replace. These methods copy records.
     borrow = Store.borrow
     borrow_documents = Store.borrow_documents
 
@@ -167,7 +168,7 @@ class CachedStore(LMDBStore):
             return super().verified(self.documents([index])[0], index)
 
     def _repaired(self, read: Callable[[], Result], indices: Sequence[int]) -> Result:
-        """Return the result of ``read``. If a shard is damaged, let the fetcher replace it, and call ``read`` again."""
+        """Return the result of ``read``. After damage, let the fetcher replace the shard, and call ``read`` again."""
         for _ in range(_REPAIRS):
             try:
                 return read()
@@ -216,8 +217,7 @@ class CachedHandle(ShardedHandle):
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
         """
-        # Each record is read again under the lock. Otherwise a second thread would blame the new file for damage in the
-        # old file.
+        # The records are verified again under the lock, because another thread may have repaired the shard meanwhile.
         with self._lock:
             for number, positions in self._by_shard(indices).items():
                 handle = self._opened.get(number)
@@ -228,7 +228,10 @@ class CachedHandle(ShardedHandle):
                     self._opened[number] = self._open_fetched(number, wrong)
 
     def _drop_changed(self, number: int) -> bool:
-        """Close a shard whose file has changed, and return True. Reading beyond a new end would crash the process."""
+        """Close a shard if its file has changed, and return whether it was closed.
+
+        If the file is shorter now, reading beyond its new end would crash the process.
+        """
         handle = self._opened.get(number)
         if handle is None or not handle.is_changed():
             return False
@@ -261,7 +264,7 @@ class CachedHandle(ShardedHandle):
 
         Args:
             number: The shard.
-            wrong: Inode of a damaged file of this shard, and the time of its last change in ns; None without damage.
+            wrong: Inode and time of the last change in ns of a damaged file of this shard; None without damage.
         """
         path = self._file(number)
         for _ in range(_REPAIRS):

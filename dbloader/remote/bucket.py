@@ -44,12 +44,13 @@ MANIFEST_FILE = "manifest.bson"
 # A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _PARTS_AT_ONCE = 4
-# A request is repeated for this time. If the server has never answered, a request is only tried a few times.
+# A request is repeated for this time. If the server has never answered, a request is tried only a few times.
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
-# An answer is requested up to this number of times. If 2 % of the answers are incomplete, one object in 3 * 10^8 fails.
+# Incomplete answers are requested again, up to this number of answers. If 2 % are incomplete, one object in 3 * 10^8
+# fails.
 _ANSWERS = 5
-# The ETags of S3: the MD5 of an object, or of the MD5s of its parts. ETags of objects with KMS keys look the same.
+# An ETag of S3; see `_etag_of`. The ETag of an object that is encrypted with a KMS key has this form, but is no MD5.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A part takes 5 minutes at 28 kB/s. A connection without bytes for 30 s is closed.
@@ -61,11 +62,12 @@ class Item(NamedTuple):
     """An object.
 
     Attributes:
-        key: Its key below the place.
-        size: Its number of bytes.
-        etag: A value that changes with its content; "" if the server gives none.
-        modified: When it was written, by the server's clock.
-        version: Its number in Google's cloud, which compares this instead of the ETag; else None.
+        key: The object's key below the place.
+        size: Number of bytes.
+        etag: A value that changes with the content; "" if the server gives no ETag.
+        modified: When the object was written, by the server's clock.
+        version: The generation of an object in Google Cloud Storage; otherwise None. Google's servers compare the
+            generation, not the ETag, before they replace an object.
     """
 
     key: str
@@ -76,12 +78,12 @@ class Item(NamedTuple):
 
 
 class Bucket:
-    """The objects below a place; threads may share it.
+    """The objects below a place. Threads may share a Bucket.
 
     Attributes:
         place: The place.
         parts: The parts of the place.
-        repeats: Repeated requests: the server was overloaded, a connection failed or an answer was incomplete.
+        repeats: Number of repeated requests, for example after failed connections or incomplete answers.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -91,8 +93,8 @@ class Bucket:
         self._answered = self._closed = False
         self._has_md5: bool | None = None  # whether ETags are MD5s; None if unknown
         self._lock = threading.Lock()
-        self._once = self._open(retries=0)  # _repeat counts and repeats its requests
-        self._often = self._open(retries=1_000)  # obstore repeats single parts of a file and pages of a listing
+        self._once = self._open(retries=0)  # for requests that `_repeat` counts and repeats
+        self._often = self._open(retries=1_000)  # for uploads and listings, in which obstore repeats single requests
 
     def _open(self, retries: int) -> Any:
         global _used_by
@@ -159,20 +161,20 @@ class Bucket:
                 return result
 
     def close(self) -> None:
-        """Make all further requests fail, including the next requests of running copies."""
+        """Make all further requests fail, also in copies that are running."""
         self._closed = True
 
     def items(self, below: str = "") -> list[Item]:
-        """Return all objects below a key, in the server's order; their keys begin with it."""
+        """Return all objects below a key, in the server's order."""
         return self._repeat(lambda: [_item(meta) for page in self._often.list(below or None) for meta in page], below)
 
     def folders(self) -> tuple[list[str], list[Item]]:
-        """Return the names of the folders directly below the place, and the objects directly below it."""
+        """Return the names of the folders and the objects that are directly below the place."""
         found = self._repeat(self._once.list_with_delimiter)
         return sorted(found["common_prefixes"]), [_item(meta) for meta in found["objects"]]
 
     def head(self, key: str) -> Item | None:
-        """Return the description of an object; None if it does not exist."""
+        """Return the description of an object; None if the object does not exist."""
         with suppress(StoreNotFoundError):
             return _item(self._repeat(lambda: self._once.head(key), key))
         return None
@@ -181,15 +183,15 @@ class Bucket:
         """Return the bytes of an object.
 
         Args:
-            key: Its key below the place.
-            etag: Raise an error if the object has another ETag; "" for any.
-            span: Return only the bytes from the first number to before the second.
-            size: Its number of bytes, if known.
+            key: The object's key below the place.
+            etag: The expected ETag; "" accepts any ETag.
+            span: The offsets of the first byte to return and of the byte after the last; None returns all bytes.
+            size: The object's number of bytes; None if unknown.
 
         Raises:
-            ObjectChangedError: It has another ETag.
+            ObjectChangedError: The object has another ETag.
             NotWholeError: All answers are incomplete.
-            StoreError: It does not exist, or cannot be read.
+            StoreError: The object does not exist, or cannot be read.
         """
         options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
         size = span[1] - span[0] if span else size
@@ -219,7 +221,7 @@ class Bucket:
             ) from None
 
     def fetch(self, key: str, path: Path) -> None:
-        """Copy an object into a new file, by several requests at once.
+        """Copy an object to a new file, with several requests at the same time.
 
         Raises:
             StoreError: The object does not exist or cannot be read, or the file cannot be written. The file may be
@@ -254,10 +256,10 @@ class Bucket:
         return _md5(part)
 
     def _until_whole(self, ask: Callable[[], tuple[Result, str, str | None]], key: str) -> Result:
-        """Return what a function fetches. Call it again while the answer is incomplete.
+        """Call a function that fetches bytes until its answer is complete, and return the result.
 
-        The function returns (result, ETag from the server, ETag that S3 gives these bytes). The last is None if the
-        number of bytes is wrong.
+        The function returns three values: the result, the ETag from the server, and the ETag that S3 would give these
+        bytes. The third value is None if the number of bytes is wrong.
         """
         before: str | None = None
         for _ in range(_ANSWERS):
@@ -273,11 +275,17 @@ class Bucket:
         )
 
     def _agree(self, stated: str, found: str, before: str | None) -> bool:
-        """Return whether bytes have the stated ETag, or cannot be compared with it.
+        """Return whether the ETag of the fetched bytes is the stated ETag, or the two cannot be compared.
 
-        If no ETag has ever been an MD5, the same bytes twice show that this server makes ETags in another way.
+        Some servers make ETags that only look like MD5s. If two answers have the same bytes, and no ETag of this
+        server has matched before, this method ignores the server's ETags from now on.
+
+        Args:
+            stated: The ETag from the server.
+            found: The ETag that S3 would give the bytes of this answer.
+            before: The ETag that S3 would give the bytes of the previous answer; None without a previous answer.
         """
-        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # no MD5, or the MD5 of parts of another size
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or parts of another size
             return True
         if stated == found:
             self._has_md5 = True
@@ -286,9 +294,9 @@ class Bucket:
         return found in (stated, before) or self._has_md5 is False
 
     def put_file(self, key: str, path: Path, there: Item | None = None) -> None:
-        """Copy a file to a key, in parts. Nobody sees the object before it is whole.
+        """Upload a file as an object. The object appears when it is complete.
 
-        Nothing is sent if the existing object ``there`` has the file's size and the ETag that S3 gives its bytes.
+        If the existing object ``there`` has the file's size, and the ETag that S3 gives the file, nothing is sent.
         """
         size = path.stat().st_size
         part = _part_bytes(size)
@@ -298,10 +306,10 @@ class Bucket:
             self._often.put(key, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Make a new object, or replace exactly the object ``replaces``.
+        """Make a new object, or replace the object ``replaces``, if no other process has written the key meanwhile.
 
         Raises:
-            StoreExistsError: Another object is there.
+            StoreExistsError: Another process has written the key.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -311,11 +319,11 @@ class Bucket:
         with self._translated(key), suppress(AlreadyExistsError, PreconditionError):
             self._often.put(key, data, mode=mode)
             return
-        if self.get(key) != data:  # equal if an earlier try succeeded and its answer was lost
+        if self.get(key) != data:  # they are equal if obstore repeated a request that had succeeded
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects that nobody needs. Stop silently at the first failure."""
+        """Delete objects that nobody needs. Stop silently at the first failure."""
         with suppress(StoreError), self._translated():
             for key in keys:
                 self._often.delete(key)
@@ -326,12 +334,12 @@ def _item(meta: Any) -> Item:
 
 
 def _part_bytes(size: int) -> int:
-    """Return the bytes that one request fetches or sends of an object with ``size`` bytes."""
+    """Return how many bytes of an object with ``size`` bytes one request fetches or sends."""
     return max(PART_BYTES, -(-size // MAX_PARTS))
 
 
 def _etag_of(parts: Sequence[bytes]) -> str:
-    """Return the ETag that S3 gives an object, from the MD5s of its parts: the one MD5, or the MD5 of all of them."""
+    """Return the ETag that S3 gives an object: the MD5 of its only part, or the MD5 of the MD5s of its parts."""
     return parts[0].hex() if len(parts) == 1 else f"{_md5(b''.join(parts)).hex()}-{len(parts)}"
 
 

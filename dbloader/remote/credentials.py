@@ -1,6 +1,6 @@
-"""Credentials of a profile of the ``aws`` program, renewed when they expire.
+"""Give obstore the credentials of a profile of the ``aws`` program, and renew them when they expire.
 
-obstore itself reads the environment and renews a web identity and the role of a machine. It does not read profiles.
+obstore itself uses the environment, web identities and the role of a machine. It does not read profiles.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 
 from dbloader.errors import StoreAccessError
 
-# Variables that give obstore credentials, or tell it to use none.
+# If one of these environment variables is set, obstore finds credentials itself, or uses none.
 _OTHER_SOURCES = (
     "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
 )  # fmt: skip
 _KEYS = {"access_key_id": "AccessKeyId", "secret_access_key": "SecretAccessKey", "token": "SessionToken"}
-# After this time, the keys in a profile's file are read again, because programs for single sign-on rewrite it, and a
-# program whose answer has no expiry is run again.
+# Credentials without an expiry are used for this time. Then the profile's file is read again, because programs for
+# single sign-on rewrite the file, and the profile's program is run again.
 _READ_AGAIN = timedelta(minutes=5)
 _LONGEST_S = 60.0
 
 
 class ProfileCredentials:
-    """Gives obstore the credentials of a profile, and new ones whenever they have expired.
+    """Gives obstore the credentials of a profile. obstore calls this object again when the credentials have expired.
 
     Args:
         profile: The name of the profile.
-        settings: Its settings.
+        settings: The settings of the profile.
     """
 
     def __init__(self, profile: str, settings: dict[str, str]) -> None:
@@ -41,7 +41,7 @@ class ProfileCredentials:
         self.config = {"region": settings["region"]} if "region" in settings else {}  # obstore reads this attribute
 
     def __call__(self) -> dict[str, Any]:
-        """Return the present credentials, as obstore wants them.
+        """Return the present credentials in the form that obstore expects.
 
         Raises:
             StoreAccessError: The profile's program fails.
@@ -64,7 +64,7 @@ class ProfileCredentials:
 
 
 def profile_credentials() -> ProfileCredentials | None:
-    """Return the credentials of AWS_PROFILE, or of the profile ``default``; None if obstore knows others."""
+    """Return the credentials of AWS_PROFILE, or of the profile ``default``; None if obstore finds its own."""
     if any(map(os.environ.get, _OTHER_SOURCES)):
         return None
     profile = os.environ.get("AWS_PROFILE", "default")

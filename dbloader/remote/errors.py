@@ -1,7 +1,7 @@
 """Translate the errors of obstore into errors of dbloader.
 
-A message of obstore has the whole answer of the server, perhaps with signed URLs. So a translated message has only the
-status, the code and the kind of the failure, and errors are raised "from None".
+A message of obstore contains the whole answer of the server, perhaps with signed URLs. So a translated message contains
+only the status, the code and the kind of the failure. Errors are raised "from None", which hides obstore's message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# The services of a cloud that give a machine credentials. obstore asks them when the environment has none.
+# If the environment has no credentials, obstore asks the cloud's service for them. Its errors contain one of these.
 _NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified")
 _BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
 # The message of an error in credentials.py. obstore repeats it within its own message.
@@ -30,7 +30,7 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# Parts of obstore's messages about requests without an answer; the first match counts.
+# Parts of obstore's messages about requests without an answer, and what they mean. The first match counts.
 _UNANSWERED = {
     "dns error": "the name of the server is unknown",
     "builder error": "the address of the server cannot be used",
@@ -45,7 +45,7 @@ class ObjectChangedError(StoreError):
 
 
 class NotWholeError(StoreError):
-    """All answers had another size or other bytes than the server stated."""
+    """All answers had other bytes, or another number of bytes, than the server stated."""
 
 
 def status_of(error: BaseException) -> int:
@@ -55,7 +55,7 @@ def status_of(error: BaseException) -> int:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether the same request may succeed later, as after a failure of the network."""
+    """Return whether the same request may succeed later, for example after the network has failed."""
     status = status_of(error)
     return status in (408, 429) or status >= 500 or (not status and "HTTP error" in str(error))
 

@@ -29,7 +29,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The URL of the server that the environment or the place names; "" for the cloud's own."""
+        """The URL of the server in the environment or the place; "" for the cloud's own server."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if self.scheme == "s3" else ()
@@ -48,7 +48,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     """Return the parts of a place.
 
     Raises:
-        PlaceError: The place is mistyped, names no bucket, or contains credentials, which no message repeats.
+        PlaceError: The place is mistyped, names no bucket, or contains credentials. The message has no credentials.
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:
@@ -60,8 +60,8 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     secret = "@" in bucket or (":" in bucket and not allowed) or "@" in f"{bucket}/{key}".partition(":")[2]
     if secret or (web and "?" in bucket + key):
         raise PlaceError(
-            f"a place ({scheme}://) must not have credentials in it, which others could read in a manifest of a store: "
-            "put them into the environment, as docs/object-storage.md says"
+            f"a place ({scheme}://) must not contain credentials, because others could read them in a store's "
+            "manifest: put the credentials into the environment, as docs/object-storage.md describes"
         )
     if not slash or not bucket:
         what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"

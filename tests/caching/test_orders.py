@@ -104,8 +104,8 @@ def test_full_shuffle_over_small_cache_is_refused(origin: Path, cache: Path) -> 
     most = size_of(origin, SHARDS)
     with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most - 1) as dataset:
         message = (
-            rf"^cache_bytes={most - 1} is too small for this order, which reads shards of {most} bytes at one time: "
-            r"give at least that many, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
+            rf"^cache_bytes={most - 1} is too small for this order, which reads shards of {most} bytes at the same "
+            rf"time: give at least {most}, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
         )
         loader = wrapped(dataset, ShuffleSampler(dataset))
         for _ in range(2):

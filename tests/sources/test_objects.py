@@ -144,6 +144,6 @@ def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, ou
             outside(convert, f"{place}flat", to, environment=elsewhere)
     with pytest.raises(SourceError, match="a web server does not list its files"):
         outside(convert, "https://127.0.0.1/train", to)
-    with pytest.raises(PlaceError, match="must not have credentials in it"):
+    with pytest.raises(PlaceError, match="must not contain credentials"):
         convert("s3://AKIA:secret@bucket/train", to)
     assert not to.exists()
