@@ -192,7 +192,7 @@ class Store(ABC):
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """If shards were added to the store, open the store as it was before, if that had this digest."""
+        """Open the version of the store before shards were last added, if that version has this digest."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -438,8 +438,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[in
     if column not in DTYPES:
         unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
         skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # A chunk of values of several types stores only OTHER. The stored chunk may be such a chunk because of a record
-        # that is now lost, is in a neighboring shard, or was written by an interrupted commit.
+        # If the values of a chunk have several types, the chunk has OTHER for every record. A lost record, a record of
+        # a neighboring shard, or a record of an interrupted commit may have had another type. So OTHER always agrees.
         return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
     return bool(np.array_equal(one, other))

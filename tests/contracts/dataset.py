@@ -314,7 +314,7 @@ class DatasetContract:
             pids = {int(pid) for pid in images[:, 0]}
             assert len(pids) == max(1, workers)
             assert (os.getpid() in pids) == (workers == 0)
-            # the parent still reads with its own handle
+            # The parent still reads with its own handle.
             assert dataset[-1][0].tolist() == [os.getpid(), os.getpid(), LENGTH - 1]
 
     def test_pickle_has_no_columns_and_opens_nothing(self, stored: Any) -> None:

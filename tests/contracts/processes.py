@@ -53,7 +53,7 @@ class ProcessesContract(Backend):
                 assert after == pid != os.getpid()
                 assert documents == expected
                 assert read == [facts(records[index]) for index in indices]
-            # The children left the parent's handle alone.
+            # The parent's handle still works.
             assert stored(store, indices) == expected
             assert self.opener(store) == os.getpid()
 

@@ -239,8 +239,8 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the store before shards were last added; None if that store has another digest."""
-        with suppress(OSError, StoreError):  # its files may have been removed
+        """Return a handle of the version before shards were last added; None if that version has another digest."""
+        with suppress(OSError, StoreError):  # the files of that version may have been removed
             older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
             if older.manifest.digest == digest:
                 return older

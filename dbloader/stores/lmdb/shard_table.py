@@ -65,7 +65,7 @@ class ShardTable(NamedTuple):
 
     @property
     def older_files(self) -> list[str]:
-        """Paths of the files that only readers of the store before shards were added need, relative to its folder."""
+        """Paths of files that only the version before shards were last added needs, relative to the store's folder."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name of an older manifest, kept for readers that opened the store before shards were added."""
+    """Return the file name of the manifest of the version with this index, kept for readers that have it open."""
     return f"{index_file}.{MANIFEST_FILE}"

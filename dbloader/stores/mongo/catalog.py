@@ -1,4 +1,4 @@
-"""Record which stores a place has: the published store, the partial store, and stores to remove."""
+"""Record which stores a place has: the published store, the partial store that is being written, and old stores."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays on the list until a later call finds no data. Until then, a writer that has lost its lease may
-        still write to the store.
+        A store stays in the field ``replaced`` until a later call finds no data of the store, because a writer that has
+        lost its lease may still write data.
         """
         document = self._get("replaced", "store", "partial")
         used = {document.get("store"), document.get("partial", {}).get("store")}  # never removed, even if listed

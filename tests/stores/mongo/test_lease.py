@@ -93,7 +93,7 @@ def test_lease_taken_by_another_writer_is_not_renewed(
         begun = document_of(database)["partial"]["store"]
         writer = stack.enter_context(create_store(mongo_uri, resume=True, resumable=True))
         write_one_by_one(writer, (RECORDS if committed else OTHERS)[:9])
-        # A store without a commit is not resumed, because nothing says which records it has.
+        # A store without a commit is not resumed, because the number of its records is unknown.
         assert (document_of(database)["partial"]["store"] == begun) == committed
         if left:
             writer.finish()

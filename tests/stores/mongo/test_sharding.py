@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("router")  # the server and the router star
 
 @pytest.fixture(scope="session")
 def session_router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInRouter]:
-    """Other fixtures use this one; tests use `router`."""
+    """Only fixtures use this one. Tests use `router`, which undoes their changes."""
     with needing_a_server(), StandInRouter(tmp_path_factory.mktemp("router")) as servers:
         yield servers
 

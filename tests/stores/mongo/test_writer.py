@@ -90,9 +90,8 @@ class WritesOfPlace(CommandListener):
 def test_commit_and_publication_wait_for_majority_and_journal(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = WritesOfPlace()
     monkeypatch.setattr(pymongo, "MongoClient", functools.partial(pymongo.MongoClient, event_listeners=[listener]))
-    write(
-        f"{mongo_uri}{'&' if '?' in mongo_uri else '?'}appName=other", RECORDS[:2]
-    )  # so that a new client is made, which has the listener
+    # Another appName, because an existing client would lack the listener.
+    write(f"{mongo_uri}{'&' if '?' in mongo_uri else '?'}appName=other", RECORDS[:2])
     durable = [fields for fields, concern in listener.seen if concern == {"w": "majority", "j": True}]
     assert ["partial.progress"] in durable
     assert ["store", "manifest"] in durable
