@@ -32,14 +32,12 @@ def fetch_index(origin: Origin, cache: Path, checksums: Checksums) -> ShardTable
     """
     data = origin.manifest()
     table = ShardTable.decode(data, origin.place)
-    there = None
     with suppress(FileNotFoundError, DamagedStoreError):
-        there = ShardTable.decode((cache / MANIFEST_FILE).read_bytes(), str(cache))
-    if there is not None and _files(there) != _files(table):
-        raise NotAStoreError(
-            f"{cache} is the cache of another store than the store now at {origin.place}: "
-            "remove the folder, or name another folder"
-        )
+        if _files(ShardTable.read(cache)) != _files(table):
+            raise NotAStoreError(
+                f"{cache} is the cache of another store, not of the store now at {origin.place}: "
+                "remove the folder, or name another folder"
+            )
     index = cache / table.index_file
     if not index.exists() or not checksums.agrees(index):
         _fetch(origin, cache, checksums, table.index_file, index_of=table.manifest)

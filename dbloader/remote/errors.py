@@ -95,7 +95,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
             f"{where}: the key {bad[1]!r} has a character that cannot be listed: rename or remove this object"
         )
     if "Could not parse path" in text:
-        return StoreNotFoundError(f"{where} does not exist: no key in object storage is written like this")
+        return StoreNotFoundError(f"{where} does not exist: this is not a valid key in object storage")
     if status in (408, 429) or status >= 500:
         return StoreUnreachableError(f"{where}: the server is overloaded or fails{how}: try again later")
     if status:
@@ -107,7 +107,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
 
 
 def _server(place: RemotePlace) -> str:
-    """Return the address of the server, or the variable that decides it, as the end of a message."""
+    """Return the address of the server, or the variable that determines the server, as the end of a message."""
     if place.scheme == "s3" and place.server:
         return f" at {place.server.rpartition('@')[2]} (AWS_ENDPOINT_URL)"
-    return f" ({_NAMES_SERVER[place.scheme]} decides which)" if place.scheme in _NAMES_SERVER else ""
+    return f" ({_NAMES_SERVER[place.scheme]} determines the server)" if place.scheme in _NAMES_SERVER else ""

@@ -194,7 +194,7 @@ def test_cache_of_another_store_is_refused(origin: Path, cache: Path, tmp_path: 
         store.read([0])
         make_shards(tmp_path / "other.lmdb", base=100)
         message = (
-            rf"^{cache} is the cache of another store than the store now at .*other.lmdb: remove the folder, or name"
+            rf"^{cache} is the cache of another store, not of the store now at .*other.lmdb: remove the folder, or name"
         )
         with CachedStore(tmp_path / "other.lmdb", cache) as other, pytest.raises(NotAStoreError, match=message):
             len(other)
@@ -222,9 +222,7 @@ def test_cache_of_a_replaced_store_is_refused_by_new_and_refreshed_datasets(
     origin: Path, cache: Path, mongo_uri: str
 ) -> None:
     copy_store(origin, mongo_uri)
-    message = (
-        r"is the cache of another store than the store now at mongodb://.*: remove the folder, or name another folder"
-    )
+    message = r"is the cache of another store, not of the store now at mongodb://.*: remove the folder, or name"
     with MongoDataset(mongo_uri, decode=None, cache=cache) as dataset:
         assert dataset[0] == (IMAGES[0], 0)
         make_shards(origin, base=1000)

@@ -332,7 +332,7 @@ def test_replaced_origin_raises_and_never_mixes_records(origin: Path, cache: Pat
             store.read([4])
         assert images_of(store, [0]) == [IMAGES[0]]
         kill_fetcher(cache)
-        with pytest.raises(NotAStoreError, match="is the cache of another store than the store now at"):
+        with pytest.raises(NotAStoreError, match="is the cache of another store, not of the store now at"):
             store.read([8])
         pickled = pickle.dumps(store)
     wait_until_ended(cache)

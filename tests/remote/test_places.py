@@ -96,7 +96,7 @@ def failed(kind: str) -> str:
             StoreAccessError,
             "cannot be read: set",
         ),
-        (failed("Connect, dns error"), StoreUnreachableError, r"of the server is unknown \(AWS_REGION decides which\)"),
+        (failed("Connect, dns error"), StoreUnreachableError, r"of the server is unknown \(AWS_REGION determines the"),
         (failed("Connect"), StoreUnreachableError, "no server answers"),
         (failed("Timeout"), StoreUnreachableError, "answered too late"),
         (failed("Decode"), StoreUnreachableError, "the connection was cut"),

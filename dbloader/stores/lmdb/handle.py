@@ -40,7 +40,7 @@ _CHUNKS_KEPT = 256
 _DESCRIPTORS = 2
 # A sharded store copies this many records at a time. Larger groups save transactions, smaller groups save memory.
 _COPIED = 16
-_REMEDY = f"if the store was replaced, open it again, else {COPY_AGAIN}"
+_REMEDY = f"if the store was replaced, open it again; otherwise {COPY_AGAIN}"
 
 
 class _OtherStoreError(Exception):

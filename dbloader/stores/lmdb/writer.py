@@ -111,7 +111,7 @@ class LMDBWriter(Writer):
         except NotAStoreError as error:
             raise StoreExistsError(
                 f"{self.place} is not a dbloader store and will not be overwritten: "
-                "name another place, or remove it yourself"
+                "name another place, or remove the file yourself"
             ) from error
         except (DamagedStoreError, StoreVersionError):
             pass  # a damaged or newer store may be replaced

@@ -89,7 +89,7 @@ class MongoReader:
         if not is_id(store) or not isinstance(manifest, dict):
             raise NotAStoreError(
                 f"{self.place.redacted} is not a dbloader store: another program made {self.meta.name}, "
-                "or it is damaged"
+                "or that collection is damaged"
             )
         return store, Manifest.decode(bson.encode(manifest), self.place.redacted)
 
