@@ -33,7 +33,7 @@ class CacheFacts(NamedTuple):
     Attributes:
         origin: The place of the store.
         shards: Number of shards in the cache.
-        of: Number of shards in the store.
+        of: Number of shards in the store; 0 if unknown.
         nbytes: Bytes of the shards in the cache.
         idle_s: Seconds since the last use; 0 while processes use the cache.
         stats: Counters of the running fetcher, or else of the last fetcher.

@@ -54,7 +54,7 @@ class Checksums:
             write_whole(self._file, "".join(map(self._line, self._known)))
 
     def add(self, path: Path, name: str) -> None:
-        """Note the checksum of a fetched file under the name to which the file will be renamed."""
+        """Store the checksum of a fetched file under the name that the file will get."""
         self._note(name, self._stamp(path), _crc32(path))
 
     def agrees(self, path: Path, *, compare: bool = False) -> bool:

@@ -8,7 +8,7 @@ Both processes send lines of JSON over a socket in the cache's folder:
                                        <-------  ready, or error
     expect: needs; check               ------->  fetches in this order from now on
                                        <-------  ready, or error
-    need: 17, wrong                    ------->  fetches shard 17 next, again if its file is damaged
+    need: 17; damaged_file             ------->  fetches shard 17 next, again if its file is damaged
                                        <-------  ready: shard 17 is in the cache, and is kept; or error
     opened                             ------->  may remove shard 17
 
@@ -124,7 +124,7 @@ class FetcherClient:
 
         Args:
             what: What the caller waits for, for error messages.
-            message: The question. Without a question, only connect.
+            message: The question. Without a question, this method only connects.
 
         Raises:
             DBLoaderError: The fetcher answered with this error, or did not answer.

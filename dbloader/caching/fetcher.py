@@ -75,7 +75,7 @@ def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None
         return
     try:
         if "need" in message:
-            shards.need(reader, message["need"], message.get("wrong"))
+            shards.need(reader, message["need"], message.get("damaged_file"))
             return  # the reader gets its answer when the shard is in the cache
         if "open" in message:
             reader.name = message["reader"]

@@ -118,8 +118,8 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # If N shards are in use, only the next N coming shards may replace shards that are needed later.
-                # Without this limit, a cache for half of the data would fetch three quarters of it in each epoch.
+                # If N shards are in use, only the N shards needed next may replace shards that are needed later.
+                # Without this limit, a cache for half of the data would fetch three quarters of the data in each epoch.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None

@@ -83,7 +83,7 @@ class CachedShards:
         """Add a connected reader."""
         with self._lock:
             self._readers.append(reader)
-            self._count()
+            self._write_stats()
 
     def leave(self, reader: Reader) -> bool:
         """Forget a reader that has disconnected, and return whether other readers are connected."""
@@ -93,7 +93,7 @@ class CachedShards:
                 if reader.name not in {other.name for other in self._readers}:
                     self._policy.forget(reader.name)
                 self._go_on()
-            self._count()
+            self._write_stats()
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
@@ -128,7 +128,7 @@ class CachedShards:
                 if name in numbers:
                     self._arrived(numbers[name])
             self._limit, self._origin = limit, origin  # origin last, because `open` reads it without the lock
-            self._count()
+            self._write_stats()
 
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:
         """Set the order in which all processes with the reader's name will need shards, and fetch in this order.
@@ -148,7 +148,7 @@ class CachedShards:
                 )
             self._go_on()
 
-    def need(self, reader: Reader, shard: int, wrong: Sequence[int] | None) -> None:
+    def need(self, reader: Reader, shard: int, damaged_file: Sequence[int] | None) -> None:
         """Record that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
 
         If the shard in the cache is damaged, it is removed first, and fetched again.
@@ -156,12 +156,12 @@ class CachedShards:
         Args:
             reader: The reader.
             shard: The shard.
-            wrong: The file in which the reader found damage: its inode, and the time of its last change in ns.
+            damaged_file: The file in which the reader found damage: its inode, and the time of its last change in ns.
 
         Raises:
             DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
         """
-        damaged = self._remove_damaged(shard, wrong)
+        damaged = self._remove_damaged(shard, damaged_file)
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
@@ -172,7 +172,7 @@ class CachedShards:
                 self._gone(shard)
             self._go_on()
 
-    def _remove_damaged(self, shard: int, wrong: Sequence[int] | None) -> int:
+    def _remove_damaged(self, shard: int, damaged_file: Sequence[int] | None) -> int:
         """Remove a shard if it is damaged. Return the number of damaged shards so far; 0 if this shard is undamaged."""
         with self._lock:
             if shard not in self._present:
@@ -181,7 +181,7 @@ class CachedShards:
         with comparing:  # otherwise several reports of the same damage could each remove a newly fetched file
             try:
                 status = path.stat()
-                is_blamed = wrong == [status.st_ino, status.st_mtime_ns]
+                is_blamed = damaged_file == [status.st_ino, status.st_mtime_ns]
                 as_fetched = self._checksums.agrees(path, compare=is_blamed)
             except FileNotFoundError:
                 return 0
@@ -197,7 +197,7 @@ class CachedShards:
                     path.unlink(missing_ok=True)
                     self._gone(shard)
                 self._stats.damaged += 1
-                self._count()
+                self._write_stats()
                 return self._stats.damaged
 
     def opened(self, reader: Reader) -> None:
@@ -228,7 +228,7 @@ class CachedShards:
     def _fetch(self, origin: Origin, shard: int) -> None:
         began, failure = time.monotonic(), None
         try:
-            fetch_shard(origin, self._folder, self._checksums, self._table, shard, self._note)
+            fetch_shard(origin, self._folder, self._checksums, self._table, shard, self._count_repeat)
         except Exception as error:
             failure = as_dbloader_error(error, f"shard {shard} of {origin.place}")
         with self._lock:
@@ -244,17 +244,17 @@ class CachedShards:
                     if reader.is_waiting and reader.shard == shard:
                         reader.answer(failure)
             self._stats.seconds += time.monotonic() - began
-            self._count()
+            self._write_stats()
             self._go_on()
 
-    def _note(self, error: DBLoaderError) -> None:
+    def _count_repeat(self, error: DBLoaderError) -> None:
         """Count an attempt that failed and will be repeated."""
         with self._lock:
             self._repeated += 1
             self._stats.last_error = str(error)
-            self._count()
+            self._write_stats()
 
-    def _count(self) -> None:
+    def _write_stats(self) -> None:
         self._stats.retries = self._repeated + (self._origin.repeats if self._origin else 0)
         self._stats.readers = len(self._readers)
         self._stats.write(self._folder)

@@ -224,8 +224,8 @@ class CachedHandle(ShardedHandle):
                 inside = [indices[position] - self._starts[number] for position in positions]
                 if handle is not None and not self._drop_changed(number) and not _is_whole(handle, inside):
                     del self._opened[number]
-                    wrong = handle.shared.key[1], handle.size_and_mtime[1]
-                    self._opened[number] = self._open_fetched(number, wrong)
+                    damaged_file = handle.shared.key[1], handle.size_and_mtime[1]
+                    self._opened[number] = self._open_fetched(number, damaged_file)
 
     def _drop_changed(self, number: int) -> bool:
         """Close a shard if its file has changed, and return whether it was closed.
@@ -259,19 +259,21 @@ class CachedHandle(ShardedHandle):
     def _open_shard(self, number: int) -> LMDBHandle:
         return self._open_fetched(number)
 
-    def _open_fetched(self, number: int, wrong: tuple[int, int] | None = None) -> LMDBHandle:
+    def _open_fetched(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
         """Open a shard when it is in the cache.
 
         Args:
             number: The shard.
-            wrong: Inode and time of the last change in ns of a damaged file of this shard; None without damage.
+            damaged_file: Inode and time of the last change in ns of a damaged file of this shard; None without damage.
         """
         path = self._file(number)
         for _ in range(_REPAIRS):
-            answer = self._client.ask(f"shard {number} ({self._table.shards[number].name})", need=number, wrong=wrong)
+            answer = self._client.ask(
+                f"shard {number} ({self._table.shards[number].name})", need=number, damaged_file=damaged_file
+            )
             for other in [other for other in self._opened if not self._file(other).exists()]:
                 del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
-            found = wrong = None
+            found = damaged_file = None
             try:
                 with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
                     found = path.stat()
@@ -279,7 +281,7 @@ class CachedHandle(ShardedHandle):
             except StoreError as error:
                 failed = error
                 if found and isinstance(error, DamagedStoreError):
-                    wrong = found.st_ino, found.st_mtime_ns
+                    damaged_file = found.st_ino, found.st_mtime_ns
             finally:
                 self._client.tell(opened=True)
                 if answer["damaged"] == 1:  # the first damaged shard since the fetcher started
