@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import resource
 from collections.abc import Callable
@@ -15,11 +14,9 @@ from dbloader import LMDBDataset, MongoDataset, copy_store
 from dbloader.caching.folder import read_stats, write_whole
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
-from tests.support.caching import IMAGES, WAIT_S, image_of, images_of, make_shards, shards_in, wait_until_ended
+from tests.support.caching import IMAGES, WAIT_S, forks, image_of, images_of, make_shards, shards_in, wait_until_ended
 from tests.support.children import from_child
 from tests.support.mongo import Mongod
-
-fork = multiprocessing.get_context("fork")
 
 # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -70,20 +67,11 @@ def test_processes_share_cache_and_fetch_each_shard_once(origin: Path, cache: Pa
             pipe.send(images_of(store, [(index + 6 * number) % 24 for index in range(24)]))
             pipe.recv()
 
-    pipes = [fork.Pipe() for _ in range(4)]
-    processes = [fork.Process(target=read, args=(number, theirs)) for number, (_, theirs) in enumerate(pipes)]
-    for process in processes:
-        process.start()
-    for number, (ours, _) in enumerate(pipes):
-        assert ours.poll(WAIT_S)
-        assert ours.recv() == [IMAGES[(index + 6 * number) % 24] for index in range(24)]
-    assert read_stats(cache).fetches == 6
-    for process, (ours, theirs) in zip(processes, pipes, strict=True):
-        ours.send("end")
-        process.join(WAIT_S)
-        process.close()
-        ours.close()
-        theirs.close()
+    with forks(read, 4) as pipes:
+        for number, pipe in enumerate(pipes):
+            assert pipe.poll(WAIT_S)
+            assert pipe.recv() == [IMAGES[(index + 6 * number) % 24] for index in range(24)]
+        assert read_stats(cache).fetches == 6
     wait_until_ended(cache)
 
 

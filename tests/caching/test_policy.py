@@ -69,7 +69,7 @@ def test_shard_replaces_another_only_when_it_is_needed_next() -> None:
     policy = CachePolicy([1] * 6, 3)
     policy.expect("reader", [Need(shard, 10 * shard, 10 * shard + 9) for shard in range(6)])
     assert policy.next({0, 4, 5}) == Fetch(1, [5])
-    assert policy.next({0, 1, 4}) is None  # fetching 2 can wait until 0 is done; removing 4 would fetch it twice
+    assert policy.next({0, 1, 4}) is None  # shard 2 can wait; if shard 4 were removed, it would be fetched twice
     policy.ask("reader", 1)
     assert policy.next({0, 1, 4}) == Fetch(2, [0])
 

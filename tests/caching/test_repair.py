@@ -20,7 +20,7 @@ from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedRecordError
 from dbloader.records.record import Record
 from dbloader.sampling import ShuffleSampler
-from tests.support.caching import IMAGES, WAIT_S, image_of, images_of, make_shards, wait_for, wait_until_ended
+from tests.support.caching import IMAGES, WAIT_S, forks, image_of, images_of, make_shards, wait_for, wait_until_ended
 from tests.support.lmdb_files import tamper_with_records
 
 Fault = Callable[[Path, random.Random], None]
@@ -143,36 +143,23 @@ def borrowed(store: CachedStore) -> list[bytes]:
 
 
 def test_damage_found_by_several_readers_is_fetched_again_only_once(origin: Path, cache: Path) -> None:
-    context = multiprocessing.get_context("fork")
-
-    def read(pipe: Any) -> None:
+    def read(_: int, pipe: Any) -> None:
         with CachedStore(origin, cache) as store, warnings.catch_warnings(record=True) as found:
             for _ in range(2):
                 pipe.send((images_of(store) == IMAGES, len(found)))
                 pipe.recv()
 
-    pipes = [context.Pipe() for _ in range(4)]
-    processes = [context.Process(target=read, args=(theirs,)) for _, theirs in pipes]
-    for process in processes:
-        process.start()
+    def answers(pipes: list[Any]) -> list[Any]:
+        assert all(pipe.poll(WAIT_S) for pipe in pipes)
+        return sorted(pipe.recv() for pipe in pipes)
 
-    def answers() -> list[Any]:
-        assert all(ours.poll(WAIT_S) for ours, _ in pipes)
-        return sorted(ours.recv() for ours, _ in pipes)
-
-    assert answers() == [(True, 0)] * 4
-    flip_in_image(cache / "shards" / "00001.lmdb", 5)
-    for ours, _ in pipes:
-        ours.send("read again")
-    assert answers() == [(True, 0)] * 3 + [(True, 1)]
-    assert (read_stats(cache).damaged, read_stats(cache).fetches) == (1, 7)
-    for process, (ours, theirs) in zip(processes, pipes, strict=True):
-        ours.send("end")
-        process.join(WAIT_S)
-        assert process.exitcode == 0
-        process.close()
-        ours.close()
-        theirs.close()
+    with forks(read, 4) as pipes:
+        assert answers(pipes) == [(True, 0)] * 4
+        flip_in_image(cache / "shards" / "00001.lmdb", 5)
+        for pipe in pipes:
+            pipe.send("read again")
+        assert answers(pipes) == [(True, 0)] * 3 + [(True, 1)]
+        assert (read_stats(cache).damaged, read_stats(cache).fetches) == (1, 7)
     wait_until_ended(cache)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import select
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,27 @@ def fetcher_of(cache: Path) -> int | None:
         if entry.name.isdigit() and alive and b"caching.fetcher" in b"".join(command) and os.fsencode(cache) in command:
             return int(entry.name)
     return None
+
+
+@contextmanager
+def forks(function: Callable[[int, Any], None], count: int) -> Iterator[list[Any]]:
+    """Run ``function(number, pipe)`` in forked processes, and yield this process's ends of the pipes.
+
+    At the end of the block, each process receives "end", and must then end without an error.
+    """
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(count)]
+    processes = [context.Process(target=function, args=(number, theirs)) for number, (_, theirs) in enumerate(pipes)]
+    for process in processes:
+        process.start()
+    yield [ours for ours, _ in pipes]
+    for process, (ours, theirs) in zip(processes, pipes, strict=True):
+        ours.send("end")
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+        process.close()
+        ours.close()
+        theirs.close()
 
 
 def wait_for(condition: Any, what: str) -> None:
