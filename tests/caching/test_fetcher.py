@@ -262,6 +262,7 @@ def test_reader_names_the_shard_when_no_bytes_arrive(origin: Path, cache: Path, 
         with slow.opened():
             assert reading.get() == (StoreAccessError, message)
             assert images_of(store, [4]) == [IMAGES[4]]  # other shards still arrive
+        wait_for(lambda: sizes_of_partial_files(cache) == [], "the first attempt no longer reads the pipe")
         reading = Reading(store, [8])
         slow.send()
         assert reading.get() == [IMAGES[8]]
