@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _NAME_COLUMNS = ("name", *PATH_COLUMNS)
 _EXAMPLES = 3
+_MAX_DIGITS = 20  # of an index; int() refuses more than 4,300 digits
 
 
 class RecordNames:
@@ -166,8 +167,8 @@ class NameListing:
     def _checked_index(self, index: Any, name: str | None, where: str) -> int:
         """Return the index in a row. Raise an error if the record has another name than the row."""
         store = self._names.stores[0]
-        if isinstance(index, str) and index.isdecimal():
-            index = int(index[:20])  # more digits are too large for an index anyway
+        if isinstance(index, str) and index.isdecimal() and len(index) <= _MAX_DIGITS:
+            index = int(index)
         if type(index) is not int or not 0 <= index < len(store):
             self._fail(where, f"{store.place} has no record {short_repr(index, 50)}")
         if name not in (None, self._names.name(index)):

@@ -101,6 +101,7 @@ def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path:
     ("row", "message"),
     [
         ({"index": 32}, r"row 1: .*all.lmdb has no record 32"),
+        ({"index": 24 * "0" + "7"}, r"row 1: .*all.lmdb has no record '0{24}7'"),
         ({"index": 0, "name": "x"}, r"row 1: record 0 of .*all.lmdb is 'cat/000.jpg', not 'x': the listing belongs"),
         ({"weight": 1}, "row 1: has no value in a column called name or path or "),
         ({"name": 7}, "row 1: a name must be a text, got 7"),
