@@ -133,7 +133,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
                 return copy_intact(store, writer, skip_damaged, progress)
     if any(map(is_remote, (*sources, *places))):
         checked_flag("resume", resume)  # has no effect, because such a copy always continues
-        wrong = [name for name, value in options.items() if value] + ["several sources"] * (len(sources) > 1)
+        wrong = [name for name, value in {**options, "several sources": len(sources) > 1}.items() if value]
         if wrong:
             raise OptionError(
                 f"a copy to or from object storage is a whole store, without {', '.join(wrong)}: copy the store to a "

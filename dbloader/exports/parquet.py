@@ -194,12 +194,11 @@ def _merged(first: Any, second: Any) -> Any:
     if isinstance(first, ArrayRule) and isinstance(second, ArrayRule) and str(first) == str(second):
         same = (size if size == other else None for size, other in zip(first.shape, second.shape, strict=True))
         return ArrayRule(first.dtype, tuple(same))
-    if not (isinstance(first, pa.DataType) and isinstance(second, pa.DataType)):
-        pass
-    elif pa.types.is_list(first) and pa.types.is_list(second):
-        return pa.list_(_merged(first.value_type, second.value_type))
-    elif pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
-        return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
+    if isinstance(first, pa.DataType) and isinstance(second, pa.DataType):
+        if pa.types.is_list(first) and pa.types.is_list(second):
+            return pa.list_(_merged(first.value_type, second.value_type))
+        if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
+            return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
     raise ValueError(f"is {second} here and {first} before")
 
 

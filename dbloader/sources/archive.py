@@ -47,9 +47,10 @@ class ArchiveSource(Source):
                     unlabelled += item.label is None
                 yield item
         if unlabelled:
-            is_folder_of_tars = unlabelled == total and len(self._paths) > 1 and self._paths[0].suffix == ".tar"
-            remedy = ": if each tar is a class, pack them into one tar: tar -cf train.tar *.tar" * is_folder_of_tars
-            tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{remedy}")
+            warning = f"{unlabelled:,} of {total:,} images have no label"
+            if unlabelled == total and len(self._paths) > 1 and self._paths[0].suffix == ".tar":
+                warning += ": if each tar is a class, pack them into one tar: tar -cf train.tar *.tar"
+            tally.warnings.append(warning)
         return tally
 
     @abstractmethod

@@ -118,7 +118,7 @@ def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings
     found = found or [name for name in _IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
     image = _choose(found, _IMAGE_NAMES, "image", warnings)
     if image is None:
-        which = f"it may be each of {_some(found)}" if found else f"the columns are {_some([*kinds])}"
+        which = f"it may be any of {_some(found)}" if found else f"the columns are {_some([*kinds])}"
         raise SourceError(f"{where}: cannot tell which column is the image: {which}; call the right one 'image'")
     return image
 

@@ -45,7 +45,7 @@ def read_collection(
     for field in (name_field, image_field):
         if not field or "." in field or field.startswith("$"):
             raise OptionError(
-                f"name_field and image_field must be names of fields of the documents themselves, got {field!r}"
+                f"name_field and image_field must be names of top-level fields of the documents, got {field!r}"
             )
     make = partial(CollectionSource, parse(place), name_field, image_field)
     return cast("CollectionSource", read_listing(listing, os.sep, file_fields, make=make))
@@ -68,8 +68,8 @@ class CollectionSource(ListingSource):
             line = f"db.getCollection({collection}).createIndex({{{field}: 1}})"
             self.warnings = (
                 *self.warnings,
-                f"{self.place} has no index on {name_field!r}, so the server looks through all of it for every batch; "
-                f"make one in mongosh: {line}",
+                f"{self.place} has no index on {name_field!r}, so the server reads the whole collection for every "
+                f"batch; make an index in mongosh: {line}",
             )
 
     def _find_index(self) -> bool:

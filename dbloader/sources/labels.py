@@ -64,8 +64,8 @@ def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str,
     for text, where in first.items():
         label = int(text) if _ANY_INTEGER.fullmatch(text) else known.get(text)
         if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
-            what = f"the number or name of one of the {len(classes):,} classes" if classes else "a 64-bit integer"
-            raise SourceError(f"{where}: its label {short_repr(text, 50)} is not {what}, which {CLASSES} requires")
+            what = f"the number or name of one of its {len(classes):,} classes" if classes else "64-bit integers"
+            raise SourceError(f"{where}: its label is {short_repr(text, 50)}, but {CLASSES} allows only {what}")
         labels[text] = label
     return labels
 
@@ -88,8 +88,8 @@ def _are_integers(first: dict[str, str], where: str) -> bool:
     labels = [f"the label of {first[label]} is {short_repr(label, 50)}"]
     labels += [f"of {first[other]} {short_repr(other, 50)}" for other in [*first] if other != label][:1]
     raise SourceError(
-        f"{where}: {', '.join(labels)}: give each a plain integer, such as 3, or each a name that does not "
-        "look like a number; in a .jsonl, text is always a name"
+        f"{where}: {', '.join(labels)}: write only plain integers, such as 3, or only names that do not "
+        "look like numbers; in a .jsonl, text is always a name"
     )
 
 

@@ -67,7 +67,7 @@ def _read_csv(listing: Path) -> Iterator[Row]:
             elif len(values) == len(header):
                 yield number, dict(zip(header, values, strict=True))
             elif values:
-                yield Problem(f"row {number}", f"the header has {len(header)} fields, it has {len(values)}")
+                yield Problem(f"row {number}", f"the header has {len(header)} fields, but this row has {len(values)}")
             number = lines.line_num + 1
     except csv.Error as error:
         way = "; values of any length fit into a .jsonl" if "limit" in str(error) else ""

@@ -40,8 +40,8 @@ _AT_ONCE = 64
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
-    "convert reads folders of image files from object storage, and files that a listing names (--listing): copy it to "
-    "a disk, and convert it there"
+    "from object storage, convert reads only class folders of images, and files that a listing names (--listing); copy "
+    "it to a disk, and convert it there"
 )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import lmdb
 from typing_extensions import override
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.sources.base import Entry, Problem, Source, Tally, full_path, readable
 from dbloader.sources.pickles import image_of, label_of, unpickled
@@ -68,8 +68,8 @@ class LMDBSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         left_out = yield from self._layout.entries(self._pairs)
-        of = f"{left_out:,} other value{'s' * (left_out != 1)} of the file left out"
-        return Tally([f"{of}: it was read as {self._layout.what}"] if left_out else [])
+        what = f"{counted(left_out, 'other value')} of the file left out: it was read as {self._layout.what}"
+        return Tally([what] if left_out else [])
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:

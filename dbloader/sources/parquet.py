@@ -103,7 +103,7 @@ class ParquetSource(Source):
         distinct: bool,
     ) -> None:
         root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
-        same = () if distinct else ("some images have the same path: so the names of records begin with file and row",)
+        same = () if distinct else ("some images have the same path, so the names of records begin with file and row",)
         super().__init__(root, classes, (*columns.warnings, *same), place=full_path(place))
         self._paths, self._columns, self._files = paths, columns, files
         self._labels, self._distinct = labels, distinct
@@ -215,9 +215,9 @@ class ParquetSource(Source):
             elif found is None:
                 yield Problem(entry.name, "has neither bytes nor a path")
             elif os.path.isabs(found) or ".." in Path(found).parts or "\0" in found:  # noqa: PTH117
-                start = f"and paths start from {readable(self.root)}"
+                wrong = f"which must be relative and below {readable(self.root)}"
                 way = "embed the images with embed_table_storage of Hugging Face's datasets (docs/parquet.md)"
-                yield Problem(entry.name, f"has only a path, {found!r}, {start}: {way}")
+                yield Problem(entry.name, f"has only a path, {found!r}, {wrong}: {way}")
             else:
                 yield from super().read([entry._replace(location=(found.encode(),))], hold)
 

@@ -196,7 +196,7 @@ class Files:
     def _count_pass(self, key: tuple[Path, int, str], size: int) -> None:
         self._passes[key] += 1
         if self._passes[key] > _MAX_PASSES:
-            what = f"its row groups, such as {key[1]} of {size:,} bytes, are too large for a random order"
+            what = f"its row groups, such as number {key[1]} with {size:,} bytes, are too large for a random order"
             raise SourceError(f"{readable(key[0])}: {what}: leave shuffle_seed (--shuffle-seed) out")
 
     def close(self) -> None:

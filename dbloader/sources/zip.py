@@ -145,10 +145,11 @@ def _check_count(file: io.BufferedReader, count: int) -> None:
     zipfile does not check this number. A wrong length in the directory could hide all later files.
     """
     length = file.seek(0, io.SEEK_END)
-    at = file.seek(max(0, length - _END.size - 2**16))
+    start = file.seek(max(0, length - _END.size - 2**16))
     tail = file.read()
-    at += tail.rfind(b"PK\5\6")
-    _, recorded = _END.unpack_from(tail, tail.rfind(b"PK\5\6"))
+    found = tail.rfind(b"PK\5\6")
+    _, recorded = _END.unpack_from(tail, found)
+    at = start + found
     if recorded == 2**16 - 1 and at >= _LOCATOR_BYTES + _END64.size:
         file.seek(at - _LOCATOR_BYTES - _END64.size)
         magic, many = _END64.unpack(file.read(_END64.size))

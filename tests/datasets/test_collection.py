@@ -184,7 +184,7 @@ def test_collection_without_files_is_refused(mongo_uri: str, tmp_path: Path) -> 
 def test_nested_field_names_are_refused(field: str, tmp_path: Path) -> None:
     options: Any
     for options in ({"name_field": field}, {"image_field": field}):
-        with pytest.raises(OptionError, match="must be names of fields of the documents themselves, got"):
+        with pytest.raises(OptionError, match="must be names of top-level fields of the documents, got"):
             MongoDataset.from_listing("mongodb://nowhere/db.images", tmp_path / "a.json", **options)
 
 

@@ -165,8 +165,8 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (b'["cat"]', "its label '1' is not the number or name of one of the 1 classes, which classes.json requires"),
-        (b"[]", "its label 'dog' is not a 64-bit integer, which classes.json requires"),
+        (b'["cat"]', "its label is '1', but classes.json allows only the number or name of one of its 1 classes"),
+        (b"[]", "its label is 'dog', but classes.json allows only 64-bit integers"),
         (b'{"0": "cat"}', "must be a list of names, got .*; mend it, or move it away"),
         (b"[", "cannot be read"),
     ],

@@ -124,7 +124,7 @@ def test_integers_stay_unchanged_as_labels(tmp_path: Path, content: Any, expecte
 def test_csv_refuses_a_mix_of_integers_and_names_as_labels(tmp_path: Path, first: str, odd: str) -> None:
     one, other = re.escape(repr(first)), re.escape(repr(odd))
     rows = f"{other}.*{one}|{one}.*{other}"
-    with pytest.raises(SourceError, match=rf"a\.csv: the label of row \d is ({rows}): give each a plain integer"):
+    with pytest.raises(SourceError, match=rf"a\.csv: the label of row \d is ({rows}): write only plain integers"):
         listed(tmp_path, "a.csv", f'path,label\nz,\na,{first}\nb,"{odd}"\n')
 
 
@@ -229,9 +229,9 @@ def test_row_with_too_few_or_too_many_values_is_a_problem(tmp_path: Path) -> Non
     source = listed(tmp_path, "a.csv", 'path,x\na,1\n\nb\n"c\nd",2\ne,3,4\nf,5\n')
     assert list(source.entries()) == [
         Entry("a", (b"a",), None, {"x": "1"}),
-        Problem("row 4", "the header has 2 fields, it has 1"),
+        Problem("row 4", "the header has 2 fields, but this row has 1"),
         Entry("c\nd", (b"c\nd",), None, {"x": "2"}),
-        Problem("row 7", "the header has 2 fields, it has 3"),
+        Problem("row 7", "the header has 2 fields, but this row has 3"),
         Entry("f", (b"f",), None, {"x": "5"}),
     ]
 

@@ -212,7 +212,7 @@ def test_repeated_paths_get_names_that_begin_with_file_and_row(tmp_path: Path) -
         "x/000002/1.jpg",
         "x/000003",
     ]
-    assert warnings_of(source)[0] == "some images have the same path: so the names of records begin with file and row"
+    assert warnings_of(source)[0] == "some images have the same path, so the names of records begin with file and row"
 
 
 def test_table_may_name_image_files_below_its_folder(tmp_path: Path) -> None:
@@ -221,6 +221,7 @@ def test_table_may_name_image_files_below_its_folder(tmp_path: Path) -> None:
     paths = ["b/1.jpg", "b/2.jpg", "../secret.jpg", f"{tmp_path}/secret.jpg"]
     structs = [{"bytes": None, "path": path} for path in paths]
     way = "embed the images with embed_table_storage of Hugging Face's datasets (docs/parquet.md)"
+    wrong = f"which must be relative and below {tmp_path / 'a'}"
     for kind, column in (("structs", [*structs, None]), ("texts", [*paths, None])):
         made = (
             pa.table({"image": pa.array(column, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))})
@@ -232,14 +233,14 @@ def test_table_may_name_image_files_below_its_folder(tmp_path: Path) -> None:
         assert first == photo(1)
         assert problems == [
             ("b/2.jpg", "cannot be read: No such file or directory"),
-            *((path, f"has only a path, {path!r}, and paths start from {tmp_path / 'a'}: {way}") for path in paths[2:]),
+            *((path, f"has only a path, {path!r}, {wrong}: {way}") for path in paths[2:]),
             (f"{kind}/000004", "has neither bytes nor a path"),
         ]
 
 
 @pytest.mark.parametrize(
     ("columns", "which"),
-    [({"a": [1], "b": ["x"]}, "the columns are 'a', 'b'"), ({"a": [b"1"], "b": [b"2"]}, "it may be each of 'a', 'b'")],
+    [({"a": [1], "b": ["x"]}, "the columns are 'a', 'b'"), ({"a": [b"1"], "b": [b"2"]}, "it may be any of 'a', 'b'")],
 )
 def test_table_without_an_unambiguous_image_column_is_refused(tmp_path: Path, columns: Any, which: str) -> None:
     message = f"x.parquet: cannot tell which column is the image: {which}; call the right one 'image'$"

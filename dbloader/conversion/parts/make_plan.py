@@ -211,8 +211,10 @@ def _read_base(destination: str | os.PathLike[str]) -> ShardTable:
     if not os.path.lexists(target):
         raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: shards=8 (--shards 8) without append makes one")
     if not is_sharded(target):
-        shards = f"dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
-        raise OptionError(f"{_ADDS}, and {name} is no such folder: {_JOIN}" + f"; or {shards}" * target.is_file())
+        message = f"{_ADDS}, and {name} is no such folder: {_JOIN}"
+        if target.is_file():
+            message += f"; or dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
+        raise OptionError(message)
     return ShardTable.read(target)
 
 

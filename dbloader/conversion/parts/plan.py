@@ -137,7 +137,7 @@ class Plan:
         for name, planned in self.versions.items():
             if (here := found[name]) != planned:
                 install = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
-                remedy = {LIMIT_VARIABLE: f"export {name}={planned}", JPEGTRAN: "put that one first on the PATH"}
+                remedy = {LIMIT_VARIABLE: f"export {name}={planned}", JPEGTRAN: f"put {planned} first on the PATH"}
                 raise ConversionError(
                     f"this machine has {name} {here} and {self.where} was planned with {planned}, so a part made here "
                     f"might have other records: {remedy.get(name, install)}, or plan again"

@@ -135,9 +135,8 @@ def run_parts(
                         executor.check_cpus()
                     elif not done and not isinstance(executor, _STARTS_WORKERS):
                         warnings.warn(
-                            f"no part was made for {patience:.0f} s: see whether the executor has workers that are "
-                            f"free, and whether they have {counted(workers, 'CPU')} for a part; the conversion "
-                            "keeps waiting",
+                            f"no part was made for {patience:.0f} s: check that the executor has free workers with "
+                            f"{counted(workers, 'CPU')} for a part; the conversion keeps waiting",
                             stacklevel=1,
                         )
                     for future in done:
