@@ -95,7 +95,7 @@ def create_loader(
             as the ``decode`` of a part, the Decoder would not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, the longer side of the output shows 0.875 of an image's shorter side.
-            It is an error with a dataset that has its own ``transform`` or ``decode``.
+            It is refused for a dataset that has its own ``transform`` or ``decode``.
         batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
@@ -103,7 +103,8 @@ def create_loader(
             ``transform`` or ``decode``. A transform that is given here replaces the transform of a store's dataset,
             and follows the transform of any other dataset. None applies nothing.
         collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
-            None means `Collate`, which is faster: boxes become lists of tensors, and lists of numbers one tensor.
+            None means `Collate`, which is faster. In its batches, boxes are a list of tensors, and a list of numbers in
+            each sample is part of one tensor.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
             std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
@@ -111,8 +112,8 @@ def create_loader(
             such as ``RandomErasing(0.25)``, or a Preparation of several steps.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. A sampler of dbloader must be made for a
             dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
-            resumed, and RandomErasing draws a number with torch's global generator at each ``iter()``. Random decoding
-            is still the same for all workers.
+            resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random decoding
+            is still the same for any number of workers.
         distributed: Whether torch.distributed's processes share the samples; None means yes if there are any.
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.

@@ -41,22 +41,22 @@ def _attribute_of_loader(name: str) -> property:  # read-only, because an assign
 class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
-    Each ``iter()`` is a new run over the loader, with every batch in order. An error is raised where its batch would
-    be. The loader's iterator is made in the caller's thread: at once, or with the first ``next()`` if the loader can be
+    Each ``iter()`` is a new run over the loader, with every batch in order. An error is raised in place of its batch.
+    The loader's iterator is made in the caller's thread: at once, or with the first ``next()`` if the loader can be
     resumed. The background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its
-    workers as without prefetching, and ``torch.manual_seed`` gives the same order. With ``num_workers=0`` the
-    background thread makes the samples. Then samples and training draw from the global random generators in an
-    undefined order: use workers, or dbloader's samplers and decoders.
+    workers in the same thread as without prefetching, and ``torch.manual_seed`` gives the same order. With
+    ``num_workers=0`` the background thread makes the samples. Then samples and training draw from the global random
+    generators in an undefined order: use workers, or dbloader's samplers and decoders.
 
     After ``break`` the next ``iter()`` waits for the batch in production. Several iterators may run side by side. But a
     DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier
     iterator, whose ``next()`` then raises LoaderError.
 
     **Epochs and resuming.** With one of dbloader's samplers, the latest event decides where ``iter()`` begins. After a
-    received batch, it begins the next epoch. After ``set_epoch`` or ``load_state_dict``, it begins at the chosen epoch
-    or state. An iteration begins with its first ``next()``, so an earlier ``set_epoch`` applies to it. With such a
-    sampler (and a batch sampler of torch, or a SeededBatchSampler), or with a loader that has its own ``state_dict``,
-    this object has two more methods:
+    received batch, ``iter()`` begins the next epoch. After ``set_epoch`` or ``load_state_dict``, ``iter()`` begins at
+    the chosen epoch or state. An iteration begins with its first ``next()``, so ``set_epoch`` may be called between
+    ``iter()`` and ``next()``. With such a sampler (and a batch sampler of torch, or a SeededBatchSampler), or with a
+    loader that has its own ``state_dict``, this object has two more methods:
 
     - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
       torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one

@@ -88,7 +88,7 @@ class ForeignBatchSampler(BatchSampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration."""
-        self.epoch = whole_number("epoch", epoch) - 1
+        self.epoch = whole_number("epoch", epoch, 0) - 1
 
     @override
     def __iter__(self) -> Iterator[list[int]]:

@@ -547,6 +547,17 @@ def test_sampler_of_another_library_gives_equal_batches_for_any_workers(place: P
             assert torch.equal(after, drawn), "workers must not draw from the training's generator"
 
 
+def test_set_epoch_chooses_the_crops_of_a_sampler_of_another_library(place: Path) -> None:
+    options = {**CPU, "is_training": True, "normalize": None, "sampler": SequentialSampler(range(LENGTH))}
+    loader = create_loader(LMDBDataset(place), **options)
+    epochs = [all_of(loader), all_of(loader)]
+    for epoch in (1, 0):
+        loader.set_epoch(epoch)
+        assert same(all_of(loader), epochs[epoch])
+    with pytest.raises(OptionError, match=r"^epoch must be at least 0, got -1$"):
+        loader.set_epoch(-1)
+
+
 def test_lmdb_error_of_user_code_is_unchanged(place: Path) -> None:
     def look_up(label: int) -> int:
         raise lmdb.NotFoundError(f"my own database: {label}")

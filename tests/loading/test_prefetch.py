@@ -169,6 +169,20 @@ def test_loader_must_be_iterable() -> None:
         PrefetchLoader(5)  # type: ignore[arg-type]
 
 
+def test_stop_iteration_of_iter_does_not_end_the_epoch() -> None:
+    class Empty:
+        def __iter__(self) -> Iterator[int]:
+            raise StopIteration
+
+    with pytest.raises(LoaderError, match=r"^iter\(\) of the loader raised StopIteration, which would end the epoch$"):
+        list(PrefetchLoader(Empty()))
+
+
+def test_making_another_loader_of_the_parts_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(LoaderError, match=r"^accelerate\.skip_first_batches .*, and continue with load_state_dict\(\)"):
+        _ = PrefetchLoader(DataLoader(Numbers())).multiprocessing_context
+
+
 def test_second_iteration_of_an_iterator_is_an_error() -> None:
     prefetched = PrefetchLoader(number for number in range(3))
     assert list(prefetched) == [0, 1, 2]
