@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MEMORY_LIMIT = 96 * 2**20
-"""Limit of the bytes of files and pixels that all unfinished and finished tasks hold until their results are taken."""
+"""Most bytes of files and pixels that all tasks hold together. A task holds bytes until its results are taken."""
 
 # M_MMAP_THRESHOLD of malloc.h; see mallopt(3).
 _M_MMAP_THRESHOLD = -3

@@ -153,7 +153,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return an array of one value as an int, float, bool or str if its dtype stays the same, else as an array."""
+    """Return a value without axes as an int, float, bool or str if this keeps its dtype, else return an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array

@@ -88,20 +88,20 @@ class RecordCopier:
                 writer.write([], events=[event], position=at + 1)
         while writer.length < len(part):
             progress(before + writer.length, total)
-            outcome, depths = Counter[str](), Counter[str]()
-            records = self._records(part[writer.length : writer.length + READ_AT_ONCE], outcome, depths)
-            writer.write(records, outcome=outcome, depths=depths)
+            changes, depths = Counter[str](), Counter[str]()
+            records = self._records(part[writer.length : writer.length + READ_AT_ONCE], changes, depths)
+            writer.write(records, outcome=changes, depths=depths)
         progress(before + writer.length, total)
-        files, depths = Counter[str](), Counter[str]()
+        wanted, depths = Counter[str](), Counter[str]()
         for manifest in self._manifests:
-            files.update(manifest.outcome)
+            wanted.update(manifest.outcome)
             depths.update(manifest.depths)
         if not self.selection.complete:  # `_records` has counted changes and depths
-            files, depths = Counter({kind: lines[kind] for kind in files if kind not in _CHANGES}), Counter()
-        missing = {kind: count - writer.totals.outcome[kind] for kind, count in files.items()}
+            wanted, depths = Counter({kind: lines[kind] for kind in wanted if kind not in _CHANGES}), Counter()
+        missing = {kind: count - writer.totals.outcome[kind] for kind, count in wanted.items()}
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
-    def _records(self, positions: Any, files: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
+    def _records(self, positions: Any, changes: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
         """Yield records with their new labels. If only some records are copied, count their changes and depths."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
@@ -116,7 +116,7 @@ class RecordCopier:
                 if not self.selection.complete:
                     whole = decode(document, index, store.manifest.salt, view=True)
                     depths.update(count_depth(whole))
-                    files.update(_count_change(whole))
+                    changes.update(_count_change(whole))
                 label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
                 boxes = self._box_labels(number, document, index) if LABELS in record.fields else {}

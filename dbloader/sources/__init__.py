@@ -1,1 +1,1 @@
-"""Find the files that become records: in a folder, or as a listing names them."""
+"""Find the files that become records: in folders, archives, tables, databases, stores and listings."""

@@ -141,7 +141,7 @@ class Source(ABC):
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
-        self.field_classes: dict[str, list[str]] = {}  # like field_classes of a Manifest
+        self.field_classes: dict[str, list[str]] = {}  # class names of integers in fields, as in a Manifest
         self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
         self.compressed = ""  # path of the first file that is decompressed as a whole when the source is opened
 

@@ -186,7 +186,7 @@ def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
 
 
 def _is_taken(item: Item, tally: Tally) -> bool:
-    """Return whether an object is an image to convert; count any other object as a folder counts its files."""
+    """Return whether an object is an image to convert. Note any other object in ``tally``, as `FolderSource` does."""
     if any(part.startswith(".") for part in item.key.split("/")):
         tally.hidden += 1
         return False

@@ -97,16 +97,16 @@ class _Block:
     def __init__(
         self, file: ParquetFile | ArrowFile, block: int, column: str, count_pass: Callable[[int], None]
     ) -> None:
-        size, self._count = file.image_bytes(block, column), file.rows[block]
+        size, self._length = file.image_bytes(block, column), file.rows[block]
         self.is_large = size > _KEPT
         self.size = min(size, _KEPT)
-        self._rows = max(1, int(self._count * _PIECE // size)) if self.is_large else self._count  # in a batch
-        self._start = partial(file.batches, block, [column], self._rows)
-        self._begin = partial(count_pass, size)
+        self._rows = max(1, int(self._length * _PIECE // size)) if self.is_large else self._length  # in a batch
+        self._decode = partial(file.batches, block, [column], self._rows)
+        self._count_pass = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
         rows_ahead = TASK_FILES * max_tasks(cpu_count())  # another thread may be this many rows ahead
-        self._last: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
-        self._end = 0  # number of batches that this pass has decoded
+        self._kept: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
+        self._decoded = 0  # number of batches that this pass has decoded
         self._lock, self._error = threading.Lock(), ""
 
     def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
@@ -115,25 +115,25 @@ class _Block:
             number = row // self._rows
             if self._error:
                 raise ValueError(self._error)
-            if self._batches is None or number < self._end - len(self._last):
+            if self._batches is None or number < self._decoded - len(self._kept):
                 if self.is_large:
-                    self._begin()
-                self._batches, self._end = self._start(), 0
-                self._last.clear()
+                    self._count_pass()
+                self._batches, self._decoded = self._decode(), 0
+                self._kept.clear()
             try:
-                while self._end <= number:
+                while self._decoded <= number:
                     batch = next(self._batches, ())
-                    if len(batch) != min(self._rows, self._count - self._end * self._rows):
+                    if len(batch) != min(self._rows, self._length - self._decoded * self._rows):
                         raise ValueError("it has fewer rows than its header says")
-                    self._last.append(batch)
-                    self._end += 1
-                if self._end * self._rows >= self._count:
+                    self._kept.append(batch)
+                    self._decoded += 1
+                if self._decoded * self._rows >= self._length:
                     self._batches.close()
             except UNREADABLE as error:
                 check_machine(error)
                 self._error = why(error)
                 raise
-            batch = self._last[number - self._end]
+            batch = self._kept[number - self._decoded]
         return _content(batch.column(0)[row % self._rows], hold)
 
 

@@ -185,7 +185,7 @@ def checked_same(there: Plan, plan_id: str) -> Plan:
 
 @contextmanager
 def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other processes from adding to a store inside the block.
+    """Keep other processes from adding to a store while the block runs.
 
     Two processes that add the same images would share one plan, and add the images only once.
 

@@ -98,7 +98,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
 def check_parts(
     plan: Plan, receipts: Sequence[PartReceipt], destination: str | os.PathLike[str], *, overwrite: bool
 ) -> None:
-    """Raise an error unless all parts are made, account for all files, and have a record."""
+    """Raise an error unless all parts are made, no file is missing in them, and at least one file was stored."""
     if missing := missing_parts(plan, receipts):
         raise ConversionError(
             f"only {len(receipts):,} of {plan.parts:,} parts are made; missing {slurm_ranges(missing)}: make them with "
