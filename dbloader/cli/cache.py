@@ -28,7 +28,7 @@ Examples:
 @click.argument("folder", type=click.Path())
 @click.option("--verify", is_flag=True, help="Check all files, and remove damaged files.")
 @click.option("--fill", metavar="PLACE", type=click.Path(), help="Fetch the shards of the store PLACE.")
-@click.option("--cache-bytes", metavar="N", type=int, help="With --fill: most bytes of shards to keep, as in training.")
+@click.option("--cache-bytes", metavar="N", type=int, help="With --fill: keep at most N bytes of shards in the cache.")
 @click.option("--clear", is_flag=True, help="Remove the files, unless a process uses the cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def cache_command(
@@ -36,7 +36,7 @@ def cache_command(
 ) -> int:
     """Show what is in FOLDER, the cache of a dataset (cache=FOLDER).
 
-    Training fetches removed files again when it needs them. --verify --fill PLACE fetches them at once.
+    Training fetches a removed file again when it needs the file. --verify --fill PLACE fetches all removed files now.
     """
     if clear and (verify or fill):
         raise click.UsageError("--clear cannot be combined with --verify or --fill.")

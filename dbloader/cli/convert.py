@@ -48,8 +48,8 @@ _OPTIONS = (
         "file_fields",
         metavar="COLUMN",
         multiple=True,
-        help="Column of the listing with paths of further files, such as masks; repeatable. In tar files, the column "
-        "mask means files such as 17.mask.png beside 17.jpg.",
+        help="Store further files of each image, such as its mask; repeatable. COLUMN is a column of the listing that "
+        "contains their paths. For tar files, mask means files such as 17.mask.png beside 17.jpg.",
     ),
     click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
     click.option(
@@ -79,21 +79,21 @@ _OPTIONS = (
         "--quality",
         metavar="Q",
         type=int,
-        help="JPEG and WebP quality of shrunk images, 1 to 100; with --tile, of all JPEGs.  "
+        help="Quality of shrunk JPEG and WebP images, 1 to 100. If given with --tile, all JPEGs are encoded again.  "
         f"[default: {DEFAULT_QUALITY}]",
     ),
     click.option(
         "--tile",
         is_flag=True,
-        help="Tile JPEGs, so training decodes only the crops. jpegtran tiles JPEGs without loss. Shrunk JPEGs, and "
-        "with --quality all JPEGs, are encoded again.",
+        help="Tile JPEGs, so training decodes only the crops. Without --quality, jpegtran tiles all JPEGs that are not "
+        "shrunk, without loss.",
     ),
     click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
     click.option(
         "--raw",
         is_flag=True,
-        help="Store pixels: training decodes nothing, but JPEGs grow about sixfold. Drops EXIF and its orientation, "
-        "and the lower 8 of 16 bits.",
+        help="Store pixels, so training decodes nothing. A JPEG grows about sixfold. EXIF data, including the "
+        "orientation, is lost. 16-bit images lose their lower 8 bits.",
     ),
     click.option("--shuffle-seed", metavar="N", type=int, help="Store the records in a random order, with seed N."),
 )
@@ -155,7 +155,7 @@ Examples:
     "[default: one per CPU; with --executor, 1]",
 )
 @click.option(
-    "--shards", metavar="N", type=int, help="Make a folder of N LMDB files, with the same records and digest."
+    "--shards", metavar="N", type=int, help="Make a folder of N LMDB files. Records and digest are as in a single file."
 )
 @click.option(
     "--executor",
@@ -163,14 +163,16 @@ Examples:
     help="Make the shards as tasks of the Ray cluster on this machine or at RAY_ADDRESS. If there is none, start Ray.",
 )
 @click.option(
-    "--append", is_flag=True, help="Add the images to the folder of shards DESTINATION, as --shards (default: 1) files."
+    "--append",
+    is_flag=True,
+    help="Add the images to the folder of shards DESTINATION. This makes one new file, or N with --shards N.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the new store is finished.")
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion with the same options, or begin a new conversion. Replace a finished "
-    "store only with --overwrite, or if the interrupted conversion had --overwrite.",
+    help="Continue an interrupted conversion, with the same options as before. If none was interrupted, begin a new "
+    "conversion. A finished store is replaced only if --overwrite is given now, or was given before.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be converted, without reading images or writing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
@@ -225,7 +227,7 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
     say(f"  digest    {report.digest}")
     if raw and report.bytes_read and not report.resumed_at:
         growth = report.image_bytes / report.bytes_read
-        say(f"  raw       {size(report.bytes_read)} of files became {growth:.1f} times as much")
+        say(f"  raw       the pixels are {growth:.1f} times larger than the {size(report.bytes_read)} of files")
     for count, text in (
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),
@@ -269,7 +271,7 @@ def _dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
         if len(labels) > _NAMED:
             say(f"  and {len(labels) - _NAMED:,} more classes (--json gives all)")
         if found.rejected:
-            say(f"  rejected  {found.rejected:,}, found without reading any file")
+            say(f"  rejected  {found.rejected:,} (no file was read, so convert may reject more)")
         for problem in found.problems[:_NAMED]:
             say(f"    {problem['name']}: {problem['reason']}")
         _print_left_out(found)
@@ -277,7 +279,7 @@ def _dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
 
 
 def _print_left_out(found: DryRun | Report) -> None:
-    """Print the files that a source leaves out, and its warnings."""
+    """Print how many files the source leaves out, and the warnings."""
     if found.skipped:
         kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in found.skipped.items()]
         kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []

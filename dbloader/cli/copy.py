@@ -59,7 +59,7 @@ Examples:
     "--labels",
     metavar="LISTING",
     type=click.Path(),
-    help='Set labels from the column "label" of a listing, which has integers or class names.',
+    help='Set labels from the column "label" of a listing. The column contains integers or class names.',
 )
 @click.option(
     "--marks",
@@ -103,8 +103,9 @@ def copy_command(
 ) -> int:
     """Copy the store SOURCE (a file, folder of shards or mongodb:// place) to DESTINATION (a file or mongodb:// place).
 
-    Each record is checked, and its bytes are copied. Several SOURCEs become one store, with classes joined by name. The
-    copy contains the records that match all of --select, --drop, --class and --where, in order. Sources never change.
+    Each record is checked, and its bytes are copied. Several SOURCEs become one store, with classes joined by name.
+    Records stay in order. If several of --select, --drop, --class and --where are given, a record is copied only if
+    each of them keeps the record. Sources never change.
 
     One of the places may be in object storage: s3://, gs:// or az://bucket/name. In this case, the whole store is
     copied as a folder of shards, and records are not checked. After an interruption, the same command copies the

@@ -65,7 +65,7 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
 def _print(place: str, manifest: Manifest, shards: int) -> None:
     say(f"{place}: dbloader store, format version {manifest.version}")
     facts = {**manifest.in_words(), "Shards": f"{shards:,}" if shards else ""}
-    del facts["Classes"]  # they are below, with their records
+    del facts["Classes"]  # _print_histogram prints the classes
     for title, text in facts.items():
         if text:
             say(f"  {title.lower():<10}  {text}")
@@ -88,7 +88,7 @@ def _print_histogram(manifest: Manifest) -> None:
     shown = [printable(name) for name in names[:_CLASSES]]
     width = min(30, max(map(len, shown)))
     digits = len(f"{most:,}")
-    # Beside a bar are the name, the number and 9 blanks. On a narrow terminal, the bar gets the remaining columns.
+    # Each line has the name, the number, 9 blanks and the bar. On a narrow terminal, the bar gets what is left.
     longest = max(1, min(_BAR, shutil.get_terminal_size((100, 24)).columns - width - digits - 9))
     for name, number in zip(shown, numbers, strict=False):
         short = name if len(name) <= width else name[: width - 1] + "…"

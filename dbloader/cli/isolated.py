@@ -39,7 +39,8 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         DamagedStoreError: The other process crashed.
         StoreError: The other process was killed.
     """
-    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]  # False for a URI
+    # URIs, such as mongodb:// places, are left out.
+    files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]
     if not files:
         return _plain(_find(function)(place, *arguments, **options))
     calls = {name: option for name, option in options.items() if callable(option)}
@@ -84,8 +85,10 @@ def _run(
 ) -> None:
     signal.signal(signal.SIGTERM, _end_once)  # lets the function clean up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if sender.fileno() != 2:  # the pipe has descriptor 2 if the command was started without stderr
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hides failed assertions, which LMDB prints to stderr
+    # Discard stderr (descriptor 2), because LMDB prints failed assertions there. If the command was started without
+    # stderr, descriptor 2 may be the pipe.
+    if sender.fileno() != 2:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         lock = threading.Lock()  # lets only one thread send at a time
 
@@ -110,7 +113,7 @@ def _end_once(*_: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the parent process has ended, even if killed, and then end this process."""
+    """Wait until the parent process ends for any reason, then end this process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

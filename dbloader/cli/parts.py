@@ -94,7 +94,8 @@ def part_command(
 ) -> None:
     """Make part NUMBER (from 0) of the conversion that dbloader plan has planned for DESTINATION.
 
-    If the part is already made, part keeps it. Several attempts at once do no harm. So just run a failed task again.
+    A finished part is not made again. Several machines may make the same part at the same time. So just run a failed
+    task again.
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb $SLURM_ARRAY_TASK_ID'
     """
@@ -120,7 +121,7 @@ Examples:
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
 @click.option("--made", is_flag=True, help="Also print size, duration and machine of each finished part.")
 @click.option("--scratch", metavar="FOLDER", type=click.Path(), help="Scratch folder of the parts.  [default: TMPDIR]")
-@click.option("--clean", is_flag=True, help="Remove the folders of killed parts from this machine's scratch folder.")
+@click.option("--clean", is_flag=True, help="Remove what killed processes left in this machine's scratch folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def parts_command(
     *, destination: str, only_missing: bool, made: bool, scratch: str | None, clean: bool, as_json: bool
@@ -142,7 +143,7 @@ def parts_command(
         say(f"{plan.where}: {len(receipts):,} of {plan.parts:,} parts are made{rest}")
         for attempt in attempts:
             minutes = max(0, time.time() - attempt.since) / 60
-            say(f"  part {attempt.part}: {attempt.host} began it {minutes:.0f} min ago, and may have been killed")
+            say(f"  part {attempt.part}: begun {minutes:.0f} min ago on {attempt.host}; still running, or killed")
         for receipt in receipts if made else ():
             what = f"{counted(receipt.records, 'record')}, {size(receipt.nbytes)}"
             say(f"  part {receipt.part}: {what}, made in {receipt.seconds:,.0f} s by {receipt.host}")
@@ -167,7 +168,7 @@ Examples:
     "--keep-hours",
     metavar="H",
     type=float,
-    help="In object storage: remove unused objects that are older than this.  [default: 24]",
+    help="In object storage: remove unused objects that are older than H hours.  [default: 24]",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -54,11 +54,13 @@ Examples:
     "listing",
     metavar="FILE",
     type=click.Path(),
-    help="A listing, such as a model's predictions. The page shows and searches its columns like fields. Its column "
-    "name, path or index identifies the records.",
+    help="Show and search the columns of a listing, such as a model's predictions, like fields of the records. The "
+    "listing's column name, path or index identifies the records.",
 )
 @click.option("--where", metavar="QUERY", help="With --html: report only the records that match QUERY.")
-@click.option("--read-only", is_flag=True, help="Write no files beside PLACE, neither marks nor duplicates.")
+@click.option(
+    "--read-only", is_flag=True, help="Refuse marks and searches for duplicates, which write files beside PLACE."
+)
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 def view_command(
     place: str,
@@ -89,7 +91,7 @@ def view_command(
         say(f"{html}: {size(nbytes)}, with {counted(samples, 'sample')}")
         return
     if where is not None:
-        raise click.UsageError("--where needs --html; on the page, type the search")
+        raise click.UsageError("--where needs --html; in the viewer, type the query into the search field")
     isolated(
         "viewing.server.serve",
         *([place] if other is None else [place, other]),

@@ -177,7 +177,7 @@ def test_dry_run_counts_classes_and_names_ignored_files(shell: Shell, root: Path
         f"{root}: 13 files would be read and converted; nothing is written",
         "           6  cat",
         "           7  dog",
-        "  rejected  1, found without reading any file",
+        "  rejected  1 (no file was read, so convert may reject more)",
         "    dog/gone.jpg: the link cannot be followed: No such file or directory",
         "  left out  1 file of other kinds (.txt 1)",
         "  left out  1 hidden file (names that begin with a dot)",
@@ -217,7 +217,7 @@ def test_dry_run_names_at_most_ten_problems_and_classes(shell: Shell, tmp_path: 
     assert outcome.stdout.count("class 0") == 10
     assert "  and 2 more classes (--json gives all)\n" in outcome.stdout
     assert outcome.stdout.count("the header has 2 fields") == 10
-    assert "  rejected  12, found without reading any file\n" in outcome.stdout
+    assert "  rejected  12 (no file was read, so convert may reject more)\n" in outcome.stdout
 
 
 def test_dry_run_of_an_invalid_source_is_an_error(shell: Shell, tmp_path: Path) -> None:

@@ -83,10 +83,10 @@ def test_machine_of_a_part_is_named_and_its_leftovers_are_removed(
     process = multiprocessing.get_context("fork").Process(target=wait_in_part)
     process.start()
     wait_for((scratch / "begun").exists, "the part has begun")
-    line = f"{place}.partial: 0 of 3 parts are made; missing 0-2\n  part 1: {socket.gethostname()} began it 0 min ago"
+    line = f"{place}.partial: 0 of 3 parts are made; missing 0-2\n  part 1: begun 0 min ago on {socket.gethostname()}"
     (folder,) = scratch.glob("dbloader-part-*")
     os.utime(folder, (0, 0))
-    assert shell("parts", place, "--scratch", scratch, "--clean").stdout == f"{line}, and may have been killed\n"
+    assert shell("parts", place, "--scratch", scratch, "--clean").stdout == f"{line}; still running, or killed\n"
     assert folder.exists(), "it is in use"
     process.kill()
     process.join()

@@ -172,7 +172,7 @@ def test_parts_shows_which_machine_makes_a_part_and_since_when(
         known.set()
         process.communicate(timeout=WAIT_S)
     host = socket.gethostname()
-    line = rf"; missing 0-2\n  part 1: {host} began it \d+ min ago, and may have been killed\n"
+    line = rf"; missing 0-2\n  part 1: begun \d+ min ago on {host}; still running, or killed\n"
     assert re.search(f"{line}$", output[0])
     (attempt,) = outside(list_parts, place).attempts
     assert attempt[:2] == (1, host)
