@@ -121,18 +121,21 @@ class RandomCrop(Decoder):
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        flip, *places = self._check_random_numbers(random_numbers)
-        first = []
-        for at, full in enumerate((height, width)):
-            length, before = self.size[at], self.padding[1 - at]
-            padded = full + before + self.padding[3 - at]
+        flip, for_top, for_left = self._check_random_numbers(random_numbers)
+        pad_left, pad_top, pad_right, pad_bottom = self.padding
+        first = []  # upper and left edge of the crop in pixels of the image; negative in the padding
+        for number, length, full, before, after in (
+            (for_top, self.size[0], height, pad_top, pad_bottom),
+            (for_left, self.size[1], width, pad_left, pad_right),
+        ):
+            padded = before + full + after
             if padded < length and not self.pad_if_needed:
                 raise OptionError(
                     f"size must not exceed the padded image, got {self.size} (height, width) for an image of "
                     f"{height} x {width} pixels with padding={self.padding}: pass pad_if_needed=True to fill with black"
                 )
             missing = max(length - padded, 0)
-            first.append(int(places[at] * (padded + 2 * missing - length + 1)) - before - missing)
+            first.append(int(number * (padded + 2 * missing - length + 1)) - before - missing)
         top, left = max(first[0], 0), max(first[1], 0)
         shown = min(first[0] + self.size[0], height) - top, min(first[1] + self.size[1], width) - left
         window = first[0] - top, first[1] - left

@@ -108,9 +108,12 @@ class Preparation(nn.Module):
                     raise TypeError(f"{_name(module)} takes targets, which a batch of several crops cannot share")
                 images = [module(crop, **options(wanted)) for crop in images]
                 continue
-            keys = getattr(module, "data_keys", None)  # in a module of kornia: the kinds of its arguments
-            both = len(keys) == 2 if isinstance(keys, (list, tuple)) else "*inputs" in wanted and targets is not None
-            if not both and not {"targets", "target"} & wanted:
+            keys = getattr(module, "data_keys", None)
+            if isinstance(keys, (list, tuple)):  # a module of kornia, with the kinds of its arguments
+                takes_both = len(keys) == 2
+            else:
+                takes_both = "*inputs" in wanted and targets is not None
+            if not takes_both and not {"targets", "target"} & wanted:
                 images = module(images, **options(wanted))
                 continue
             if targets is None:

@@ -188,9 +188,12 @@ def describe_jpeg(data: bytes) -> dict[str, Any]:
     if found.frame:
         process, sampling = found.frame.process, found.frame.sampling
         facts["process"] = f"{_PROCESSES.get(process, f'SOF{process - markers.SOF0}')}, {found.frame.precision} bits"
-        usual = sampling[1:] == ((1, 1), (1, 1)) and sampling[0] in _SUBSAMPLINGS
-        factors = ", ".join(f"{h}x{v}" for h, v in sampling)
-        facts["subsampling"] = "gray" if len(sampling) == 1 else _SUBSAMPLINGS[sampling[0]] if usual else factors
+        if len(sampling) == 1:
+            facts["subsampling"] = "gray"
+        elif sampling[1:] == ((1, 1), (1, 1)) and sampling[0] in _SUBSAMPLINGS:
+            facts["subsampling"] = _SUBSAMPLINGS[sampling[0]]
+        else:
+            facts["subsampling"] = ", ".join(f"{h}x{v}" for h, v in sampling)
     try:
         header = read_header(memoryview(data))
         facts["restart_interval"] = header.interval

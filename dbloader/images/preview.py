@@ -44,7 +44,15 @@ _DEPTH_COLORS = bytes(
     round(float(np.interp(value, (0, 85, 170, 255), channel))) for value in range(256) for channel in _DEPTH_ANCHORS.T
 )
 _LOSSLESS_PX = 1600  # a thumbnail of this size replaces an image that a browser cannot show
-TURNS = dict(zip(range(2, 9), map(Image.Transpose, (0, 3, 1, 5, 4, 6, 2)), strict=True))  # by EXIF orientation
+TURNS = {  # by EXIF orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _MAGIC = re.compile(
     rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
     rb"(?P<webp>RIFF.{4}WEBP)|(?P<avif>.{4}ftypavi[fs])",
@@ -215,6 +223,9 @@ def _spread(values: Any, px: int) -> Image.Image:
 
 def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:
     image.thumbnail((px, px), Image.Resampling.LANCZOS)  # with a palette, Pillow uses the nearest pixel
-    file, is_png = io.BytesIO(), lossless or image.mode not in ("L", "RGB")
-    image.save(file, "PNG" if is_png else "JPEG", **({} if is_png else {"quality": 85}))
-    return file.getvalue(), ("image/png" if is_png else "image/jpeg")
+    file = io.BytesIO()
+    if lossless or image.mode not in ("L", "RGB"):
+        image.save(file, "PNG")
+        return file.getvalue(), "image/png"
+    image.save(file, "JPEG", quality=85)
+    return file.getvalue(), "image/jpeg"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence, Sized
@@ -153,7 +154,7 @@ def create_loader(
     if collate_fn is not None and not callable(collate_fn):
         raise TypeError(f"collate_fn must be a callable or None, got {collate_fn!r}")
     num_workers = cpu_share() if num_workers is None else whole_number("num_workers", num_workers, 0)
-    prefetch_factor = None if prefetch_factor is None else whole_number("prefetch_factor", prefetch_factor, 1)
+    prefetch_factor = whole_number("prefetch_factor", prefetch_factor, 1, none=True)
     automatic = isinstance(transform, str)
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
@@ -186,7 +187,7 @@ def create_loader(
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
     kind = ThreadLoader if threads else ProcessLoader
     if prefetch_factor is None:
-        prefetch_factor = max(2, -(-_SAMPLES_AHEAD * num_workers // batch_size)) if threads else 2
+        prefetch_factor = max(2, math.ceil(_SAMPLES_AHEAD * num_workers / batch_size)) if threads else 2
     loader: Any = kind(fetcher, batches, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
     steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:

@@ -125,7 +125,8 @@ class Stats:
     def _verdict(self) -> str:
         if self.batches < 2:
             return "too few batches to measure: take at least two"
-        waited = f"waited for data {100 * self.waiting:.{0 if self.waiting >= 0.1 else 1}f} % of the time"
+        decimals = 0 if self.waiting >= 0.1 else 1
+        waited = f"waited for data {100 * self.waiting:.{decimals}f} % of the time"
         if self.waiting < 0.02:  # faster loading would make no visible difference
             return f"{waited}: the data keeps up"
         return "; ".join(filter(None, (waited, self._main_work(), self._remedy())))

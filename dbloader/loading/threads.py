@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -135,7 +136,8 @@ class _Batches(Iterator["TimedBatch"]):
             return max(1, length)
         # Large parts decode faster. All threads are still busy, because several batches are begun ahead.
         batches = self._ahead if self._fetcher.releases_gil else 1
-        return max(1, min(self._part_size.most, -(-length // -(-self._threads // batches))))
+        parts = math.ceil(self._threads / batches)
+        return max(1, min(self._part_size.most, math.ceil(length / parts)))
 
     def _submit(self) -> Submit:
         if not self._threads:

@@ -131,22 +131,22 @@ def join_tiles(
             f"a crop must lie within the image of {frame.width} x {frame.height} pixels, "
             f"got {width} x {height} at ({left}, {top})"
         )
-    # The crop needs the tiles in columns `column` to `columns` - 1 and in rows `row` to `rows` - 1.
-    column = max(left - header.margin_x, 0) // grid.tile_width
-    columns = min((left + width - 1 + header.margin_x) // grid.tile_width + 1, grid.across)
-    row = max(top - header.margin_y, 0) // grid.tile_height
-    rows = min((top + height - 1 + header.margin_y) // grid.tile_height + 1, grid.down)
-    if header.margin_x and column and frame.width - column * grid.tile_width <= _NARROW:
-        column -= 1
-    x, y = column * grid.tile_width, row * grid.tile_height
+    # The crop needs the tiles from the first column and row up to, not including, the end column and row.
+    first_column = max(left - header.margin_x, 0) // grid.tile_width
+    end_column = min((left + width - 1 + header.margin_x) // grid.tile_width + 1, grid.across)
+    first_row = max(top - header.margin_y, 0) // grid.tile_height
+    end_row = min((top + height - 1 + header.margin_y) // grid.tile_height + 1, grid.down)
+    if header.margin_x and first_column and frame.width - first_column * grid.tile_width <= _NARROW:
+        first_column -= 1
+    x, y = first_column * grid.tile_width, first_row * grid.tile_height
 
     total = grid.across * grid.down
     if len(lengths) != 2 * total:
         raise _wrong(f"they are {len(lengths) // 2}, not {total}")
     sizes = np.frombuffer(lengths, "<u2").astype(np.int64).reshape(grid.down, grid.across)
-    ends = sizes.cumsum().reshape(sizes.shape)[row:rows] + header.scan
-    taken = sizes[row:rows, column:columns]
-    starts, stops = ends[:, column] - taken[:, 0], ends[:, columns - 1]
+    ends = sizes.cumsum().reshape(sizes.shape)[first_row:end_row] + header.scan
+    taken = sizes[first_row:end_row, first_column:end_column]
+    starts, stops = ends[:, first_column] - taken[:, 0], ends[:, end_column - 1]
     if stops[-1] > len(data):
         raise _wrong(f"tiles would end at byte {stops[-1]} of {len(data)}")
 
@@ -156,15 +156,15 @@ def join_tiles(
     marks = taken.cumsum() + (header.nbytes - 1)
     out = np.frombuffer(joined, np.uint8)
     if check_lengths:
-        codes = closing_codes(total).reshape(grid.down, grid.across)[row:rows, column:columns]
+        codes = closing_codes(total).reshape(grid.down, grid.across)[first_row:end_row, first_column:end_column]
         _check_markers(out, marks, codes)
-        first = 0 if row or column else 1  # the first tile of the image has no marker before it
-        codes = restart_codes(total + 7)[7:].reshape(grid.down, grid.across)[row:rows, column]
-        _check_markers(np.frombuffer(data, np.uint8), starts[first:] - 1, codes[first:])
+        skipped = 0 if first_row or first_column else 1  # the first tile of the image has no marker before it
+        codes = restart_codes(total + 7)[7:].reshape(grid.down, grid.across)[first_row:end_row, first_column]
+        _check_markers(np.frombuffer(data, np.uint8), starts[skipped:] - 1, codes[skipped:])
 
     out[marks] = restart_codes(len(marks))
     out[-1] = markers.EOI
-    size = min(rows * grid.tile_height, frame.height) - y, min(columns * grid.tile_width, frame.width) - x
+    size = min(end_row * grid.tile_height, frame.height) - y, min(end_column * grid.tile_width, frame.width) - x
     _SIZE.pack_into(joined, header.size_at, *size)
     return joined, left - x, top - y
 
