@@ -43,7 +43,7 @@ MAX_DISTANCE = 15
 
 _MAX_PROBLEMS = 1000
 _PARTS, _VALUES = 8, 2**16
-_PAIRS = 2**20  # number of pairs compared at a time, which takes about 50 MB
+_PAIRS = 2**20  # number of pairs that are compared at a time; 2**20 pairs take about 50 MB
 _BIT_COUNTS = np.array([number.bit_count() for number in range(_VALUES)], np.uint8)
 
 
@@ -182,8 +182,8 @@ def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str,
 def find_originals(values: Array, distance: int, others: int = 0) -> Array:
     """Return the index of each record's original. A record that is not a duplicate is its own original.
 
-    In one store, the records are processed in order. A record without an original becomes the original of all later
-    records within ``distance`` bits that have no original yet.
+    In one store, the records are processed in order. If a record is not a duplicate, it becomes the original of each
+    later record that differs in at most ``distance`` bits and has no original yet.
 
     Args:
         values: Fingerprints of all records: dtype FINGERPRINT, shape (records,).

@@ -126,7 +126,7 @@ Examples:
 def parts_command(
     *, destination: str, only_missing: bool, made: bool, scratch: str | None, clean: bool, as_json: bool
 ) -> int:
-    """List which parts of the conversion planned for DESTINATION are made, being made, and missing.
+    """List the finished, begun and missing parts of the conversion planned for DESTINATION.
 
     Slurm accepts the output of --missing: sbatch --array=$(dbloader parts train.lmdb --missing)
     """

@@ -1,4 +1,4 @@
-"""The web application of the viewer: its routes, and the values in a request. No value of a request becomes a path."""
+"""The web application of the viewer: its routes and requests. No text of a request is used as the path of a file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _STATUS = (
 )
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
-_MOST_BODY = 100_000  # bytes of a POST body; the longest part is a query of at most 10,000 letters
+_MOST_BODY = 100_000  # bytes of a POST body, which may contain a query of 10,000 letters
 _INTEGER = re.compile("-?[0-9]{1,19}")
 # After this number of answers, LMDB's pages are released. Otherwise the pages of all shown images would count as memory
 # of this process. After 4,500 thumbnails of a store of ten million images, that was 600 MB.
@@ -81,13 +81,13 @@ class ViewerState:
     Args:
         stores: The stores. Several threads read them.
         tell: Called with each line for the person who started the viewer.
-        training: The training view; None for a training view without a transform.
+        training: Makes the training view; None for a training view with the default transform.
         listing: A listing whose columns are joined to the records of each store.
-        read_only: Do not let the page set marks.
+        read_only: Refuse to set marks.
 
     Attributes:
-        started: A random text in the addresses of pictures. Without this text, a browser would show pictures that it
-            has kept from an earlier viewer on this port.
+        viewer_id: A random text in the addresses of pictures. Without this text, a browser could show pictures that it
+            has cached from an earlier viewer on this port.
         answers: Counts the answers.
     """
 
@@ -107,7 +107,7 @@ class ViewerState:
         ]
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
         self.searches = [*map(DuplicateSearch, self.selections)]
-        self.started = secrets.token_hex(4)
+        self.viewer_id = secrets.token_hex(4)
         self.answers = itertools.count(1)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class ViewerState:
 
 
 class ViewerRequest:
-    """The values in the path and the query of a request, its body, and the store with the number ``s``."""
+    """A request: the values in its path and query, its body, and the store with the number in the value ``s``."""
 
     def __init__(self, state: ViewerState, request: Request, body: bytes) -> None:
         self.state, self.body = state, body
@@ -160,7 +160,8 @@ class ViewerRequest:
 
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
-    for search in request.state.searches:  # before reading the columns, because searches and marks change them
+    # Load new duplicates and marks first, because they change the columns.
+    for search in request.state.searches:
         search.join()
     marks = [marks.describe() for marks in request.state.marks]
     return [
@@ -170,7 +171,7 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
             "kind": "mongodb" if is_mongo(store.place) else "lmdb",
             "records": len(store),
             "file_fields": store.manifest.file_fields,
-            "started": request.state.started,
+            "viewer_id": request.state.viewer_id,
             "sorts": (*selections.columns.sortable, ODD),
             "columns": selections.columns.kinds,
             "marks": marked,
@@ -194,14 +195,14 @@ def _change_marks(request: ViewerRequest) -> dict[str, Any]:
 
 def _note(request: ViewerRequest) -> dict[str, str | None]:
     """Return a note if the store has been replaced or removed since the start of the viewer."""
-    with copy.copy(request.store) as now:  # the copy opens the place again
+    with copy.copy(request.store) as now:  # the copy opens the store that is at the place now
         try:
             if now.manifest == request.store.manifest:
                 return {"note": None}
             found = "another store is"
         except (NotAStoreError, StoreNotFoundError):
             found = "no store is"
-    return {"note": f"This is {now.place} as it was when the viewer was started: {found} there now."}
+    return {"note": f"This page shows {now.place} as it was when the viewer was started, but {found} there now."}
 
 
 def _rows(request: ViewerRequest) -> dict[str, Any]:
@@ -269,8 +270,8 @@ def _field(request: ViewerRequest) -> int | None:
 
 
 def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Response:
-    """Return a picture. The browser may keep it if its address contains the ``started`` of this viewer."""
-    is_own = request.text("v") == request.state.started
+    """Return a picture. The browser may cache the picture if its address contains the ``viewer_id`` of this viewer."""
+    is_own = request.text("v") == request.state.viewer_id
     headers["Cache-Control"] = f"private, {'max-age=31536000, immutable' if is_own else 'no-cache'}"
     return Response(data, headers=headers)
 
@@ -298,8 +299,8 @@ def _static(name: str) -> Response:
     return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
 
 
-# (path, function, whether the function decodes images). At most one decoding function runs for each CPU.
-# A function takes a request and returns a Response or a value of JSON.
+# (path, function, whether the function decodes images). A function takes a request, and returns a Response or a value
+# that becomes JSON. The number of decoding functions that run at the same time is at most the number of CPUs.
 ROUTES: tuple[_Route, ...] = (
     ("/", lambda _: _static("index.html"), False),
     ("/static/{name}", lambda request: _static(request.text("name")), False),
@@ -323,7 +324,7 @@ ROUTES: tuple[_Route, ...] = (
     ("/api/{s}/marks", _change_marks, False),
     ("/api/{s}/duplicates", _search_duplicates, False),
 )
-_CHANGES = (_change_marks, _search_duplicates)  # they answer POST, all others GET
+_CHANGES = (_change_marks, _search_duplicates)  # these functions answer POST; all other functions answer GET
 
 
 def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlette:
@@ -354,7 +355,7 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
         ],
         exception_handlers={HTTPException: no_route},
     )
-    app.router.redirect_slashes = False  # a redirect would repeat the path of the request
+    app.router.redirect_slashes = False  # the path of a request must not become the target of a redirect
     return app
 
 

@@ -21,11 +21,11 @@ class _StopError(Exception):
 
 
 class DuplicateSearch:
-    """The search of `dbloader duplicates`, in a thread. Threads may share this object.
+    """Searches a store for duplicates, like `dbloader duplicates`, in a thread. Threads may share this object.
 
-    The result is joined to the columns of the store. ``duplicates.extra`` is true for all records of a group but the
-    first. ``duplicates.differ`` is true for a record whose label differs from the first record's, and for this first
-    record.
+    Queries can use the result as two columns. ``duplicates.extra`` is true for each duplicate, but not for its
+    original. ``duplicates.differ`` is true for each duplicate with a different label than its original, and for this
+    original.
     """
 
     def __init__(self, selections: Selections) -> None:
@@ -36,7 +36,7 @@ class DuplicateSearch:
         self._done, self._problem = 0, ""
 
     def start(self) -> None:
-        """Start the search, unless it runs."""
+        """Start the search, unless it is running."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._stopped.clear()
@@ -52,18 +52,25 @@ class DuplicateSearch:
                 self._thread.join()
 
     def describe(self) -> dict[str, Any]:
-        """Return whether the search runs, the numbers of ``done`` and all records, and the last ``problem`` or ""."""
+        """Return the state of the search.
+
+        ``running`` is a bool. ``done`` is the number of records that the search has read, and ``of`` is the number of
+        all records. ``problem`` is the error that ended the last search, or "".
+        """
         running = self._thread is not None and self._thread.is_alive()
         return {"running": running, "done": self._done, "of": len(self._store), "problem": self._problem}
 
     def join(self) -> None:
-        """Join the last result, unless it is joined already. `dbloader duplicates` may have written this result."""
+        """Load the result of the last search into the columns, unless it is loaded already.
+
+        The last search may have been `dbloader duplicates` in another process.
+        """
         groups = load_groups(self._store)
         if groups is None or self._joined == (groups.distance, len(groups.rows)):
             return
         try:
             labels = self._store.column("label")
-        except DamagedStoreError:  # the page shows this error with the counts of the classes
+        except DamagedStoreError:  # the page gets the same error when it counts the classes
             return
         index, of = groups.rows["index"], groups.rows["of"]
         differs = labels[index] != labels[of]

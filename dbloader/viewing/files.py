@@ -1,4 +1,4 @@
-"""Find the image files of a record, and the form in which a browser gets them."""
+"""Return the image files of a record to a browser, and decide which images must be converted for a browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_MOST_PIXELS = 2**27  # larger images are not sent to a browser as stored
+_MOST_PIXELS = 2**27  # a browser gets a converted picture of an image with more pixels
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:

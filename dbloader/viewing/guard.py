@@ -39,7 +39,7 @@ _TOKEN = "token"
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
-_REQUEST_S = 10  # longest time for a request to arrive; a browser sends its request at once
+_REQUEST_S = 10  # a request must arrive completely within this time; a browser needs far less
 _CHANGES = re.compile("/api/[0-9]+/(marks|duplicates)")  # the only paths that accept POST
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
@@ -79,7 +79,7 @@ class Guard:
         is_public: Whether other machines can reach the server. If so, requests may name any IP address as ``Host``.
         read_only: Whether all changes are refused. Otherwise the viewer's own page may send POST to two paths. One sets
             marks. The other searches for duplicates, which writes a file beside the store.
-        tell: Called with a sentence for the person who started the server if a browser opens a used link.
+        tell: Called with a message for the person at the terminal, if a browser opens a used link.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Guard:
             return HTMLResponse(_RELOAD, headers={"Cache-Control": "no-store"})
         if token is None or not any(_equal(token, used) for used in self._used):
             return _refusal(f"this browser is not known here: {_OPEN}", is_page=is_page)
-        if self._token is None:  # otherwise an unused link has been printed already
+        if self._token is None:  # the last link that was printed has been used
             self._tell(f"A used link was opened in another browser. Open this new link instead: {self.link()}")
         return _refusal("this link was used before, and works only once: open the new link", is_page=is_page)
 
@@ -162,9 +162,9 @@ class Guard:
         if match is None:
             return None
         host, address = match["ipv6"] or match["name"], None
-        with suppress(ValueError):  # it is a name
+        with suppress(ValueError):  # the host is a name, not an address
             address = ipaddress.ip_address(host)
-        # Another site can make its own name point to this machine (DNS rebinding). Then Host is a name, not an address.
+        # Another site can make its own name point to this machine (DNS rebinding). So only known names are valid.
         valid = host.lower() in self._names or (address is not None and (self._is_public or address.is_loopback))
         return match.groupdict() if valid else None
 
@@ -211,7 +211,7 @@ class Connection(H11Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)  # this ends uvicorn's own timer, even after an incomplete request
+        super().data_received(data)  # uvicorn stops its own timer here, even if the request is incomplete
         is_answering = (
             self.cycle is not None  # type: ignore[redundant-expr] # uvicorn sets it to None at first
             and not self.cycle.response_complete

@@ -78,7 +78,7 @@ def write_html(
         OSError: The file cannot be written.
     """
     path = Path(output)
-    if os.path.lexists(path):  # the user may have given the store itself
+    if os.path.lexists(path):  # for example the store, given by mistake
         raise OptionError(f"--html must be a new file, but {path} exists: move it away")
     if not path.parent.is_dir():
         raise OptionError(f"--html {path}: there is no folder {path.parent}; make it first")
@@ -106,7 +106,7 @@ def _sheet(store: Store, selected: Any) -> tuple[int, str]:
             break
         figures[index] = f"<figure>{shown}<figcaption>{index:,} {text(store.name(index) or '')}</figcaption></figure>"
     of, lines = counted(len(selected), "record"), "\n".join(figures[index] for index in sorted(figures))
-    head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Spread evenly over the classes, at random in each.</p>"
+    head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Chosen at random, from all classes equally.</p>"
     return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
 
 
@@ -157,7 +157,8 @@ def _bars(counts: Sequence[int], kind: str = "") -> str:
     most = max(counts, default=1) or 1
     return "".join(
         f'<rect{kind} x="{x + 0.06:.2f}" y="{_HIGH - high:.1f}" width=".88" height="{high:.1f}"/>'
-        for x, high in enumerate(number and max(1.5, number / most * _HIGH) for number in counts)  # visible unless 0
+        # Every bar is visible, except for the count 0.
+        for x, high in enumerate(number and max(1.5, number / most * _HIGH) for number in counts)
     )
 
 
@@ -165,7 +166,7 @@ def _events(store: Store) -> str:
     known = ConversionReport(store)
     report = known.read(count=_LINES)
     if not report["total"]:
-        return "<h2>Report of the conversion</h2><p>Nothing happened to any file.</p>"
+        return "<h2>Report of the conversion</h2><p>No file was rejected, repaired or damaged.</p>"
     # Damaged images are first, because they are in the store.
     lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]

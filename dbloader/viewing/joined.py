@@ -83,7 +83,7 @@ def join_listing(
 
 
 def _parse(values: list[Any]) -> list[Any]:
-    """Return the values of a column of a .csv as booleans or numbers, or unchanged if any value is neither."""
+    """Convert the texts of a .csv column to booleans or numbers. If a text is neither, return the texts unchanged."""
     for read in (_BOOLEANS.__getitem__, _number):
         with suppress(KeyError, ValueError):
             return [None if value in (None, "") else read(value) for value in values]

@@ -1,4 +1,4 @@
-"""Write a selection as a listing for ``dbloader copy --select``, ``--drop`` and ``--labels``."""
+"""Write the records that match a query as a listing for ``dbloader copy --select``, ``--drop`` and ``--labels``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson"}
 _COLUMNS = ("index", "path", "label")
 
 
-def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[bytes]:
-    """Return the parts of a listing of the records that match a query, in UTF-8.
+def stream_listing(selections: Selections, query: str, kind: str) -> Iterator[bytes]:
+    """Write the records that match a query as a listing, and return blocks of its lines in UTF-8.
 
     The columns are ``index``, ``path`` (the name of the record) and ``label`` (the name of the class, or an integer).
 
     Args:
         selections: Evaluates the query.
-        text: The query.
+        query: The query.
         kind: One of ``FORMATS``.
 
     Raises:
@@ -35,7 +35,7 @@ def stream_listing(selections: Selections, text: str, kind: str) -> Iterator[byt
     """
     if kind not in FORMATS:
         raise OptionError(f"format must be one of {', '.join(FORMATS)}, got {kind[:20]!r}")
-    return _encode(selections, selections.select(text), kind)
+    return _encode(selections, selections.select(query), kind)
 
 
 def _encode(selections: Selections, indices: Any, kind: str) -> Iterator[bytes]:

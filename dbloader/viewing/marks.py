@@ -35,7 +35,7 @@ _CHANGES = ("drop", "label", "tag", "clear")
 
 
 class Marks:
-    """The marks of a store. They are joined to its columns as ``mark.drop``, ``mark.label`` and ``mark.tags``.
+    """The marks of a store, in a file. Queries can use the columns ``mark.drop``, ``mark.label`` and ``mark.tags``.
 
     Threads may share this object. Several viewers may change the same file.
 
@@ -68,17 +68,17 @@ class Marks:
         revision = self._selections.revision
         return {"why_not": why_not, "count": len(self._marks), "revision": revision, "command": shlex.join(words)}
 
-    def change(self, text: str, change: dict[str, Any]) -> None:
+    def change(self, query: str, change: dict[str, Any]) -> None:
         """Mark the records that match a query.
 
         Args:
-            text: The query.
+            query: The query.
             change: One of ``{"drop": True}``, ``{"label": …}`` (the name of a class, or an integer if the store has no
                 classes), ``{"tag": …}``, or ``{"clear": True}``, which removes all marks of the records.
 
         Raises:
-            OptionError: The query or the change is wrong, or no marks can be set here.
-            SourceError: The file of marks has a mistake. It stays unchanged.
+            OptionError: The query or the change is wrong, or marks cannot be set (see ``why_not`` in `describe`).
+            SourceError: The file of marks has a mistake. The file stays unchanged.
             DBLoaderError: The file of marks cannot be written.
         """
         self._check(change)
@@ -88,7 +88,7 @@ class Marks:
         path = Path(os.path.realpath(self._file))
         with self._lock, _alone_in(path.parent):
             self._read()
-            indices = self._selections.select(text)
+            indices = self._selections.select(query)
             if "clear" in change:
                 indices = np.intersect1d(indices, np.fromiter(self._marks, np.int64))
             if len(indices) + len(self._marks.keys() - {*map(int, indices[:_MOST_MARKS])}) > _MOST_MARKS:
@@ -153,7 +153,7 @@ class Marks:
         self._show(marks)
 
     def _write(self, path: Path, marks: dict[int, dict[str, Any]]) -> tuple[int, ...] | None:
-        """Replace the file of marks, or remove it if there are no marks. Return its new signature or None."""
+        """Replace the file of marks, and return its new signature. Without marks, remove the file and return None."""
         if not marks:
             path.unlink(missing_ok=True)
             return None
@@ -169,7 +169,7 @@ class Marks:
         return _signature(status)
 
     def _show(self, marks: dict[int, dict[str, Any]]) -> None:
-        """Join the marks to the columns of the store."""
+        """Keep new marks, and replace the columns of marks."""
         self._marks, length = marks, len(self._selections.store)
         names = self._selections.store.manifest.class_name
         drops = [index for index, mark in marks.items() if mark.get("drop")]
@@ -202,7 +202,7 @@ def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pack(texts: dict[int, str], length: int) -> Names:
-    """Return a text for each record: the given text, or "" for a record without one."""
+    """Return a column of texts. ``texts`` has the text of some records, by index; the other records get ""."""
     order = sorted(texts)
     packed = [texts[index].encode(errors="replace") for index in order]
     offsets = np.zeros(length + 1, np.int64)
@@ -211,6 +211,7 @@ def _pack(texts: dict[int, str], length: int) -> Names:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
+    """Return numbers that differ when the file has changed."""
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -1,4 +1,4 @@
-"""The files of the page. The style sheet is sent inside the HTML, so the first paint waits for a single answer."""
+"""The files of the page. The HTML contains the style sheet, so a browser can draw the page after one response."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _STYLE = (_FOLDER / "style.css").read_bytes()
-# The source of the style sheet in a Content-Security-Policy. A browser applies no other style sheet.
+# Hash of the style sheet, for a Content-Security-Policy. With this policy, a browser applies no other style sheet.
 STYLE_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_STYLE).digest()).decode()}'"
-# Name in /static/NAME -> content and type. The files are read here, so no path is made from a request.
+# File name -> (content, media type). All files are read at import, so no text of a request is used as a path.
 STATIC = {
     path.name: (path.read_bytes().replace(b"<style></style>", b"<style>%b</style>" % _STYLE), _TYPES[path.suffix])
     for path in _FOLDER.glob("*")

@@ -1,4 +1,4 @@
-"""All facts about one record, as values of JSON."""
+"""Describe a record in values that JSON can represent."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def boxes_of(store: Store, record: Record) -> tuple[list[list[float]], list[str]
 
 def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:
     names = dict(enumerate(store.manifest.field_classes.get(field) or ()))
-    with suppress(ImageError):  # the picture of the file shows the reason
+    with suppress(ImageError):  # the page gets the same error when it requests a picture of the mask
         return [(value, color, share, names.get(value) or "") for value, color, share in legend_of(data)]
     return []
 
@@ -126,7 +126,7 @@ def _describe_file(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of JSON. Arrays become lists. Bytes, large arrays and numbers that are not finite become text."""
+    """Convert a value for JSON: arrays to lists; bytes, large arrays and numbers that are not finite to text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, Real):  # EXIF has fractions, and their denominator may be 0

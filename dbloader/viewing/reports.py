@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_MOST_ROWS = 500  # in one answer
-_MOST_COUNTS = 100  # number of searched texts whose counts are kept
+_MOST_ROWS = 500  # largest number of lines in one answer
+_MOST_COUNTS = 100  # number of texts for which the counts of matching lines are cached
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
@@ -32,7 +32,7 @@ class ConversionReport:
         self._counts = LRUCache[Counter[str]](_MOST_COUNTS, lambda _: 1)
 
     def read(self, event: str = "", text: str = "", start: int = 0, count: int = 200) -> dict[str, Any]:
-        """Return lines of the report, as values of JSON.
+        """Return the lines of the report that match ``event`` and ``text``.
 
         ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index`` (the record with this name, or None).
         ``total`` is the number of matching lines. ``counts`` has the number of lines of each event in the whole report.
@@ -66,20 +66,20 @@ class ConversionReport:
 
 
 def list_duplicates(store: Store, start: int, count: int, *, differing: bool = False) -> dict[str, Any] | None:
-    """Return up to 100 groups that the last search for duplicates of this store found, beginning with ``start``.
+    """Return groups of duplicates that the last search of this store found; None if the store was not searched.
 
-    The result is None if this store was not searched.
-
-    Each of ``groups`` has the ``index``, ``name`` and ``class`` of an original, the ``count`` of its duplicates, and
-    its first 60 duplicates in ``others``. A class is a name, or a label without a name, or None. ``total`` counts all
-    groups, ``differing`` counts the groups whose labels differ, and ``duplicates`` counts the duplicates of all groups.
-    ``distance`` is the greatest distance, in bits, that the search allowed.
+    - ``groups``: the groups. Each group has the ``index``, ``name`` and ``class`` of the original; the ``count`` of the
+      duplicates; and the first 60 duplicates, ``others``. A class without a name is its label;
+    - ``total``: the number of all groups;
+    - ``differing``: the number of groups with different labels;
+    - ``duplicates``: the number of duplicates in all groups;
+    - ``distance``: largest number of different bits, of 128, in similar pictures.
 
     Args:
         store: The store.
         start: Number of the first group to return, from 0.
-        count: Number of groups to return.
-        differing: Number and return only the groups whose labels differ.
+        count: Number of groups to return, at most 100.
+        differing: Leave out groups in which all labels are equal. Then ``start`` does not count these groups.
     """
     kept = load_groups(store)
     if kept is None:

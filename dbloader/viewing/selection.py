@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dbloader.records.field_columns import FieldColumn
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 40_000_000  # of each cache; this is one selection of ten million records, or many small selections
+_MOST_BYTES = 40_000_000  # size of each cache: enough for the indices of ten million records
 _MOST_HISTOGRAMS = 200
 
 
@@ -24,7 +24,7 @@ class Selections:
     """Evaluates queries of a store, and keeps the last results. Threads may share this object.
 
     Attributes:
-        columns: The columns of the store, and all joined columns.
+        columns: The columns of the store, the listing, the marks and the duplicates.
         counts: The last results of ``summary.count``.
         histograms: The last histograms of all records.
         orders: The last results of ``sorting.sort_records``.
@@ -46,17 +46,17 @@ class Selections:
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 
     def join(self, what: str, columns: Mapping[str, FieldColumn]) -> None:
-        """Replace the joined columns of "marks" or "duplicates"."""
+        """Replace the columns of ``what``: "marks" or "duplicates"."""
         with self._lock:
             self._joined[what] = columns
             self.columns = self.columns.with_joined({k: v for some in self._joined.values() for k, v in some.items()})
-            self.revision += 1  # last, because a result with this revision must be computed from these columns
+            self.revision += 1  # last, because a result of the old columns must not be kept with this revision
 
-    def key(self, text: str) -> tuple[str, int]:
+    def key(self, query: str) -> tuple[str, int]:
         """Return the key under which the result of a query is kept. The key changes if the query's columns change."""
-        return text.strip(), self.revision if "mark." in text or "duplicates." in text else 0
+        return query.strip(), self.revision if "mark." in query or "duplicates." in query else 0
 
-    def select(self, text: str) -> Any:
+    def select(self, query: str) -> Any:
         """Return the indices of the records that match a query, ascending.
 
         The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
@@ -64,4 +64,4 @@ class Selections:
         Raises:
             OptionError: A condition is wrong, or names a class or event that the store does not have.
         """
-        return self._kept.get(self.key(text), lambda: select(self.columns, text))
+        return self._kept.get(self.key(query), lambda: select(self.columns, query))

@@ -31,7 +31,8 @@ _PORTS_TRIED = 100
 _OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
 _CLOSING_S = 1  # time for unfinished answers when the server ends
-# timeoutMS of places in MongoDB. The page cannot show an error before this time. dbloader's default is a minute.
+# timeoutMS for stores in MongoDB. If the server does not answer, the page shows an error after this time, not after the
+# minute that is dbloader's default.
 _SILENCE_MS = 10_000
 
 
@@ -83,7 +84,8 @@ class View:
             self._guard = Guard(
                 create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
             )
-            # The application reports its own errors. uvicorn would also log each answer that close() interrupts.
+            # uvicorn logs nothing, because it would log each answer that close() interrupts as an error. The
+            # application reports its own errors.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
                 proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
@@ -108,7 +110,7 @@ class View:
     def close(self) -> None:
         """End the server and close the stores. Unfinished answers are cut off after a second."""
         for key in self._shown:
-            if viewers.get(key) == self._repr_html_:  # unless a later viewer of the same store has replaced this entry
+            if viewers.get(key) == self._repr_html_:  # otherwise the entry belongs to a later viewer of the store
                 del viewers[key]
         self._server.should_exit = True
         self._thread.join()
@@ -150,9 +152,9 @@ def view(
         port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
-        listing: A listing, such as a model's predictions, whose columns are shown as further fields. Its column
-            ``name``, ``path`` or ``index`` names the records.
-        read_only: Let the page write no files beside the store: no marks, no search for duplicates. The store never
+        listing: A listing, such as a model's predictions. The page shows its columns as further fields. The column
+            ``name``, ``path`` or ``index`` of the listing identifies the records.
+        read_only: Refuse marks and searches for duplicates, which write files beside the store. The store itself never
             changes.
 
     Raises:
@@ -230,7 +232,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port stays taken for a minute
             server.bind((address[0], number))
-            server.listen()  # now, because a browser may connect before the server runs
+            server.listen()  # browsers can connect from now on, and wait until the server runs
         except OSError as error:
             server.close()
             if error.errno != errno.EADDRINUSE:

@@ -16,52 +16,55 @@ if TYPE_CHECKING:
     from dbloader.viewing.selection import Selections
 
 ODD = "odd"
-"""Sorts by the number of records that have the same width and height: rare sizes first."""
+"""Name of the order in which images with a rare size (width and height) are first."""
 
 LIKE = "like:"
-"""Sorts by similarity: ``like:embedding:17`` compares the field ``embedding`` of all records with record 17."""
+"""Begins the name of an order by similarity.
+
+``like:embedding:17`` compares the field ``embedding`` of each record with the field of record 17.
+"""
 
 _BITS = 32
-_DIGITS = 18  # int() refuses thousands of digits
-_BLOCK = 2**20  # number of keys that _argsort sorts by their lost bits at a time
+_DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
+_BLOCK = 2**20  # number of keys that the second step of `_argsort` sorts at a time
 _LOW = np.uint64(2**_BITS - 1)
 
 
-def sort_records(selections: Selections, text: str, by: str) -> Any:
+def sort_records(selections: Selections, query: str, by: str) -> Any:
     """Return the indices of the records that match a query, sorted by a column.
 
     Records with equal values are in the order of their indices. Records without a value are always last.
 
     Args:
         selections: Evaluates the query.
-        text: The query.
-        by: Name of a column, ``ODD``, or a text as in ``LIKE``. A ``-`` before it reverses the order. "" means the
-            order of the store.
+        query: The query.
+        by: Name of a column, ``ODD``, or ``like:FIELD:INDEX`` (see ``LIKE``). A ``-`` before the name reverses the
+            order. "" means the order of the store.
 
     Raises:
         OptionError: The query is wrong, or the store has no such column or vectors.
     """
-    indices = selections.select(text)
+    indices = selections.select(query)
     if not by:
         return indices
     name, columns = by.removeprefix("-"), selections.columns
     if name.startswith(LIKE):
-        return selections.orders.get((selections.key(text), by), lambda: _by_similarity(selections, indices, by))
+        return selections.orders.get((selections.key(query), by), lambda: _by_similarity(selections, indices, by))
     if name not in (*columns.sortable, ODD):
         known = listed((*columns.sortable, ODD))
         raise OptionError(f"sort must be one of {known}, or one of these after a -, got {short_repr(by, 50)}")
     make = _by_rarity if name == ODD else _by_column
     return selections.orders.get(
-        (selections.key(text), selections.key(by)), lambda: make(columns, indices, name, descending=by[0] == "-")
+        (selections.key(query), selections.key(by)), lambda: make(columns, indices, name, descending=by[0] == "-")
     )
 
 
-def find_position(selections: Selections, text: str, by: str, index: int) -> int | None:
-    """Return the position of a record in a sorted search; None if the search does not find it.
+def find_position(selections: Selections, query: str, by: str, index: int) -> int | None:
+    """Return the position of a record in the result of `sort_records`; None if the record is not in the result.
 
-    Without ``by``, return the position of the first record with at least this index.
+    Without ``by``, return the position of the first record with this index or a higher index.
     """
-    indices = sort_records(selections, text, by)
+    indices = sort_records(selections, query, by)
     if by:
         found = np.flatnonzero(indices == index)
         return int(found[0]) if len(found) else None
@@ -102,10 +105,10 @@ def _by_rarity(columns: Columns, indices: Any, _: str, *, descending: bool) -> A
     has_size = np.count_nonzero(known)
     first = _at(indices, order[:has_size])
     differs = (np.diff(width[first]) != 0) | (np.diff(height[first]) != 0)
-    begins = np.append(0, np.flatnonzero(differs) + 1)[: has_size or None]  # where each size begins
+    begins = np.append(0, np.flatnonzero(differs) + 1)[: has_size or None]  # first position of each size
     counts = np.diff(begins, append=has_size)
     turns = np.argsort(-counts if descending else counts, kind="stable")
-    shifts = np.cumsum(counts[turns]) - counts[turns] - begins[turns]  # how far each size moves
+    shifts = np.cumsum(counts[turns]) - counts[turns] - begins[turns]  # how far the records of each size move
     moved = np.arange(has_size, dtype=np.uint32) - np.repeat(shifts.astype(np.uint32), counts[turns])
     order[:has_size] = order[moved]
     return _at(indices, order)
@@ -116,7 +119,7 @@ def _at(indices: Any, order: Array) -> Array:
 
 
 def _ordered(values: Array) -> Array:
-    """Return the values as uint64 in the same order."""
+    """Return uint64 keys. Sorting the keys gives the same order as sorting the values."""
     if values.dtype.kind == "f":
         bits = (values.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 becomes 0.0
         return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(2**63))
@@ -126,7 +129,8 @@ def _ordered(values: Array) -> Array:
 def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
     """Return the positions of the sorted keys, unknown keys last: uint32, shape (keys,). The keys are overwritten.
 
-    A key and its position are sorted as one integer. For ten million keys this takes 0.7 s; np.argsort takes 2 s.
+    The first step packs the upper bits of each key, and its position, into one integer, and sorts these integers. If
+    keys have more bits, the second step sorts by all bits. Ten million keys take 0.7 s; with np.argsort, 2 s.
     """
     least = keys.min(where=known, initial=2**64 - 1)
     greatest = keys.max(where=known, initial=0)
@@ -141,9 +145,9 @@ def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
     for part in blocks(len(keys)):
         packed[part] |= np.arange(part.start, part.stop, dtype=np.uint64)
     packed.sort()
-    order = packed.astype(np.uint32)  # the positions, which are the lower halves
+    order = packed.astype(np.uint32)  # keeps the lower 32 bits, the positions
     start = 0 if lost else len(order)
-    while start < len(order):  # sort by the lost bits, in blocks that end between different keys
+    while start < len(order):  # keys with the same upper bits are in the same block
         last = packed[min(start + _BLOCK, len(order)) - 1]
         stop = int(packed.searchsorted(last | _LOW, "right"))
         some = order[start:stop]

@@ -1,4 +1,4 @@
-"""Rows, counts and histograms of a selection, as values of JSON."""
+"""Compute rows, counts and histograms of the records that match a query."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ if TYPE_CHECKING:
     from dbloader.queries.columns import Array, Columns
     from dbloader.viewing.selection import Selections
 
-_MOST_ROWS = 500  # in one answer
-_MOST_VALUES = 200  # of a field in one answer
-_MOST_PAIRS = 600  # pairs of label and prediction in one answer
+_MOST_ROWS = 500  # largest number of rows in one answer
+_MOST_VALUES = 200  # largest number of values of a field in one answer
+_MOST_PAIRS = 600  # largest number of pairs of label and prediction in one answer
 _BINS = 40
 _SAMPLED = 100_000  # about this number of values decide the edges of a histogram; all values are counted
-_FINEST = 1e-9  # least width of a histogram, as a share of its greatest value: edges are rounded to 12 digits
+_FINEST = 1e-9  # least width of a histogram, relative to its greatest value, because edges are rounded to 12 digits
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
-def select(selections: Selections, text: str) -> dict[str, Any]:
+def select(selections: Selections, query: str) -> dict[str, Any]:
     """Return ``count``, the number of matching records, and ``of``, the number of all records."""
-    return {"count": len(selections.select(text)), "of": len(selections.store)}
+    return {"count": len(selections.select(query)), "of": len(selections.store)}
 
 
-def rows(selections: Selections, text: str, start: int, count: int, by: str = "") -> dict[str, Any]:
-    """Return rows of a selection. A missing value is None.
+def rows(selections: Selections, query: str, start: int, count: int, by: str = "") -> dict[str, Any]:
+    """Return ``count`` rows of the sorted records that match a query, beginning with row ``start``.
 
     A row is: index, name, label, width, height, bytes, a dict of fields, and whether the image was damaged when it was
-    converted. The fields are the prediction, the column in ``by``, and the marks. ``sort_records`` describes ``by``.
+    converted. A missing value is None. The fields are the prediction, the column in ``by``, and the marks.
+    ``sort_records`` describes ``by``.
 
     Raises:
         OptionError: ``count`` is more than 500, or the query is wrong.
     """
     if not (start >= 0 and 0 <= count <= _MOST_ROWS):
         raise OptionError(f"start must be 0 or more and count from 0 to {_MOST_ROWS}, got {start} and {count}")
-    indices = np.asarray(sort_records(selections, text, by)[start : start + count], np.int64)
+    indices = np.asarray(sort_records(selections, query, by)[start : start + count], np.int64)
     columns = selections.columns
     values = (columns.values_of(column, indices) for column in ("label", "width", "height", "nbytes"))
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
@@ -72,23 +73,24 @@ def _damaged(selections: Selections) -> Any:
     return []
 
 
-def count(selections: Selections, text: str, axes: str = "") -> dict[str, Any]:
-    """Return the counts of a selection by label, size, format and event.
+def count(selections: Selections, query: str, axes: str = "") -> dict[str, Any]:
+    """Count the records that match a query by label, size, format and event.
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
-    store with more than 65,536 labels. ``histograms`` has the `histogram` of each size. ``formats`` is None if counting
-    formats would have to read records. ``problem`` is the reason why the events cannot be read, or None.
+    store with more than 65,536 labels. ``histograms`` has the `histogram` of the width, height, aspect and bytes.
+    ``formats`` is None if the formats of the matching records are unknown, because only whole records contain them.
+    ``problem`` is the reason why the events cannot be read, or None.
 
     Args:
         selections: Evaluates the query.
-        text: The query.
+        query: The query.
         axes: The scales of some histograms, such as ``"width:log,bytes:linear"``.
     """
-    return selections.counts.get((selections.key(text), axes), lambda: _count(selections, text, axes))
+    return selections.counts.get((selections.key(query), axes), lambda: _count(selections, query, axes))
 
 
-def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:
-    indices = selections.select(text)
+def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
+    indices = selections.select(query)
     chosen = _axes(axes)
     manifest = selections.store.manifest
     everything = isinstance(indices, range)
@@ -102,7 +104,7 @@ def _count(selections: Selections, text: str, axes: str) -> dict[str, Any]:
     return {
         "count": len(indices),
         "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
-        "histograms": {what: histogram(selections, text, what, chosen.get(what, "")) for what in SIZES},
+        "histograms": {column: histogram(selections, query, column, chosen.get(column, "")) for column in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
         "problem": problem,
@@ -125,46 +127,49 @@ def _common(some: Array, indices: Array) -> int:
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
 
-def histogram(selections: Selections, text: str, what: str, axis: str = "") -> dict[str, Any]:
+def histogram(selections: Selections, query: str, column: str, axis: str = "") -> dict[str, Any]:
     """Return the histogram of a column for the records that match a query.
 
     ``edges`` and ``counts`` describe the bins. A bin contains its lower edge but not its upper edge; the last bin
-    contains both. Records without a finite value are left out. Usually the bins fit all records, so they are the same
-    for each query, and ``all`` has the counts of all records. But if the query compares this column, the bins fit the
-    matching records, and ``all`` is None. The first and the last edge are the least and the greatest value of the
-    records that the bins fit. ``ends`` are the least and the greatest value of the matching records, or None without
-    a value. ``scale`` is "log" or "linear", or "" if each integer has its own bin.
+    contains both. Records without a finite value are left out.
+
+    The bins extend from the least to the greatest value of all records, so they are the same for each query. ``all``
+    has the counts of all records, or None if all records match. But if the query compares this column, the bins extend
+    only over the values of the matching records, and ``all`` is None.
+
+    ``ends`` are the least and the greatest value of the matching records; None if no record has a value. ``scale`` is
+    "log" or "linear", or "" if each integer has its own bin.
 
     Args:
         selections: Evaluates the query.
-        text: The query.
-        what: The column: a size, or a field with numbers.
+        query: The query.
+        column: A size, or a field with numbers.
         axis: The scale, "log" or "linear"; "" chooses it from the values.
     """
-    indices, columns = selections.select(text), selections.columns
-    if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(what)}\"?\s*[<>=!]", text):
-        return {**_histogram(columns, what, indices, axis), "all": None}
+    indices, columns = selections.select(query), selections.columns
+    if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(column)}\"?\s*[<>=!]", query):
+        return {**_histogram(columns, column, indices, axis), "all": None}
     found = selections.histograms.get(
-        (what, axis), lambda: _histogram(columns, what, range(len(selections.store)), axis)
+        (column, axis), lambda: _histogram(columns, column, range(len(selections.store)), axis)
     )
     if isinstance(indices, range):
         return {**found, "all": None}
-    counts, ends = _count_bins(columns, what, indices, found["edges"][1:-1])
+    counts, ends = _count_bins(columns, column, indices, found["edges"][1:-1])
     return {**found, "counts": counts[: len(found["counts"])], "ends": ends, "all": found["counts"]}
 
 
-def field(selections: Selections, text: str, name: str, axes: str = "") -> dict[str, Any]:
-    """Return the values of a field that has a column, for the records that match a query.
+def field(selections: Selections, query: str, name: str, axes: str = "") -> dict[str, Any]:
+    """Count the values of a field, or of a joined column, for the records that match a query.
 
-    For numbers, this is a `histogram`, and ``axes`` is as in `count`. For bools and texts, ``values`` are the 200 most
-    frequent values, each with its number of records. ``different`` is the number of different values in the store.
+    For numbers, return a `histogram`; `count` describes ``axes``. For bools and texts, ``values`` are the 200 most
+    frequent values, each with its number of records, and ``different`` is the number of different values in the store.
 
     Raises:
         OptionError: The store has no such column.
     """
     if _checked(selections, name, ("bool", "float", "int", "text")) in ("float", "int"):
-        return histogram(selections, text, name, _axes(axes).get(name, ""))
-    counts, texts = _count_values(selections.columns, name, selections.select(text)), selections.columns.texts(name)[1]
+        return histogram(selections, query, name, _axes(axes).get(name, ""))
+    counts, texts = _count_values(selections.columns, name, selections.select(query)), selections.columns.texts(name)[1]
     common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
     return {"values": common[:_MOST_VALUES], "different": len(common)}
 
@@ -173,28 +178,31 @@ def _axes(axes: str) -> dict[str, str]:
     return dict(axis.partition(":")[::2] for axis in axes.split(","))
 
 
-def _count_values(columns: Columns, what: str, indices: Any) -> Counter[int]:
-    """Return each value of a column, as in ``Columns.known``, with its number of records among ``indices``."""
+def _count_values(columns: Columns, column: str, indices: Any) -> Counter[int]:
+    """Return the number of records among ``indices`` with each value of ``Columns.known``."""
     counts: Counter[int] = Counter()
     for _, here in parts(indices):
-        values, known = columns.known(what, here)
+        values, known = columns.known(column, here)
         found, numbers = np.unique(values[known], return_counts=True)
         counts.update(dict(zip(found.tolist(), numbers.tolist(), strict=True)))
     return counts
 
 
-def compare_labels(selections: Selections, text: str, name: str) -> dict[str, Any]:
+def compare_labels(selections: Selections, query: str, name: str) -> dict[str, Any]:
     """Count the records that match a query by label and by the value of a column, such as a model's prediction.
 
-    Each of ``pairs`` is a label, a value, and their number of records. The most frequent pair is the first. A pair
-    differs if the value is neither the label nor the label's class name. If there are more than 600 pairs, ``pairs``
-    has only the 600 most frequent pairs that differ. ``different`` is the number of pairs that differ, ``equal`` is the
-    number of records in the other pairs, and ``total`` is the number of records with a label and a value.
+    A value is equal to a label if it is the label or the name of the label's class.
+
+    - ``pairs``: lists of a label, a value and their number of records, the most frequent pair first. If there are more
+      than 600 pairs, only the 600 most frequent pairs with a different value;
+    - ``different``: the number of pairs with a different value;
+    - ``equal``: the number of records with an equal value;
+    - ``total``: the number of records with a label and a value.
 
     Raises:
         OptionError: The store has no such column of integers or texts.
     """
-    columns, indices, counts = selections.columns, selections.select(text), Counter[tuple[int, int]]()
+    columns, indices, counts = selections.columns, selections.select(query), Counter[tuple[int, int]]()
     texts = columns.texts(name)[1] if _checked(selections, name, ("int", "text")) == "text" else None
     for _, here in parts(indices):
         (labels, has_label), (values, has_value) = columns.known("label", here), columns.known(name, here)
@@ -213,17 +221,17 @@ def compare_labels(selections: Selections, text: str, name: str) -> dict[str, An
 
 
 def _checked(selections: Selections, name: str, kinds: Collection[str]) -> str:
-    """Return the kind of a field's column. Raise OptionError if no column with this name has one of these kinds."""
+    """Return the kind of a column. Raise OptionError if the column does not exist, or its kind is not in ``kinds``."""
     known = {name: kind for name, kind in selections.columns.kinds.items() if kind in kinds}
     if name not in known:
         raise OptionError(f"a column must be one of {listed(known) or 'none'}, got {short_repr(name, 50)}")
     return known[name]
 
 
-def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str, Any]:
-    sampled = _finite(columns, what, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
-    inner, scale = _edges(sampled, axis or ("log" if what == "bytes" else ""))
-    counts, ends = _count_bins(columns, what, indices, inner)
+def _histogram(columns: Columns, column: str, indices: Any, axis: str) -> dict[str, Any]:
+    sampled = _finite(columns, column, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
+    inner, scale = _edges(sampled, axis or ("log" if column == "bytes" else ""))
+    counts, ends = _count_bins(columns, column, indices, inner)
     filled = np.flatnonzero(counts).tolist()
     if not filled:
         return {"edges": [], "counts": [], "ends": None, "scale": ""}
@@ -232,12 +240,12 @@ def _histogram(columns: Columns, what: str, indices: Any, axis: str) -> dict[str
     return {"edges": edges, "counts": counts[first : last + 1], "ends": ends, "scale": scale}
 
 
-def _count_bins(columns: Columns, what: str, indices: Any, inner: list[float]) -> tuple[list[int], Any]:
-    """Return the counts below, between and above the inner edges; and the least and greatest value, or None."""
+def _count_bins(columns: Columns, column: str, indices: Any, inner: list[float]) -> tuple[list[int], Any]:
+    """Count the values below, between and above the inner edges. Return (counts, [least, greatest value] or None)."""
     below, known, ends = np.zeros(len(inner), np.int64), 0, None
     for _, here in parts(indices):
         # Sorting takes 10 ms for a million values. Searching the bin of each value takes 70 ms.
-        values = np.sort(_finite(columns, what, here))
+        values = np.sort(_finite(columns, column, here))
         below += values.searchsorted(inner)
         known += len(values)
         if len(values):
@@ -246,15 +254,15 @@ def _count_bins(columns: Columns, what: str, indices: Any, inner: list[float]) -
     return np.diff([0, *below, known]).tolist(), ends
 
 
-def _finite(columns: Columns, what: str, indices: Any) -> Array:
-    values, known = columns.known(what, indices)
+def _finite(columns: Columns, column: str, indices: Any) -> Array:
+    values, known = columns.known(column, indices)
     return values[known & np.isfinite(values)]
 
 
 def _edges(values: Array, axis: str) -> tuple[list[float], str]:
-    """Return up to 41 round numbers, ascending, and their scale.
+    """Return up to 41 round numbers as edges of bins, ascending, and their scale.
 
-    All values but the lowest and the highest 0.5 % are between the first and the last of these numbers.
+    The bins contain the middle 99 % of the values.
     """
     if not len(values):
         return [], ""

@@ -101,7 +101,14 @@ def show_epochs(store: Store | Mixture, index: int, options: Options, transform:
 def show_image(
     store: Store | Mixture, index: int, position: int, options: Options, transform: Any = None
 ) -> tuple[bytes, str]:
-    """Return the image that the neural network gets for a record at a position: a PNG, and the note of `to_png`.
+    """Return the result of `to_png` for the image that the neural network gets.
+
+    Args:
+        store: The store, or a mixture.
+        index: Index of the record.
+        position: Position of the record in the epoch.
+        options: The options of the training.
+        transform: The user's transform; None for the default of `create_loader`.
 
     Raises:
         OptionError: The transform fails, or returns no image.
@@ -126,16 +133,16 @@ def _describe(transform: Any) -> dict[str, Any]:
 
 
 def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
-    """Return a state at the beginning of an epoch, as JSON."""
+    """Return a state as JSON, set to the beginning of an epoch."""
     return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
 def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
     """Return the dataset that `create_loader` would make."""
     dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
-    missing = transform is None  # if so, datasets of a mixture keep their own transforms
+    missing = transform is None  # the default transform does not replace the transforms in a mixture
     if missing:
-        if len(options.size) > _LONGEST_TEXT:  # int() refuses thousands of digits
+        if len(options.size) > _LONGEST_TEXT:  # int() raises an error for thousands of digits
             raise OptionError(f"size must be from 1 to {_LONGEST}, got {options.size[:_LONGEST_TEXT]}…")
         sides: Any = [int(side) if side.isdecimal() else side for side in options.size.split("x")]
         size = height_and_width(sides * (3 - len(sides)))
@@ -145,7 +152,7 @@ def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
 
 
 def _order(dataset: Any, options: Options) -> tuple[ResumableSampler, Any, Mapping[str, Any] | None]:
-    """Return the sampler at the epoch and state of the options, its batches, and the state or None."""
+    """Return (sampler, batch sampler, state or None). The sampler begins at the epoch or state in the options."""
     state = None
     if options.state:
         try:
@@ -212,9 +219,9 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     """Return the part of an image that the output shows.
 
     ``crop`` is [left, top, width, height] in pixels of the decoded image, or None if the transform is not a Decoder.
-    ``size`` is the [width, height] of the decoded image. ``shares`` is the crop in shares, 0 to 1, of the width and
-    height of the upright thumbnail. ``turned`` is the EXIF orientation, 1 to 8, if only the thumbnail applies it; 1 if
-    the Decoder applies it too.
+    ``size`` is the [width, height] of the decoded image. ``shares`` is the crop on the upright thumbnail, as shares of
+    its width and height, 0 to 1. ``turned`` is the EXIF orientation, 1 to 8, if only the thumbnail applies the
+    orientation; 1 if the Decoder applies it too.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
@@ -224,7 +231,7 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
         return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
-    else:  # the turned size is not in the record, so read the file
+    else:  # the record does not contain the size after turning by EXIF, so read the file
         plan = dataset.plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]
     box: list[float] = [crop.left, crop.top, crop.width, crop.height]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dbloader.queries.columns import Array
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 2**29  # of all vectors of a field
+_MOST_BYTES = 2**29  # largest size of all vectors of a field
 
 
 def vector_of(value: Any) -> Array | None:

@@ -77,5 +77,5 @@ def test_page_shows_that_its_store_was_replaced(tmp_path: Path, chromium: Browse
         convert(plant_photos(tmp_path / "more", 9), place, overwrite=True)
         page.evaluate("dispatchEvent(new Event('focus'))")
         expect(page.locator("#note")).to_have_text(
-            f"This is {place} as it was when the viewer was started: another store is there now."
+            f"This page shows {place} as it was when the viewer was started, but another store is there now."
         )

@@ -275,7 +275,7 @@ def test_replaced_store_stays_readable_and_the_page_shows_a_note(tmp_path: Path,
         assert note(port) is None
         convert(plant_photos(tmp_path / "new", 5, width=80), place, overwrite=True)
         assert note(port) == (
-            f"This is {store.place} as it was when the viewer was started: another store is there now."
+            f"This page shows {store.place} as it was when the viewer was started, but another store is there now."
         )
         assert [ask(port, f"/image/0/{index}").body for index in range(3)] == before
         assert ask(port, "/image/0/3").status == 404

@@ -186,10 +186,10 @@ def test_browsers_may_cache_pictures_of_this_viewer(tmp_path: Path) -> None:
     flip(place, photo(3))
     with open_store(place) as store:
         client = TestClient(create_app(ViewerState([store])))
-        (started,) = (each["started"] for each in client.get("/api/stores").json())
-        assert TestClient(create_app(ViewerState([store]))).get("/api/stores").json()[0]["started"] != started
+        (viewer_id,) = (each["viewer_id"] for each in client.get("/api/stores").json())
+        assert TestClient(create_app(ViewerState([store]))).get("/api/stores").json()[0]["viewer_id"] != viewer_id
         for path in ("/thumb/0/0?px=160", "/image/0/0?"):
-            answer = client.get(f"{path}&v={started}")
+            answer = client.get(f"{path}&v={viewer_id}")
             assert (answer.status_code, answer.content) == (200, photo(1))
             assert answer.headers["cache-control"] == "private, max-age=31536000, immutable"
             assert client.get(f"{path}&v=12345678").headers["cache-control"] == "private, no-cache"

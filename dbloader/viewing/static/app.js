@@ -137,7 +137,7 @@ export const listings = (store, q) => ["csv", "jsonl"].map((format) =>
 
 /** Return the URL of a picture of a record. `kind` is "thumb" or "image"; `params` are px and field. */
 export function picture(kind, store, index, params = {}) {
-  return address(`/${kind}/${store}/${index}`, {...params, v: stores[store].started});
+  return address(`/${kind}/${store}/${index}`, {...params, v: stores[store].viewer_id});
 }
 
 /** Return a checkbox for the boxes, and for each mask, that can be drawn over the thumbnails of a store. */

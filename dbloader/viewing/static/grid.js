@@ -97,7 +97,7 @@ class Grid extends HTMLElement {
     this.direction.textContent = now.sort.startsWith("-") ? "↓" : "↑";
     this.direction.ariaLabel = this.direction.title = now.sort.startsWith("-") ? "Descending" : "Ascending";
     const search = `${now.store} ${now.q}`, list = `${now.sort} ${search}`, key = `${list} ${stores[now.store].marks.revision}`;
-    if (this.isAll && this.search && search !== this.search) return go({selected: null}, {replace: true}); // all of another search
+    if (this.isAll && this.search && search !== this.search) return go({selected: null}, {replace: true}); // "all" was selected in another search
     this.search = search;
     if (key !== this.key) {
       const kept = this.listed === list && this.key ? [this.scroller.top, this.scroller.active] : null; // only marks have changed
