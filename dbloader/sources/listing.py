@@ -178,7 +178,8 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
             first_integer = first_integer or row
     if first is None:
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    for column in {BOXES, BOX_LABELS} & first.fields.keys() if is_text(listing) else ():
+    column = next((name for name in (BOXES, BOX_LABELS) if name in first.fields), None)
+    if column and is_text(listing):
         raise SourceError(
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
@@ -202,9 +203,9 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
         classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not rules.by_folder)
     else:
         labels = {name: label for label, name in enumerate(classes)}
-        for name in first_of.keys() - labels.keys():
+        if unknown := next((name for name in first_rows if name not in labels), None):
             raise SourceError(
-                f"{where}: the label of {first_rows[name]} is {name!r}, which is not in {CLASSES}: add it"
+                f"{where}: the label of {first_rows[unknown]} is {unknown!r}, which is not in {CLASSES}: add it"
             )
     if rules.by_folder:
         warnings += first_warnings(root, classes)
