@@ -20,6 +20,7 @@ from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.contracts.records import facts
+from tests.support.lmdb_files import content_of
 
 GOLDEN = Path(__file__).with_name("golden.json")
 PNG = bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010800000000")
@@ -52,13 +53,10 @@ def write_golden_store(place: Path) -> Manifest:
 
 def content(place: Path) -> dict[str, dict[str, str]]:
     """Return the keys and values of every sub-database, in hexadecimal."""
-    found: dict[str, dict[str, str]] = {}
-    with lmdb.open(str(place), subdir=False, readonly=True, lock=False, max_dbs=5) as env, env.begin() as txn:
-        names = [bytes(key) for key, _ in txn.cursor()]
-        for name in names:
-            database = env.open_db(name, txn=txn, create=False)
-            found[name.decode()] = {bytes(k).hex(): bytes(v).hex() for k, v in txn.cursor(db=database)}
-    return found
+    return {
+        name.decode(): {key.hex(): value.hex() for key, value in values.items()}
+        for name, values in content_of(place).items()
+    }
 
 
 @pytest.fixture

@@ -43,6 +43,16 @@ def value_at(place: str | Path, database: bytes, key: bytes) -> bytes:
     return bytes(value)
 
 
+def content_of(place: Path) -> dict[bytes, dict[bytes, bytes]]:
+    """Return the keys and values of each sub-database."""
+    with lmdb.open(str(place), subdir=False, lock=False, max_dbs=2, readonly=True) as env, env.begin() as txn:
+        databases = {bytes(name): env.open_db(bytes(name), txn=txn, create=False) for name, _ in txn.cursor()}
+        return {
+            name: {bytes(key): bytes(value) for key, value in txn.cursor(db=database)}
+            for name, database in databases.items()
+        }
+
+
 def change_manifest(place: Path, **changes: object) -> None:
     """Change values in the manifest, and correct its CRC-32."""
     manifest = open_sealed(value_at(place, b"meta", b"manifest"))
@@ -51,18 +61,19 @@ def change_manifest(place: Path, **changes: object) -> None:
 
 def put_chunk(place: Path, column: str, number: int, chunk: bytes) -> None:
     """Replace a chunk of a column, and correct its CRC-32."""
-    sealed = seal_chunk(column, number, chunk, _salt_of(place))
+    sealed = seal_chunk(column, number, chunk, salt_at(place))
     tamper(place, b"meta", {column_key(column, number): sealed})
 
 
 def chunk_at(place: Path, column: str, number: int) -> bytes:
     """Return a chunk of a column."""
-    chunk = unseal_chunk(column, number, value_at(place, b"meta", column_key(column, number)), _salt_of(place))
+    chunk = unseal_chunk(column, number, value_at(place, b"meta", column_key(column, number)), salt_at(place))
     assert chunk is not None
     return bytes(chunk)
 
 
-def _salt_of(place: Path) -> int:
+def salt_at(place: Path) -> int:
+    """Return the salt in the manifest."""
     return int(open_sealed(value_at(place, b"meta", b"manifest"))["salt"])
 
 

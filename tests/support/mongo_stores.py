@@ -11,12 +11,23 @@ from typing import Any
 
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandSucceededEvent
 from pymongo.write_concern import WriteConcern
 
 from dbloader import Record
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.records import WAIT_S, write
 from tests.support.mongo import Mongod, ReplicaSet, Server
+
+
+class StartListener(CommandListener):
+    """A listener of a client's commands that need not hear how the commands end."""
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        pass
 
 
 @contextmanager
@@ -31,20 +42,20 @@ def document_of(database: Database[Any]) -> dict[str, Any]:
 
 
 def records_in(database: Database[Any]) -> Any:
-    """Return the collection with the records of the place ``store``, the partial one if none is published."""
+    """Return the collection with the records of the place ``store``: of the published store, or of a partial store."""
     document = document_of(database)
     return database[f"store.{document.get('store') or document['partial']['store']}"]
 
 
 def insert_late(database: Database[Any], documents: dict[int, bytes]) -> None:
-    """Insert a record late, like a writer that was overtaken while it stalled."""
+    """Insert records as a stalled writer does after another writer has taken over the place."""
     store = document_of(database)
     records = database[f"store.{(store.get('partial') or store)['store']}"]
     records.insert_many([RawBSONDocument(document) for document in documents.values()])
 
 
 def expire_lease(server: Server, place: str) -> None:
-    """Let other writers take the place without the current writer noticing."""
+    """Let other writers take over the place. The current writer does not notice this."""
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     with database_of(server, place) as database:
         database["store.manifest"].update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import bson
-import lmdb
 import numpy as np
 import pytest
 from bson.binary import Binary
@@ -28,7 +27,7 @@ from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
 from dbloader.records.document import open_sealed, seal
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from tests.support.lmdb_files import tamper, value_at
+from tests.support.lmdb_files import content_of, salt_at, tamper, value_at
 from tests.support.values import LIES
 
 TRIALS = [8, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "10")), marks=pytest.mark.nightly)]
@@ -98,44 +97,22 @@ def _plain(value: Any) -> Any:
 # ---- Damage
 
 
-class Tampering:
-    """The keys and values of a store, which trials change with correct or wrong checksums."""
-
-    def __init__(self, place: Path) -> None:
-        self._place = place
-
-    def keys(self, database: bytes) -> list[bytes]:
-        with lmdb.open(str(self._place), subdir=False, lock=False, max_dbs=2, readonly=True) as env:
-            there = env.open_db(database, create=False)
-            with env.begin() as txn:
-                return [bytes(key) for key in txn.cursor(db=there).iternext(values=False)]
-
-    def get(self, database: bytes, key: bytes) -> bytes:
-        return value_at(self._place, database, key)
-
-    def put(self, database: bytes, key: bytes, value: bytes | None) -> None:
-        tamper(self._place, database, {key: value})
-
-    @property
-    def salt(self) -> int:
-        return int(open_sealed(self.get(b"meta", b"manifest"))["salt"])
-
-
-def _any_value(store: Tampering, rng: random.Random) -> tuple[bytes, bytes, bytes]:
+def _any_value(place: Path, rng: random.Random) -> tuple[bytes, bytes, bytes]:
     """Choose a value of a store, but not ``progress``, which is unused in a finished store."""
     database = rng.choice([b"records", b"meta", b"meta"])
-    key = rng.choice([key for key in store.keys(database) if key != b"progress"])
-    return database, key, store.get(database, key)
+    values = content_of(place)[database]
+    key = rng.choice([key for key in values if key != b"progress"])
+    return database, key, values[key]
 
 
-def flip_a_bit(store: Tampering, rng: random.Random) -> None:
-    database, key, value = _any_value(store, rng)
+def flip_a_bit(place: Path, rng: random.Random) -> None:
+    database, key, value = _any_value(place, rng)
     bit = rng.randrange(8 * len(value))
-    store.put(database, key, value[: bit // 8] + bytes([value[bit // 8] ^ 1 << bit % 8]) + value[bit // 8 + 1 :])
+    tamper(place, database, {key: value[: bit // 8] + bytes([value[bit // 8] ^ 1 << bit % 8]) + value[bit // 8 + 1 :]})
 
 
-def damage_a_value(store: Tampering, rng: random.Random) -> None:
-    database, key, value = _any_value(store, rng)
+def damage_a_value(place: Path, rng: random.Random) -> None:
+    database, key, value = _any_value(place, rng)
     at, length = rng.randrange(len(value)), rng.randrange(1, 40)
     new = rng.choice(
         [
@@ -148,17 +125,17 @@ def damage_a_value(store: Tampering, rng: random.Random) -> None:
             rng.randbytes(len(value)),
         ]
     )
-    store.put(database, key, new)
+    tamper(place, database, {key: new})
 
 
-def exchange_values(store: Tampering, rng: random.Random) -> None:
+def exchange_values(place: Path, rng: random.Random) -> None:
     """Store the value of one key under another key. A record gets the index of its new key."""
-    database, key, _ = _any_value(store, rng)
-    like = [other for other in store.keys(database) if len(other) == len(key) and other != b"progress"]
-    value = store.get(database, rng.choice(like))
+    database, key, _ = _any_value(place, rng)
+    like = [other for other in content_of(place)[database] if len(other) == len(key) and other != b"progress"]
+    value = value_at(place, database, rng.choice(like))
     if database == b"records":
         value = value[:9] + int.from_bytes(key, "big").to_bytes(8, "little") + value[17:]
-    store.put(database, key, value)
+    tamper(place, database, {key: value})
 
 
 def _npy(rng: random.Random) -> Binary:
@@ -174,8 +151,8 @@ def _lie(rng: random.Random) -> Any:
     return _npy(rng) if rng.random() < 0.15 else rng.choice(LIES)
 
 
-def lie_in_the_manifest(store: Tampering, rng: random.Random) -> None:
-    manifest = open_sealed(store.get(b"meta", b"manifest"))
+def lie_in_the_manifest(place: Path, rng: random.Random) -> None:
+    manifest = open_sealed(value_at(place, b"meta", b"manifest"))
     for name in rng.sample(sorted(manifest), rng.choice([1, 1, 1, 2, 5])):
         if rng.random() < 0.1:
             del manifest[name]
@@ -183,46 +160,46 @@ def lie_in_the_manifest(store: Tampering, rng: random.Random) -> None:
             manifest[name] = {**manifest[name], "a": _lie(rng)}
         else:
             manifest[name] = _lie(rng)
-    store.put(b"meta", b"manifest", seal(manifest))
+    tamper(place, b"meta", {b"manifest": seal(manifest)})
 
 
-def lie_in_a_record(store: Tampering, rng: random.Random) -> None:
-    key = rng.choice(store.keys(b"records"))
-    values = dict(bson.decode(store.get(b"records", key)))
+def lie_in_a_record(place: Path, rng: random.Random) -> None:
+    key = rng.choice([*content_of(place)[b"records"]])
+    values = dict(bson.decode(value_at(place, b"records", key)))
     del values["_id"], values["crc32"]
     for name in rng.sample([*values, "label", "gridfs", "tiles", "new"], rng.choice([1, 1, 2, 4])):
         values[name] = _lie(rng)
     if rng.random() < 0.1:
         values = dict(rng.sample(sorted(values.items(), key=str), len(values)))
     index = int.from_bytes(key, "big")
-    # a sealed document also has its checksum there
-    crc = int.from_bytes(seal(values, index, store.salt)[-9:-1], "little")
-    store.put(b"records", key, bson.encode({"_id": Int64(index), **values, "crc32": Int64(crc)}))
+    # The checksum of a record is computed and placed like the checksum of a sealed document.
+    crc = int.from_bytes(seal(values, index, salt_at(place))[-9:-1], "little")
+    tamper(place, b"records", {key: bson.encode({"_id": Int64(index), **values, "crc32": Int64(crc)})})
 
 
-def lie_in_an_event(store: Tampering, rng: random.Random) -> None:
-    key = rng.choice([key for key in store.keys(b"meta") if key.startswith(b"event/")])
+def lie_in_an_event(place: Path, rng: random.Random) -> None:
+    key = rng.choice([key for key in content_of(place)[b"meta"] if key.startswith(b"event/")])
     number = int.from_bytes(key[-8:], "big")
-    event = open_sealed(store.get(b"meta", key), number, store.salt)
+    event = open_sealed(value_at(place, b"meta", key), number, salt_at(place))
     event[rng.choice([*event, "new"])] = _lie(rng)
-    store.put(b"meta", key, seal(event, number, store.salt))
+    tamper(place, b"meta", {key: seal(event, number, salt_at(place))})
 
 
-def lie_in_a_column(store: Tampering, rng: random.Random) -> None:
+def lie_in_a_column(place: Path, rng: random.Random) -> None:
     column = rng.choice(COLUMNS)
     key = b"column/%s/%s" % (column.encode(), bytes(8))
-    chunk = bytearray(store.get(b"meta", key)[:-4])
+    chunk = bytearray(value_at(place, b"meta", key)[:-4])
     for _ in range(rng.choice([1, 1, 3, 20])):
         chunk[rng.randrange(len(chunk))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
-    store.put(b"meta", key, seal_chunk(column, 0, bytes(chunk), store.salt))
+    tamper(place, b"meta", {key: seal_chunk(column, 0, bytes(chunk), salt_at(place))})
 
 
-DAMAGE: dict[str, Callable[[Tampering, random.Random], None]] = {
+DAMAGE: dict[str, Callable[[Path, random.Random], None]] = {
     "flipped bit": flip_a_bit,
     "cut, lost or overwritten value": damage_a_value,
     "exchanged values": exchange_values,
 }
-LYING: dict[str, Callable[[Tampering, random.Random], None]] = {
+LYING: dict[str, Callable[[Path, random.Random], None]] = {
     "false manifest": lie_in_the_manifest,
     "false record": lie_in_a_record,
     "false event": lie_in_an_event,
@@ -268,7 +245,7 @@ def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, 
     if kind == FILE:
         damage_the_file(place, rng)
     else:
-        (DAMAGE | LYING)[kind](Tampering(place), rng)
+        (DAMAGE | LYING)[kind](place, rng)
     began = time.monotonic()
     try:
         seen: dict[str, Any] = observe(place)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import bson
-import lmdb
 import numpy as np
 import pytest
 from bson.int64 import Int64
@@ -23,7 +22,7 @@ from dbloader.records.field_columns import column_names
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 from tests.contracts.records import make_records
 from tests.stores.lmdb.test_sharded import write_shards
-from tests.support.lmdb_files import value_at
+from tests.support.lmdb_files import content_of, value_at
 
 
 def numbers(*values: int) -> bytes:
@@ -94,16 +93,11 @@ def test_manifest_and_index_have_the_documented_form(place: Path) -> None:
     assert data[data.index(b"version\0") - 1] == 0x10  # int32
     assert type(values["crc32"]) is Int64
     meta = [b"column/%s/%s" % (name.encode(), bytes(8)) for name in columns]
-    assert content(place / values["index"]) == {"meta": sorted([*meta, b"manifest", b"shards"]), "records": []}
-    assert value_at(place / values["index"], b"meta", b"shards") == b""
-
-
-def content(place: Path) -> dict[str, list[bytes]]:
-    """Return the keys in each sub-database of an LMDB file."""
-    with lmdb.open(str(place), subdir=False, readonly=True, lock=False, max_dbs=2) as env, env.begin() as txn:
-        names = [bytes(key) for key, _ in txn.cursor()]
-        databases = {name.decode(): env.open_db(name, txn=txn, create=False) for name in names}
-        return {name: [bytes(key) for key, _ in txn.cursor(db=db)] for name, db in databases.items()}
+    index = content_of(place / values["index"])
+    assert list(index) == [b"meta", b"records"]
+    assert list(index[b"meta"]) == sorted([*meta, b"manifest", b"shards"])
+    assert index[b"meta"][b"shards"] == b""
+    assert index[b"records"] == {}
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)

@@ -61,9 +61,9 @@ def write_and_commit(writer: Writer, records: list[Record]) -> None:
 @pytest.mark.parametrize("resumable", [False, True])
 def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, resumable: bool) -> None:
     write_partial(mongo_uri, RECORDS[:10])
-    silent = enter(mongo_server, mongo_uri)
-    silent.resumable = resumable
-    assert silent.length == 10
+    stalled = enter(mongo_server, mongo_uri)
+    stalled.resumable = resumable
+    assert stalled.length == 10
     with create_store(mongo_uri, resume=True, resumable=True) as writer:
         assert writer.length == 10
         write_and_commit(writer, RECORDS[:20])
@@ -71,8 +71,8 @@ def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, 
         with database_of(mongo_server, mongo_uri) as database:
             insert_late(database, {25: documents_of(OTHERS, writer.salt)[25]})
         with pytest.raises(StoreLockedError, match=OVERTAKEN):
-            write_and_commit(silent, OTHERS[:40])
-        leave(silent)
+            write_and_commit(stalled, OTHERS[:40])
+        leave(stalled)
         write_one_by_one(writer, RECORDS)
         writer.finish()
     check_is(mongo_uri, RECORDS)
@@ -85,10 +85,10 @@ def test_lease_taken_by_another_writer_is_not_renewed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(lease, "LEASE_SECONDS", 0.0)  # the lease expires at once, for the writer too
-        silent = create_store(mongo_uri, resume=True, resumable=True)
-        silent.__enter__()
+        stalled = create_store(mongo_uri, resume=True, resumable=True)
+        stalled.__enter__()
         if committed:
-            write_and_commit(silent, RECORDS[:2])
+            write_and_commit(stalled, RECORDS[:2])
     with database_of(mongo_server, mongo_uri) as database, ExitStack() as stack:
         begun = document_of(database)["partial"]["store"]
         writer = stack.enter_context(create_store(mongo_uri, resume=True, resumable=True))
@@ -100,8 +100,8 @@ def test_lease_taken_by_another_writer_is_not_renewed(
             stack.close()
         message = r"this process did not reach the server for over 60 s, and another process has written"
         with pytest.raises(StoreLockedError, match=message):
-            write_and_commit(silent, RECORDS[:20])
-        leave(silent)
+            write_and_commit(stalled, RECORDS[:20])
+        leave(stalled)
         if not left:
             writer.finish()
     check_is(mongo_uri, (RECORDS if committed else OTHERS)[:9])
@@ -161,8 +161,8 @@ def test_writer_stalled_before_publishing_changes_nothing(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(mongo_uri, RECORDS[:4])
-    silent = enter(mongo_server, mongo_uri, overwrite=True)
-    write_and_commit(silent, RECORDS)
+    stalled = enter(mongo_server, mongo_uri, overwrite=True)
+    write_and_commit(stalled, RECORDS)
     publish = catalog.Catalog.publish
     with monkeypatch.context() as patch, ExitStack() as stack:
 
@@ -175,8 +175,8 @@ def test_writer_stalled_before_publishing_changes_nothing(
 
         patch.setattr(catalog.Catalog, "publish", stall)
         with pytest.raises(StoreLockedError, match=OVERTAKEN):
-            silent.finish()
-        leave(silent)
+            stalled.finish()
+        leave(stalled)
         check_is(mongo_uri, RECORDS[:4])
     write(mongo_uri, OTHERS, overwrite=True, resume=True)
     check_is(mongo_uri, OTHERS)
@@ -186,9 +186,9 @@ def test_writer_stalled_before_replacing_a_leftover_keeps_its_successors_record(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_partial(mongo_uri, RECORDS[:3])
-    silent = enter(mongo_server, mongo_uri)
+    stalled = enter(mongo_server, mongo_uri)
     with database_of(mongo_server, mongo_uri) as database:
-        insert_late(database, {3: documents_of(make_records(4, seed=7), silent.salt)[3]})
+        insert_late(database, {3: documents_of(make_records(4, seed=7), stalled.salt)[3]})
     check = catalog.Catalog.check_writer
     with monkeypatch.context() as patch, ExitStack() as stack:
         successors: list[Writer] = []
@@ -202,8 +202,8 @@ def test_writer_stalled_before_replacing_a_leftover_keeps_its_successors_record(
 
         patch.setattr(catalog.Catalog, "check_writer", stall)
         with pytest.raises(StoreLockedError, match=OVERTAKEN):
-            write_and_commit(silent, OTHERS[:4])
-        leave(silent)
+            write_and_commit(stalled, OTHERS[:4])
+        leave(stalled)
         write_one_by_one(successors[0], RECORDS)
         successors[0].finish()
     check_is(mongo_uri, RECORDS)

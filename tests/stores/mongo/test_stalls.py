@@ -12,7 +12,7 @@ from typing import Any
 
 import pymongo
 import pytest
-from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+from pymongo.monitoring import CommandStartedEvent
 
 from dbloader import Record
 from dbloader.errors import StoreExistsError, StoreLockedError
@@ -23,6 +23,7 @@ from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one, write_partial
 from tests.support.mongo import Server
+from tests.support.mongo_stores import StartListener
 
 WRITES = ("insert", "update", "delete", "create", "createIndexes", "drop", "findAndModify")
 
@@ -37,7 +38,7 @@ MINE = START + with_large(make_records(12, seed=5))[6:]
 OTHERS = START + with_large(make_records(20, seed=7))[6:]
 
 
-class Stalling(CommandListener):
+class Stalling(StartListener):
     """Calls a function before the client's write with this number, while the write waits.
 
     Attributes:
@@ -58,12 +59,6 @@ class Stalling(CommandListener):
             self._stalls = True
             self._function()
             self._ended = True
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        pass
-
-    def failed(self, event: CommandFailedEvent) -> None:
-        pass
 
     @property
     def stalled(self) -> bool:

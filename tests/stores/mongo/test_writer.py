@@ -11,7 +11,7 @@ import pymongo
 import pytest
 from bson.int64 import Int64
 from pymongo.database import Database
-from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+from pymongo.monitoring import CommandStartedEvent
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
@@ -31,6 +31,7 @@ from tests.contracts.records import (
 )
 from tests.support.mongo import Mongod, ReplicaSet, Server
 from tests.support.mongo_stores import (
+    StartListener,
     database_of,
     fault,
     insert_late,
@@ -69,7 +70,7 @@ def test_writing_survives_temporary_errors(mongod: Mongod, mongod_uri: str, dige
     check_is(mongod_uri, RECORDS, digest)
 
 
-class WritesOfPlace(CommandListener):
+class WritesOfPlace(StartListener):
     """Records the write concern of each write to the manifest collection, and the fields that the write sets."""
 
     def __init__(self) -> None:
@@ -79,12 +80,6 @@ class WritesOfPlace(CommandListener):
         if event.command_name == "update" and event.command["update"] == "store.manifest":
             for one in event.command["updates"]:
                 self.seen.append(([*one["u"].get("$set", one["u"])], event.command["writeConcern"]))
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        pass
-
-    def failed(self, event: CommandFailedEvent) -> None:
-        pass
 
 
 def test_commit_and_publication_wait_for_majority_and_journal(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
