@@ -94,7 +94,6 @@ class CachedStore(LMDBStore):
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
         self._digest: str | None = None  # of the opened store; unpickled copies of this object open only this store
-        self.handle = None
 
     def expect(self, needs: Iterable[Need], *, check: bool = True) -> None:
         """Announce the order in which this process and its workers will need shards from now on.

@@ -40,6 +40,9 @@ _LOST = EncodedRecord((), 0, None, None, None, None, 0, None, {})  # takes the p
 class Handle(Protocol):
     """A store that one process has opened."""
 
+    pid: int
+    """Id of the process."""
+
     @property
     def manifest(self) -> Manifest:
         """The header of the store."""
@@ -61,6 +64,9 @@ class Store(ABC):
 
     place: str
     """Path or URI of the store, without credentials."""
+
+    handle: Handle | None = None
+    """The open handle; None if the store is closed. A forked child replaces the handle of its parent."""
 
     has_views = False
     """Whether ``borrow`` avoids copying images. If it does, several threads can borrow parts of one batch."""
@@ -197,9 +203,9 @@ class Store(ABC):
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Close the handle. The next use opens it again."""
+        """Close the handle. The next use opens the store again."""
+        self.handle = None
 
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
         """Compare all records and report lines with the columns and the manifest, and return the digest.
@@ -301,6 +307,9 @@ class Store(ABC):
         from dbloader.records.markup import store_html  # imports Pillow
 
         return store_html(self, lambda indices: (self, indices))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "handle": None}
 
     def __enter__(self) -> Self:
         return self

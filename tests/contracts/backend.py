@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,26 +14,13 @@ from dbloader.records.columns import DTYPES
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.open import create_store
 from tests.contracts.records import documents_of, stored
 
 
-def opener_of(store: Store) -> int | None:
-    """Return the id of the process that opened an LMDB store's handle, or None."""
-    assert isinstance(store, LMDBStore)
-    return None if store.handle is None else store.handle.pid
-
-
 class Backend:
-    """How tests find, read and change the stores of a backend.
+    """How tests find, read and change the stores of a backend."""
 
-    Attributes:
-        opener: A function that returns the id of the process that opened a store's handle, or None. It is defined at
-            module level, because spawned processes must unpickle it.
-    """
-
-    opener: Any
     commit_bytes = 8 * 2**20
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
@@ -107,8 +93,6 @@ class Backend:
 
 class FileBackend(Backend):
     """Stores in files or folders."""
-
-    opener = staticmethod(opener_of)
 
     def place(self, tmp_path: Path, name: str = "store") -> str:
         return str(tmp_path / f"{name}.lmdb")

@@ -31,6 +31,7 @@ from dbloader.errors import (
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
+from tests.contracts.records import opener_of
 
 WAIT_S = 60.0  # only a failing test waits so long
 LENGTH = 24
@@ -70,20 +71,13 @@ def in_worker(dataset: Any) -> list[Any]:
         iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
-def handle_of(dataset: StoreDataset) -> Any:
-    """Return this process's open handle of a dataset's store, or None."""
-    store: Any = dataset.store
-    return store.handle if hasattr(store, "handle") else store._handle
-
-
 class Witness:
     """Returns the id of this process, the id of the process that opened the store, and the first byte of the image."""
 
     dataset: StoreDataset
 
     def __call__(self, data: bytes) -> torch.Tensor:
-        handle = handle_of(self.dataset)
-        return torch.tensor([os.getpid(), getattr(handle, "shared", handle).pid, data[0]])
+        return torch.tensor([os.getpid(), opener_of(self.dataset.store), data[0]])
 
 
 def fail_at_9(data: bytes) -> Any:
@@ -325,7 +319,7 @@ class DatasetContract:
                 assert module not in data
             with pickle.loads(data) as copy:  # noqa: S301 - our own
                 assert (type(copy), len(copy), repr(copy)) == (type(dataset), LENGTH, repr(dataset))
-                assert handle_of(copy) is None
+                assert opener_of(copy.store) is None
                 assert read_all(copy) == read_all(dataset)
                 assert copy.targets.tolist() == dataset.targets.tolist()
 

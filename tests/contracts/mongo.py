@@ -14,17 +14,11 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import PyMongoError
 
 from dbloader.stores.mongo.schema import MANIFEST, STORE, index_of, is_records_collection, records_collection
-from dbloader.stores.mongo.store import MongoStore
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.backend import Backend
 from tests.support.mongo import records_of
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-
-
-def opener_of(store: MongoStore) -> int | None:
-    """Return the id of the process that opened a store object's handle, or None without a handle."""
-    return None if store._handle is None else store._handle.pid
 
 
 def client_of(place: str) -> pymongo.MongoClient[Any]:
@@ -35,7 +29,6 @@ def client_of(place: str) -> pymongo.MongoClient[Any]:
 class MongoBackend(Backend):
     """Stores on a server. ``mongo_uri`` is a place on it."""
 
-    opener = staticmethod(opener_of)
     commit_bytes = 32 * 2**20
 
     @pytest.fixture(autouse=True)

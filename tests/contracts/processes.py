@@ -15,15 +15,15 @@ import pytest
 from dbloader.records.columns import NO_LABEL
 from dbloader.stores.base import Store
 from tests.contracts.backend import Backend
-from tests.contracts.records import WAIT_S, documents_of, facts, make_records, stored
+from tests.contracts.records import WAIT_S, documents_of, facts, make_records, opener_of, stored
 from tests.support.children import from_child
 
 
-def read_here(store: Store, opener: Any, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:
+def read_here(store: Store, indices: list[int]) -> tuple[int, int | None, int | None, list[bytes], Any]:
     """Return this process's id, the handle's opener before and after reading, the documents and the records."""
-    before = opener(store)
+    before = opener_of(store)
     documents = stored(store, indices)
-    return os.getpid(), before, opener(store), documents, [facts(record) for record in store.read(indices)]
+    return os.getpid(), before, opener_of(store), documents, [facts(record) for record in store.read(indices)]
 
 
 class ProcessesContract(Backend):
@@ -32,12 +32,12 @@ class ProcessesContract(Backend):
     def test_constructing_a_store_opens_nothing(self, tmp_path: Path) -> None:
         place = self.place(tmp_path)
         with self.open(place) as store:
-            assert self.opener(store) is None
+            assert opener_of(store) is None
             assert repr(store) == f"{type(store).__name__}({store.place!r})"
             self.write(place, make_records(3))
-            assert self.opener(store) is None
+            assert opener_of(store) is None
             assert len(store) == 3
-            assert self.opener(store) == os.getpid()
+            assert opener_of(store) == os.getpid()
 
     @pytest.mark.parametrize("opened", [False, True])
     def test_each_process_opens_its_own_handle(self, tmp_path: Path, opened: bool) -> None:
@@ -48,14 +48,14 @@ class ProcessesContract(Backend):
             if opened:
                 store.read([1])
             for _ in range(2):
-                pid, before, after, documents, read = from_child(lambda: read_here(store, self.opener, indices))
+                pid, before, after, documents, read = from_child(lambda: read_here(store, indices))
                 assert before == (os.getpid() if opened else None)
                 assert after == pid != os.getpid()
                 assert documents == expected
                 assert read == [facts(records[index]) for index in indices]
             # The parent's handle still works.
             assert stored(store, indices) == expected
-            assert self.opener(store) == os.getpid()
+            assert opener_of(store) == os.getpid()
 
     def test_pickle_has_the_place_and_no_handle(self, tmp_path: Path) -> None:
         records = make_records(4)
@@ -63,14 +63,14 @@ class ProcessesContract(Backend):
         with self.open(place) as store:
             unopened = pickle.dumps(store)
             store.read([0])
-            assert self.opener(store) is not None
+            assert opener_of(store) is not None
             opened = pickle.dumps(store)
             assert opened == unopened
             assert len(opened) < 1000
             with pickle.loads(opened) as copy:  # noqa: S301 - our own
                 assert type(copy) is type(store)
                 assert copy.place == store.place
-                assert self.opener(copy) is None
+                assert opener_of(copy) is None
                 assert stored(copy, [2]) == documents_of(records)[2:3]
 
     def test_open_store_keeps_its_records_when_it_is_replaced(self, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ class ProcessesContract(Backend):
             try:
                 started.wait(WAIT_S)
                 for _ in range(6):
-                    pid, _, after, documents, _ = from_child(lambda: read_here(store, self.opener, [9, 8]), WAIT_S / 4)
+                    pid, _, after, documents, _ = from_child(lambda: read_here(store, [9, 8]), WAIT_S / 4)
                     assert pid == after != os.getpid()
                     assert documents == [expected[9], expected[8]]
             finally:

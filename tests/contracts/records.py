@@ -58,6 +58,11 @@ def salt_of(place: str | Path) -> int:
         return store.manifest.salt
 
 
+def opener_of(store: Store) -> int | None:
+    """Return the id of the process that opened a store's handle; None without a handle."""
+    return None if store.handle is None else store.handle.pid
+
+
 def stored(store: Store, indices: Sequence[int]) -> list[bytes]:
     """Return verified documents as a store with salt 0 would contain them, to compare stores with different salts."""
     found = zip(store.documents(indices), indices, strict=True)

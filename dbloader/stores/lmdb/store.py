@@ -37,19 +37,14 @@ if TYPE_CHECKING:
 
 
 class LMDBStore(Store):
-    """A store in one LMDB file, or in a folder of LMDB files, its shards.
+    """A store in one LMDB file, or in a folder of LMDB files, its shards."""
 
-    Attributes:
-        handle: The open handle; None if the store is closed. In a forked child, ``open_handle`` replaces the handle of
-            the parent.
-    """
-
+    handle: LMDBHandle | ShardedHandle | None = None
     has_views = True
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = checked_path(place)
         self._path = Path(os.path.abspath(self.place))  # noqa: PTH100 - Path.absolute keeps ".."
-        self.handle: LMDBHandle | ShardedHandle | None = None
 
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
@@ -179,13 +174,6 @@ class LMDBStore(Store):
     def release_pages(self) -> None:
         """Remove the store's pages from this process's memory. They stay in the page cache."""
         self.open_handle().release_pages()
-
-    @override
-    def close(self) -> None:
-        self.handle = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "handle": None}
 
 
 def _is_in(path: Path, folder: Path) -> bool:

@@ -44,10 +44,11 @@ class MongoStore(Store):
             makes the pickle to start a process.
     """
 
+    handle: MongoReader | None = None
+
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self._place = parse(place)
         self.place = self._place.redacted
-        self._handle: MongoReader | None = None
 
     @property
     def uri(self) -> str:
@@ -90,7 +91,7 @@ class MongoStore(Store):
         while number < self.manifest.events:
             events = self.open_handle().events(number)
             if not events:
-                self._event(None, number)
+                self._event(None, number)  # raises the error
             for event in events:
                 yield self._event(event, number)
                 number += 1
@@ -117,10 +118,6 @@ class MongoStore(Store):
     def check_counts(self) -> None:
         """Raise DamagedStoreError if the number of records on the server differs from the manifest."""
         self.open_handle().check_counts()
-
-    @override
-    def close(self) -> None:
-        self._handle = None
 
     def _find(self, reader: MongoReader, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
         self._check_indices(indices)
@@ -169,13 +166,10 @@ class MongoStore(Store):
 
     @override
     def open_handle(self) -> MongoReader:
-        reader = self._handle
+        reader = self.handle
         if reader is None or reader.pid != os.getpid():
-            reader = self._handle = MongoReader(self._place)
+            reader = self.handle = MongoReader(self._place)
         return reader
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None}
 
 
 def _is_name(name: str) -> bool:
