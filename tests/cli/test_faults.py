@@ -1,4 +1,7 @@
-"""LMDB files with random damage: `dbloader verify` reports it and never crashes."""
+"""LMDB files with damaged pages: `dbloader verify` reports the damage and never crashes.
+
+tests/stores/lmdb/test_hostile.py damages any bytes of a file.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import random
 import re
 import shutil
 import struct
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,55 +26,30 @@ PAGE = 4096
 _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8  # P_BRANCH and other page flags of mdb.c
 
 
-def pages_of(content: bytes | bytearray, *kinds: int) -> list[int]:
-    """Return the offsets of the pages of these kinds whose header LMDB reads."""
+def pages_of(content: bytes | bytearray, kind: int) -> list[int]:
+    """Return the offsets of the pages of a kind whose header LMDB reads."""
     found, at = [], 0
     while at < len(content):
         flags, count = struct.unpack_from("<10xHI", content, at)
-        if flags in kinds:
+        if flags == kind:
             found.append(at)
         at += PAGE * (count if flags == _OVERFLOW else 1)
     return found
 
 
-def cut(content: bytearray, rng: random.Random) -> None:
-    del content[rng.randrange(len(content)) :]
+def flip_bits(content: bytearray, kind: int, rng: random.Random) -> None:
+    """Flip bits in the header of a page and its nodes, whose numbers LMDB follows."""
+    at = rng.choice(pages_of(content, kind))
+    spots = [*range(152 if kind == _META else 16)]
+    if kind in (_BRANCH, _LEAF):
+        (lower,) = struct.unpack_from("<12xH", content, at)
+        for node in struct.unpack_from(f"<{(lower - 16) // 2}H", content, at + 16):
+            spots += range(node, min(node + 24, PAGE))
+    for _ in range(rng.choice([1, 1, 4])):
+        content[at + rng.choice(spots)] ^= 1 << rng.randrange(8)
 
 
-def flip(content: bytearray, rng: random.Random) -> None:
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-
-
-def wipe(content: bytearray, rng: random.Random) -> None:
-    at = rng.randrange(0, len(content), PAGE)
-    content[at : at + PAGE] = rng.choice([bytes(PAGE), rng.randbytes(PAGE)])
-
-
-def flip_in(*kinds: int) -> Callable[[bytearray, random.Random], None]:
-    """Return a fault in the headers of pages and nodes, whose numbers LMDB follows."""
-
-    def fault(content: bytearray, rng: random.Random) -> None:
-        at = rng.choice(pages_of(content, *kinds))
-        spots = [*range(152 if _META in kinds else 16)]
-        if _BRANCH in kinds or _LEAF in kinds:
-            (lower,) = struct.unpack_from("<12xH", content, at)
-            for node in struct.unpack_from(f"<{(lower - 16) // 2}H", content, at + 16):
-                spots += range(node, min(node + 24, PAGE))
-        for _ in range(rng.choice([1, 1, 4])):
-            content[at + rng.choice(spots)] ^= 1 << rng.randrange(8)
-
-    return fault
-
-
-FAULTS = {
-    "cut short": cut,
-    "bit flipped anywhere": flip,
-    "page wiped": wipe,
-    "bits flipped in a meta page": flip_in(_META),
-    "bits flipped in branch pages": flip_in(_BRANCH),
-    "bits flipped in leaf pages": flip_in(_LEAF),
-    "bits flipped in heads of large values": flip_in(_OVERFLOW),
-}
+FAULTS = {"meta pages": _META, "branch pages": _BRANCH, "leaf pages": _LEAF, "heads of large values": _OVERFLOW}
 
 
 @pytest.fixture(scope="module")
@@ -85,38 +61,27 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-IN_CI = ("cut short", "bits flipped in leaf pages")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.nightly) for fault in FAULTS]
+    "fault", [pytest.param(fault, marks=() if fault == "leaf pages" else pytest.mark.nightly) for fault in FAULTS]
 )
-def test_random_fault_is_reported_or_changes_nothing(
-    fault: str, whole: Path, tmp_path: Path, shell: Shell, record_property: Callable[[str, object], None]
-) -> None:
-    place, rng, found = tmp_path / "faulty.lmdb", random.Random(fault), Counter[str]()
+def test_damaged_page_is_reported_or_changes_nothing(fault: str, whole: Path, tmp_path: Path, shell: Shell) -> None:
+    place, rng = tmp_path / "faulty.lmdb", random.Random(fault)
     with open_store(whole) as store:
         undamaged = f"{place}: 400 records, all undamaged; digest {store.manifest.digest}\n"
     content = whole.read_bytes()
     for _ in range(TRIALS):
         faulty = bytearray(content)
-        FAULTS[fault](faulty, rng)
+        flip_bits(faulty, FAULTS[fault], rng)
         place.write_bytes(faulty)
         outcome = shell("verify", place)
-        lines = outcome.stderr.splitlines()
         if outcome.status == 0:
             assert (outcome.stdout, outcome.stderr) == (undamaged, "")
-            found["changed nothing that is read"] += 1
             continue
-        assert outcome.status in (1, 2)
-        assert outcome.stdout == ""
+        assert (outcome.status in (1, 2), outcome.stdout) == (True, "")
+        lines = outcome.stderr.splitlines()
         assert 1 <= len(lines) <= 11
         assert all(re.match(r"Error: .*faulty\.lmdb", line) for line in lines)
-        crash = re.search("the process that read it crashed with (SIG[A-Z]+)", lines[-1])
-        found[crash[1] if crash else f"status {outcome.status}"] += 1
-    record_property(fault, dict(found))
-    assert found.total() == TRIALS
 
 
 def test_file_that_crashes_the_process_is_reported_as_damaged(whole: Path, tmp_path: Path) -> None:
