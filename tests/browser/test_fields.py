@@ -26,7 +26,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator
     place, image = tmp_path_factory.mktemp("own") / "own.lmdb", photo()
     records = []
     for n in range(COUNT):
-        fields = {"score": n / COUNT, "caption": f"a car, number {n}", "split": SPLITS[n % 4], "is_test": n % 4 == 3}
+        fields = {"score": n / COUNT, "caption": f'a car, "number" {n}', "split": SPLITS[n % 4], "is_test": n % 4 == 3}
         fields["of a kind"] = n % 5
         records.append(Record(f"{n}.jpg", n % 3, image, 40, 30, "JPEG", fields=fields))
     store_records(place, records, classes=["cat", "dog", "maine coon"])
@@ -71,9 +71,10 @@ def test_side_bar_filters_and_sorts_by_additional_fields(page: Page) -> None:
     assert chips(page) == ["is_test=false"]
     caption = page.locator("db-field[name=caption]")
     expect(caption).to_contain_text(f"{COUNT} different values")
-    caption.locator("input").fill("number 11")
+    caption.locator("input").fill('"number" 11')  # quotes become a part of the searched text
     caption.locator("input").press("Enter")
     counted(page, 7)
+    expect(page.locator("#search-error")).to_be_empty()
     search(page, "")
     bars = page.locator("db-field[name=score] svg")
     bars.focus()

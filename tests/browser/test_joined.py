@@ -98,29 +98,7 @@ def test_planted_wrong_labels_are_first_when_sorted_by_loss(tabs: Tabs, doubtful
     assert {*tiles(page)} == WRONG
 
 
-def test_joined_fields_are_filtered_by_bars_values_and_text(tabs: Tabs, doubtful: Site) -> None:
-    page = tabs.open(doubtful, "/?q=labels.differ", viewport={"width": 1440, "height": 900})
-    count = page.locator("#count")
-    expect(count).to_contain_text(f"{PLANTED} of 2,000")
-    loss = page.locator("db-field[name=loss]")
-    expect(loss.locator("rect.all")).not_to_have_count(0)
-    loss.locator("svg").focus()
-    page.keyboard.press("End")
-    range_text = loss.locator(".range").inner_text()
-    page.keyboard.press("Enter")
-    expect(count).to_contain_text(f"{range_text.rpartition(' ')[2]} of 2,000")
-    assert re.search(r"q=labels.differ\+loss%3E%3D[\d.]+$", page.url)
-    page.goto("/")
-    note = page.locator("db-field[name=note]")
-    note.locator("input").fill('7, "so"')
-    note.locator("input").press("Enter")
-    expect(page.locator(".chips button").last).to_contain_text("note~")
-    expect(page.locator("#search-error")).to_be_empty()
-    expect(count).to_contain_text(re.compile(r"\b1\d\d of 2,000"))
-    first = page.locator("#tiles .tile:visible").first
-    expect(first.locator(".facts")).to_contain_text(
-        re.compile(r"^\d*7 · ")
-    )  # the tiles of the search, not those before
-    first.click()
+def test_record_shows_its_joined_fields(tabs: Tabs, doubtful: Site) -> None:
+    page = tabs.open(doubtful, f"/?view=record&index={min(WRONG)}")
     expect(page.locator("db-record")).to_contain_text("Joined")
-    expect(page.locator("db-record tr", has_text="note")).to_contain_text('7, "so"')
+    expect(page.locator("db-record tr", has_text="prediction")).to_contain_text(CLASSES[min(WRONG) * 7 % 4])

@@ -136,18 +136,6 @@ def test_histogram_of_a_search_is_drawn_over_the_histogram_of_all_records(page: 
     expect(page.locator("db-bars[name=bytes] rect.all")).not_to_have_count(0)
 
 
-def test_search_matches_all_words_and_each_word_can_be_removed(page: Page) -> None:
-    page.keyboard.press("/")
-    page.keyboard.type("class:cat name:_01 width<1000")
-    page.keyboard.press("Enter")
-    counted(page, 10)
-    assert page.title().startswith("class:cat name:_01 width<1000 · photos.lmdb")
-    page.get_by_role("button", name="name:_01").click()
-    counted(page, CLASSES["cat"])
-    page.get_by_role("button", name="class:cat").click()
-    counted(page, ALL)
-
-
 def test_invalid_search_shows_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")

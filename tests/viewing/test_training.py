@@ -162,22 +162,15 @@ def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (
-            {"dataset": "abc"},
-            "the state belongs to another dataset, with the digest abc: this loader's .* has the digest ",
-        ),
-        ({"length": 99}, "the state must have length 23, as this sampler has, .*, got 99"),
+        ({"dataset": "abc"}, "another dataset, with the digest abc: this loader's .* has the digest "),
         ({"epoch": "one"}, "'epoch' in the state must be an int, got 'one'"),
-        ({"position": 24}, "'position' in the state must be 0 to 23, got 24"),
         ({"position": 20}, "the state is at the end of epoch 0: no batch of it is left"),
-        ({"seed": None}, "got one that lacks 'seed'"),
-        ({"extra": 1}, "got one that also has 'extra'"),
         ({"sampler": "RandomSampler"}, "must be of a ShuffleSampler or BlockShuffleSampler, got 'RandomSampler'"),
         ({"order": "blocks", "block_size": "a"}, "block_size must be an int, got 'a'"),
     ],
     ids=str,
 )
-def test_wrong_state_is_refused_like_in_the_loader(place: Path, change: Any, sentence: str) -> None:
+def test_wrong_state_is_refused(place: Path, change: Any, sentence: str) -> None:
     order = change.pop("order", "shuffle")
     with open_store(place) as store, pytest.raises(OptionError, match=sentence):
         show_batch(store, Options(batch_size=4, state=state_of(place, order, **change)))
