@@ -37,9 +37,7 @@ def check_one_message(page: Page, text: str) -> None:
     assert page.evaluate(BROKEN) == 0
 
 
-def test_page_of_a_stopped_viewer_keeps_captions_and_shows_one_message(
-    tabs: Tabs, chromium: Browser, tmp_path: Path
-) -> None:
+def test_page_of_a_stopped_viewer_shows_one_message(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
     convert(plant_photos(tmp_path / "images", 60), tmp_path / "a.lmdb")
     with socket.create_server(("127.0.0.1", 0)) as free:  # the second viewer uses the same port
         port = free.getsockname()[1]

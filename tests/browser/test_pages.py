@@ -33,9 +33,7 @@ def settled(page: Page) -> Page:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_page_is_accessible_and_fits_a_narrow_window(
-    tabs: Tabs, photos: Site, damaged: str, axe: str, view: str
-) -> None:
+def test_page_is_accessible_and_fits_a_phone(tabs: Tabs, photos: Site, damaged: str, axe: str, view: str) -> None:
     check_page(tabs.open(photos, VIEWS[view], refused=damaged, color_scheme="light", reduced_motion="reduce"), axe)
 
 

@@ -109,10 +109,8 @@ def test_duplicates_between_an_lmdb_and_a_mongodb_store_are_found(
     assert [(row["index"], row["of"], row["difference"]) for row in report.first] == [(0, 3, "same"), (1, 4, "same")]
     assert report.records == (6, 7)
     database = mongo_uri.rpartition("/")[2]
-    assert {path.name for path in tmp_path.glob("*.duplicates")} == {
-        "a.lmdb.duplicates",
-        f"{database}.train.duplicates",
-    }
+    kept = {path.name for path in tmp_path.glob("*.duplicates")}
+    assert kept == {"a.lmdb.duplicates", f"{database}.train.duplicates"}
     copy_store(f"{mongo_uri}.train", tmp_path / "clean.lmdb", drop=listing(report.first, tmp_path))
     assert find_duplicates(place, tmp_path / "clean.lmdb").first == []
 
@@ -139,11 +137,12 @@ def test_images_that_cannot_be_compared_are_named_or_counted(place: Path) -> Non
     write(place, [Record(name=f"n{n}", image=image) for n, image in enumerate(images)], overwrite=True)
     tamper_with_records(place, {1: b"damaged"})
     report = find_duplicates(place)
-    assert [(row["index"], row["of"], row["difference"]) for row in report.first] == [
-        (3, 2, "same"),
-        (5, 4, "same"),
-        (9, 8, "same"),
+    assert [(row["index"], row["of"]) for row in report.first if row["difference"] == "same"] == [
+        (3, 2),
+        (5, 4),
+        (9, 8),
     ]
+    assert len(report.first) == 3
     assert (report.bytes_only, report.unreadable) == (4, 3)
     assert "record 1 (n1)" in report.problems[0]
     assert "record 2 (n2) is in no known image format" in report.problems[1]

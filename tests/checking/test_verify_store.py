@@ -57,9 +57,7 @@ def test_output_on_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("bad*"))
 
 
-def test_error_is_kept_if_the_unfinished_output_cannot_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_is_kept_if_unfinished_output_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "unlink", Path.rmdir)  # an OSError for files
     with pytest.raises(ZeroDivisionError), Findings(tmp_path / "bad.jsonl"):
         _ = 1 / 0

@@ -74,7 +74,7 @@ def test_split_prints_a_line_for_each_part(shell: Shell, store: Path, tmp_path: 
         (["--select", "none.xyz"], "none.xyz: a listing is one of .*, got '.xyz'"),
     ],
 )
-def test_invalid_option_prints_one_line(
+def test_wrong_option_prints_a_line(
     shell: Shell, store: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
     check_error(shell("copy", store, tmp_path / "copy.lmdb", *options), message)
@@ -98,18 +98,14 @@ def test_commands_accept_a_place_in_mongodb(
     assert json.loads(report.read_text())["event"] == "rejected"
 
     assert shell("verify", mongo_uri) == Outcome(0, f"{shown}: 13 records, all undamaged; digest {digest}\n", "")
-    lines = shell("info", mongo_uri).stdout.splitlines()
-    assert lines[0] == f"{shown}: dbloader store, format version 1"
-    printed = shell("info", place).stdout.splitlines()
-    assert [line for line in lines[1:] if "created" not in line] == [
-        line for line in printed[1:] if "created" not in line
-    ]
+    first, *lines = shell("info", mongo_uri).stdout.splitlines()
+    assert first == f"{shown}: dbloader store, format version 1"
+    printed = shell("info", place).stdout.splitlines()[1:]
+    assert [line for line in lines if "created" not in line] == [line for line in printed if "created" not in line]
     assert json.loads(shell("info", mongo_uri, "--json").stdout)["place"] == shown
     assert shell("info", mongo_uri, "--report").stdout == report.read_text()
 
-    check_error(
-        shell("convert", root, mongo_uri), r"mongodb://.* exists already; overwrite \(--overwrite\) replaces it"
-    )
+    check_error(shell("convert", root, mongo_uri), r"mongodb://.* exists already; overwrite \(--overwrite\) replaces")
     assert shell("convert", root, mongo_uri, "--overwrite", "-q") == Outcome(1, "", "")
     assert shell("copy", mongo_uri, "copy.lmdb", "-q") == Outcome(0, "", "")
     assert shell("info", "copy.lmdb", "--report").stdout == report.read_text()

@@ -18,9 +18,7 @@ def root(tmp_path: Path) -> Path:
     return plant(tmp_path / "images", {f"cat/{seed:04}.jpg": encoded(scene(seed), "JPEG") for seed in range(12)})
 
 
-def test_duplicates_give_status_1_and_no_duplicates_give_status_0(
-    shell: Shell, root: Path, store: Path, tmp_path: Path
-) -> None:
+def test_status_is_1_if_there_are_duplicates_else_0(shell: Shell, root: Path, store: Path, tmp_path: Path) -> None:
     assert shell("duplicates", store) == Outcome(0, f"{store}: 12 records\n  same    0\n  near    0\n", "")
     plant(root, {"dog/again\x1b.jpg": (root / "cat/0000.jpg").read_bytes()})
     other = tmp_path / "other.lmdb"

@@ -32,9 +32,7 @@ def _has_numpy(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("began", [_is_worker, _has_numpy], ids=["at its start", "while it imports"])
 @pytest.mark.parametrize("arguments", [["convert", "images", "new.lmdb", "--shards", "4"], ["verify", "out.lmdb"]])
-def test_ctrl_c_while_a_worker_starts_prints_one_line(
-    store: Path, arguments: list[str], began: Callable[[int], bool]
-) -> None:
+def test_ctrl_c_at_the_start_prints_one_line(store: Path, arguments: list[str], began: Callable[[int], bool]) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with running(command(*arguments), cwd=store.parent, start_new_session=True, **pipes) as process:
         assert wait_until(process, lambda: any(map(began, descendants(process.pid))))

@@ -26,9 +26,8 @@ def test_ls_lists_records_in_the_order_of_the_store(shell: Shell, store: Path) -
 
 
 def test_ls_prints_matching_records_as_json_lines(shell: Shell, store: Path) -> None:
-    lines = [
-        json.loads(line) for line in shell("ls", store, "--where", "class:dog width<41", "--json").stdout.splitlines()
-    ]
+    printed = shell("ls", store, "--where", "class:dog width<41", "--json").stdout
+    lines = [*map(json.loads, printed.splitlines())]
     assert [line["index"] for line in lines] == [6, 7, 8, 9, 10, 11]
     with open_store(store) as opened:
         nbytes = len(opened[6].image or b"")

@@ -64,7 +64,7 @@ def test_printed_rate_excludes_the_search_and_earlier_runs(
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_quiet_and_json_hide_the_bar(
+def test_option_hides_the_bar(
     shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

@@ -65,9 +65,7 @@ def test_commands_accept_a_folder_of_shards(shell: Shell, root: Path, place: Pat
     assert shell("doctor", place).status in (0, 1)
 
 
-def test_machine_of_a_part_is_named_and_its_leftovers_are_removed(
-    shell: Shell, root: Path, place: Path, tmp_path: Path
-) -> None:
+def test_machine_is_named_and_its_leftovers_are_removed(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     shell("plan", root, place, "--shards", "3")

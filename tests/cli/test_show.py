@@ -83,9 +83,7 @@ def test_exif_is_shown_by_name(shell: Shell, place: Path) -> None:
         ({"subsampling": 1, "restart_marker_blocks": 3}, {"subsampling": "4:2:2", "restart_interval": 3}),
     ],
 )
-def test_structure_of_a_jpeg_is_shown(
-    options: dict[str, Any], expected: dict[str, Any], shell: Shell, place: Path
-) -> None:
+def test_jpeg_structure_is_shown(options: dict[str, Any], expected: dict[str, Any], shell: Shell, place: Path) -> None:
     data = encoded(jpegs.draw(80, 40), "JPEG", **options)
     jpeg = facts(shell, store_of(place, Record(image=data)), 0)["jpeg"]
     assert expected.items() <= jpeg.items()

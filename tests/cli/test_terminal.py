@@ -12,9 +12,7 @@ from tests.support.shell import Shell, on_terminal
 
 
 @pytest.mark.slow
-def test_convert_and_copy_end_by_printing_the_view_command(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_convert_and_copy_print_the_view_command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments, viewed in (
         (["convert", root, "a b.lmdb"], "'a b.lmdb'"),

@@ -174,17 +174,13 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=" ".join)
-def test_error_shows_arguments_without_escape_sequences(
-    run: Safe, arguments: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_escapes_control_characters(run: Safe, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.01)
     for name in (HOSTILE, NOT_UTF8, f"--{HOSTILE}", f"mongodb://h/{HOSTILE}.x", f"mongodb://{HOSTILE}"):
         assert run(*arguments, name, status=2).startswith("Error: ")
 
 
-def test_bug_in_dbloader_prints_its_traceback_without_control_characters(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traceback_of_a_bug_has_no_control_characters(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> NoReturn:
         raise RuntimeError(HOSTILE)
 

@@ -63,9 +63,7 @@ def grown(root: Path, place: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("shards", [None, 3])
-def test_appended_store_equals_one_file_with_all_records(
-    grown: Path, root: Path, tmp_path: Path, shards: int | None
-) -> None:
+def test_appended_store_equals_one_store_of_all(grown: Path, root: Path, tmp_path: Path, shards: int | None) -> None:
     plant_kinds(tmp_path / "new", "text", "no end marker", "half")
     convert(root, tmp_path / "old.lmdb")
     alone = convert(tmp_path / "new", tmp_path / "alone.lmdb")

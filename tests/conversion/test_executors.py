@@ -96,9 +96,7 @@ class Failing:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_error_names_the_failed_part_and_cancels_the_others(
-    root: Path, place: Path, error: Exception, message: str
-) -> None:
+def test_error_names_its_part_and_cancels_the_others(root: Path, place: Path, error: Exception, message: str) -> None:
     plant_photos(root, 4)
     failing = Failing(error)
     with pytest.raises(ConversionError, match=message) as caught:
@@ -125,9 +123,7 @@ def test_wrong_executor_is_refused_before_anything_is_written(root: Path, place:
     assert [*place.parent.iterdir()] == [root]
 
 
-def test_error_without_ray_is_one_line_with_the_remedy(
-    root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_without_ray_is_one_line_with_a_remedy(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 1)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"^making parts with Ray needs Ray: pip install 'dbloader\[ray\]'$"):

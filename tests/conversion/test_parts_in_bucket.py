@@ -90,7 +90,7 @@ def check_clean(outside: Outside, place: str) -> None:
     assert outside(keys, f"{place}.partial") == []
 
 
-def test_three_machines_without_a_shared_folder_make_a_store_and_train(
+def test_machines_without_a_shared_folder_make_a_store_and_train(
     object_store: ObjectStore, outside: Outside, root: Path, digest: str, tmp_path: Path
 ) -> None:
     machines = [Machine(tmp_path / f"machine {number}", object_store) for number in range(3)]
@@ -114,11 +114,7 @@ def test_three_machines_without_a_shared_folder_make_a_store_and_train(
         "dataset.close()"
     )
     for machine in machines:
-        command = [sys.executable, "-c", program, place]
-        done = subprocess.run(
-            command, cwd=machine.folder, env=machine.environment, capture_output=True, text=True, check=False
-        )
-        assert done.stdout == "24\n", done.stderr
+        assert machine.run(place, program=("-c", program)) == "24\n"
 
 
 def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(
@@ -261,9 +257,8 @@ def test_each_file_is_sent_once(outside: Outside, object_store: ObjectStore, roo
             puts[path.partition("?")[0].partition(place.rpartition("/")[2])[2]] += 1
 
     with HTTPProxy(object_store.port, decide) as proxy:
-        Machine(tmp_path / "machine", object_store, proxy.endpoint).run(
-            "convert", root, place, "--shards", PARTS, status=1
-        )
+        machine = Machine(tmp_path / "machine", object_store, proxy.endpoint)
+        machine.run("convert", root, place, "--shards", PARTS, status=1)
     assert set(puts.values()) == {1}
     kinds = Counter(path.rpartition("/")[0] for path in puts)
     assert (kinds["/shards"], kinds[".partial/files"]) == (PARTS, 1)
@@ -307,9 +302,7 @@ def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, ro
     assert "plan again with append" in machine.run("publish", place, status=2)
 
 
-def test_other_versions_than_the_plan_are_refused(
-    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path
-) -> None:
+def test_other_settings_are_refused(outside: Outside, machine: Machine, object_store: ObjectStore, root: Path) -> None:
     place = object_store.place("train.lmdb")
     machine.run("plan", root, place, "--shards", 1)
     machine.environment["DBLOADER_MAX_PIXELS"] = "1000000"

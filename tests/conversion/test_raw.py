@@ -18,13 +18,8 @@ from tests.support.images import KINDS, encoded, photo, plant, plant_kinds
 
 @pytest.mark.parametrize("check", ["decode", "structure", "none"])
 def test_stored_pixels_equal_decoded_pixels_for_every_kind_of_image(root: Path, place: Path, check: str) -> None:
-    plant(
-        root,
-        {
-            "cat/turned.jpg": photo(exif=jpegs.turned_exif()),
-            "cat/seen through.png": encoded(jpegs.draw(9, 7, "RGBA"), "PNG"),
-        },
-    )
+    see_through = encoded(jpegs.draw(9, 7, "RGBA"), "PNG")
+    plant(root, {"cat/turned.jpg": photo(exif=jpegs.turned_exif()), "cat/see through.png": see_through})
     plant_kinds(root, *KINDS)
     plain = convert(root, place.with_name("plain.lmdb"))
     report = convert(root, place, images=ImageFormat(raw=True), check=check)

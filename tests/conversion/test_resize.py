@@ -88,9 +88,7 @@ def centers(image: Image.Image) -> Array:
         ((10**6, 1), {}, None),
     ],
 )
-def test_sizes_are_rounded_to_the_nearest(
-    before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None
-) -> None:
+def test_sizes_are_rounded(before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None) -> None:
     assert new_size(Facts("JPEG", *before), ImageFormat(**limits)) == after  # type: ignore[arg-type]
 
 
@@ -166,16 +164,16 @@ def test_opacity_and_hidden_colors_are_kept(image_format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "transparency", "expected"), [("P", 0, "RGBA"), ("RGB", (200, 30, 40), "RGBA"), ("L", 60, "LA")]
+    ("mode", "color", "expected"), [("P", 0, "RGBA"), ("RGB", (200, 30, 40), "RGBA"), ("L", 60, "LA")]
 )
-def test_transparent_color_becomes_opacity(mode: str, transparency: Any, expected: str) -> None:
+def test_transparent_color_becomes_opacity(mode: str, color: Any, expected: str) -> None:
     colors: dict[str, Any] = {"RGB": ((200, 30, 40), (10, 220, 90)), "L": (60, 200)}
     one, other = colors.get(mode, (0, 1))
     image = Image.new(mode, (64, 64), one)
     image.paste(other, (32, 0, 64, 64))
     if mode == "P":
         image.putpalette([200, 30, 40, 10, 220, 90])
-    data = encoded(image, "PNG", transparency=transparency)
+    data = encoded(image, "PNG", transparency=color)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow itself recommends this conversion
         smaller = opened(resize(data, (32, 32))[0])

@@ -6,6 +6,7 @@ import errno
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,8 @@ def test_resumed_conversion_gives_the_same_store(root: Path, place: Path, option
     assert events(place) == events(whole.place) == report_lines(report)
     assert 0 < report.resumed_at < report.files
     assert report.bytes_read < whole.bytes_read
-    same = (
-        "records",
-        "files",
-        "repaired",
-        "rejected",
-        "damaged",
-        "resized",
-        "deep",
-        "image_bytes",
-        "warnings",
-        "skipped",
-    )
-    assert [getattr(report, name) for name in same] == [getattr(whole, name) for name in same]
+    own = {"place": "", "seconds": 0.0, "report_file": "", "bytes_read": 0, "resumed_at": 0}
+    assert replace(report, **own) == replace(whole, **own)  # type: ignore[arg-type]
     with open_store(place) as store, open_store(whole.place) as other:
         assert (store.manifest.depths, store.manifest.outcome) == (other.manifest.depths, other.manifest.outcome)
     assert siblings(place) == {f"{name}.lmdb{end}" for name in ("out", "whole") for end in ("", ".report.jsonl")}
@@ -110,9 +100,7 @@ def test_resuming_with_other_options_is_refused(root: Path, place: Path, option:
     plant_photos(root, 60)
     interrupt(root, place, 30, **before)
     kept = Path(f"{place}.partial").read_bytes()
-    message = (
-        f"was begun with another {option} (--{option.replace('_', '-')}) {values}: resume with the same value, or begin"
-    )
+    message = f"was begun with another {option} (--{option.replace('_', '-')}) {values}: resume with the same value"
     with pytest.raises(StoreExistsError, match=re.escape(message)):
         convert(root, place, resume=True, **after)
     assert Path(f"{place}.partial").stat().st_size == len(kept)
@@ -228,9 +216,8 @@ def test_ctrl_c_prints_one_line_and_leaves_a_resumable_conversion(root: Path, pl
         "w.Writer.write = lambda *a, **k: (write(*a, **k), done.append(1), len(done) == 2 and os.kill(os.getpid(), 2));"
         "from dbloader.cli import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "convert", root, place], capture_output=True, text=True, check=False
-    )
+    line = [sys.executable, "-c", code, "convert", root, place]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "Interrupted: committed records are kept; --resume continues after them\n"
     assert not place.exists()

@@ -154,9 +154,7 @@ class Strange:
         ({"label": 2**63}, "field 'label' must be from -"),
     ],
 )
-def test_unstorable_value_is_refused_with_its_sample_and_field(
-    tmp_path: Path, fields: dict[Any, Any], message: str
-) -> None:
+def test_unstorable_value_is_refused_with_its_field(tmp_path: Path, fields: dict[Any, Any], message: str) -> None:
     with pytest.raises(FieldError, match=rf"^sample 2: {message}"):
         written([{}, {}, fields], tmp_path)
     assert list(tmp_path.iterdir()) == []

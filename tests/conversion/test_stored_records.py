@@ -26,9 +26,7 @@ def place(tmp_path: Path) -> Path:
     plant(root, {"dog/9.png": picture("PNG")})
     (tmp_path / "list.csv").write_text(
         "path,label,caption\n"
-        + "".join(
-            f"{'cat' if n % 2 == 0 else 'dog'}/{n:04}.jpg,{'cat' if n % 2 == 0 else 'dog'},no. {n}\n" for n in range(8)
-        )
+        + "".join(f"{name}/{n:04}.jpg,{name},no. {n}\n" for n, name in enumerate(["cat", "dog"] * 4))
         + "dog/9.png,dog,the last\n"
     )
     convert(root, tmp_path / "first.lmdb", listing=tmp_path / "list.csv")
@@ -147,11 +145,9 @@ def test_write_store_copies_only_the_fields_of_a_dataset(place: Path, out: Path)
             record.image, {"caption": record.fields["caption"]}, record.width, record.format,
         )  # fmt: skip
         assert (copy.name, copy.label) == (None, None)
-    with (
-        LMDBDataset(place, fields=("label", "index")) as dataset,
-        pytest.raises(FieldError, match="'index' is a reserved field"),
-    ):
-        write_store(dataset, out, overwrite=True)
+    indices = LMDBDataset(place, fields=("label", "index"))
+    with indices, pytest.raises(FieldError, match="'index' is a reserved field"):
+        write_store(indices, out, overwrite=True)
 
 
 def rotate(image: Image.Image) -> Image.Image:
@@ -181,16 +177,12 @@ def test_chained_stores_of_different_classes_are_refused(
     place: Path, out: Path, tmp_path: Path, classes: tuple[str, ...], message: str
 ) -> None:
     with LMDBDataset(place) as one, LMDBDataset(other(tmp_path, *classes)) as two:
-        chains: list[Any] = [
-            ConcatDataset([one, two]),
-            Subset(ConcatDataset([one, two]), [0]),
-            DataLoader(ConcatDataset([one, two])),
-        ]
-        for chain in chains:
+        both: ConcatDataset[Any] = ConcatDataset([one, two])
+        for chain in (both, Subset(both, [0]), DataLoader(both)):
             with pytest.raises(OptionError, match=message):
                 write_store(chain, out)
         assert not out.exists()
-        manifest = write_store(ConcatDataset([one, two]), out, classes=("cat", "dog", "eel"))
+        manifest = write_store(both, out, classes=("cat", "dog", "eel"))
         assert (manifest.length, manifest.classes) == (len(one) + len(two), ("cat", "dog", "eel"))
 
 

@@ -83,10 +83,8 @@ def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path)
     assert reported[:2] == [("cat/1.png", "untiled", "is a PNG, not a JPEG"), ("cat/2.jpg", "untiled", cmyk)]
     assert reported[2][:2] == ("cat/3.jpg", "untiled")
     assert "extraneous bytes" in reported[2][2]
-    assert reported[3:] == [
-        ("dog/4.jpg", "repaired", "its end marker was missing: appended FF D9"),
-        ("dog/4.jpg", "untiled", cmyk),
-    ]
+    repaired = "its end marker was missing: appended FF D9"
+    assert reported[3:] == [("dog/4.jpg", "repaired", repaired), ("dog/4.jpg", "untiled", cmyk)]
     with open_store(place) as store:
         assert store.manifest.outcome["untiled"] == 4
         assert list(store.events()) == report_lines(report)
@@ -152,9 +150,7 @@ def test_resized_images_are_encoded_in_tiles_and_others_keep_their_pixels(root: 
 
 @pytest.mark.usefixtures("_no_jpegtran")
 @pytest.mark.parametrize("options", [{}, {"max_side": 100}])
-def test_quality_option_encodes_all_jpegs_again_and_reports_this(
-    root: Path, place: Path, options: dict[str, Any]
-) -> None:
+def test_quality_encodes_all_jpegs_again_and_reports_this(root: Path, place: Path, options: dict[str, Any]) -> None:
     data = photo(width=90, height=60, quality=95)
     cmyk = jpegs.encode(jpegs.draw(90, 60, "CMYK"))
     plant(root, {"cat/0.jpg": data, "cat/1.png": picture_of(data), "cat/2.jpg": cmyk})

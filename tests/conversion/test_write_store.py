@@ -31,9 +31,7 @@ def test_write_store_refuses_anything_but_iterables_of_samples(tmp_path: Path, s
     "source",
     [
         lambda items: items,
-        lambda items: TensorDataset(
-            torch.stack([torch.as_tensor(image) for image, _ in items]), torch.arange(len(items))
-        ),
+        lambda items: TensorDataset(torch.tensor(np.stack([image for image, _ in items])), torch.arange(len(items))),
         lambda items: (item for item in items),
         Items,
         Stream,

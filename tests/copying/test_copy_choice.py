@@ -160,7 +160,7 @@ def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_p
 
 
 @pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}])
-def test_copy_with_renamed_classes_equals_a_conversion_with_these_names(
+def test_renamed_classes_equal_a_conversion_with_these_names(
     store: Path, tmp_path: Path, rename: dict[str, str]
 ) -> None:
     chosen = {name: rename.get(str(label), label) for name, label in labels_of(store).items()}

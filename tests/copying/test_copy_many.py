@@ -154,9 +154,7 @@ def test_merged_box_labels_without_classes_get_no_classes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3)])
-def test_split_puts_each_record_in_one_part_and_keeps_label_proportions(
-    tmp_path: Path, fractions: tuple[float, ...]
-) -> None:
+def test_split_divides_all_records_and_keeps_label_proportions(tmp_path: Path, fractions: tuple[float, ...]) -> None:
     # labels with 90 records and with 2 records
     labels = [number % 10 if number < 900 else 10 + number % 50 for number in range(1000)]
     write(tmp_path / "all.lmdb", labels)

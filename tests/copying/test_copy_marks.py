@@ -83,9 +83,7 @@ def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None
         ({"name": "r2", "drop": True}, "label 'cat' or drop"),
     ],
 )
-def test_contradicting_marks_are_refused_with_both_files(
-    store: Path, tmp_path: Path, mark: dict[str, Any], what: str
-) -> None:
+def test_contradicting_marks_name_both_files(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
     ann = marks(tmp_path, {"index": 0, "tags": ["x"]}, {"index": 2, "label": "cat"}, name="ann.jsonl")
     bob = marks(tmp_path, mark, name="bob.jsonl")
     found = rf"ann.jsonl, row 2, and .*bob.jsonl, row 1, disagree about record 2 \(r2\): {what}"

@@ -197,9 +197,7 @@ def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, sou
     return seen
 
 
-def test_killed_upload_leaves_no_store_and_can_continue(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_killed_upload_leaves_no_store_and_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     # an error that contains this name must not look like an error about a bucket
     place = object_store.place("bucket.lmdb")
 
@@ -247,9 +245,7 @@ def test_upload_removes_files_of_outdated_uploads(object_store: ObjectStore, out
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
 
 
-def test_upload_whose_files_were_removed_is_not_published(
-    object_store: ObjectStore, outside: Outside, stores: Path
-) -> None:
+def test_upload_with_removed_files_is_not_published(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
     place = object_store.place("train.lmdb")
     with held_copy(object_store, stores / "shards.lmdb", place) as process:
         deadline = time.monotonic() + WAIT_S
@@ -324,7 +320,7 @@ def test_ctrl_c_ends_a_download_that_repeats_requests(
     assert len(refused) < before + 6  # a minute of retries would make 14 requests
 
 
-def test_upload_succeeds_if_only_the_last_response_is_lost(
+def test_upload_succeeds_if_its_last_response_is_lost(
     object_store: ObjectStore, outside: Outside, stores: Path
 ) -> None:
     place = object_store.place("train.lmdb")

@@ -183,8 +183,6 @@ def raises_or_is_right(place: Path, whole: dict[str, dict[str, tuple[set[Any], b
 @pytest.mark.parametrize("trials", TRIALS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_reading_a_half_old_store_never_mixes_old_and_new_records(
-    tmp_path: Path, form: str, change: str, trials: int
-) -> None:
+def test_half_old_store_never_mixes_old_and_new_records(tmp_path: Path, form: str, change: str, trials: int) -> None:
     refused = run_trials(form, change, trials, tmp_path)
     assert refused > trials * 3 // 4  # the old half may contain only pages without records

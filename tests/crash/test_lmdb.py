@@ -87,9 +87,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
-def test_conversion_killed_at_a_given_moment_is_resumed(
-    whole: Whole, tmp_path: Path, moment: str, replacing: bool
-) -> None:
+def test_conversion_killed_at_a_step_is_resumed(whole: Whole, tmp_path: Path, moment: str, replacing: bool) -> None:
     place = tmp_path / "out.lmdb"
     old = make_old(tmp_path) if replacing else None
     assert killed_at(whole, place, MOMENTS[moment], *(["--overwrite"] if old else []))
@@ -119,9 +117,7 @@ def die_at(owner: Any, name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("moment", [(partial, "sync_folder", 0), (Path, "replace", 1)])
-def test_conversion_killed_after_the_rename_is_finished(
-    whole: Whole, tmp_path: Path, moment: tuple[Any, str, int]
-) -> None:
+def test_conversion_killed_after_rename_is_complete(whole: Whole, tmp_path: Path, moment: tuple[Any, str, int]) -> None:
     old = make_old(tmp_path)
     assert killed_at(whole, old.place, moment, "--overwrite")
     check_whole(whole, old.place)

@@ -64,9 +64,7 @@ def test_killed_parts_are_made_again(whole: Whole, tmp_path: Path, number: int) 
 
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
 @pytest.mark.parametrize("number", trials(8, 0, 1, share=2))
-def test_killed_publisher_leaves_a_store_or_the_parts(
-    whole: Whole, tmp_path: Path, number: int, replacing: bool
-) -> None:
+def test_killed_publisher_leaves_a_store_or_parts(whole: Whole, tmp_path: Path, number: int, replacing: bool) -> None:
     generator = random.Random(number)
     place = tmp_path / "out.lmdb"
     old = ""

@@ -63,9 +63,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("ranks", "deaths"), CASES)
-def test_each_sample_is_trained_on_once_when_ranks_are_killed(
-    place: Path, tmp_path: Path, ranks: int, deaths: list[str]
-) -> None:
+def test_each_sample_is_trained_on_once_after_kills(place: Path, tmp_path: Path, ranks: int, deaths: list[str]) -> None:
     assert run(place, tmp_path, ranks, deaths) == 0
     check_each_once(tmp_path)
 

@@ -71,9 +71,7 @@ def test_error_leaves_nothing(place: Path) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["mongodb://user:password@server/images.train", "s3://bucket", "gs://b/key"])
-def test_destination_on_another_machine_is_refused(
-    place: Path, elsewhere: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_destination_elsewhere_is_refused(place: Path, elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.parent)  # as a path, the place would be a folder here
     with pytest.raises(ExportError, match="export makes a folder on this machine: give its path, or copy the store"):
         export_store(place, elsewhere)

@@ -98,9 +98,7 @@ def test_export_restores_an_image_folder_byte_for_byte(tmp_path: Path) -> None:
         ([Record("cat/1.jpg", 0, photo(), 40, 30, "JPEG", resized_from=(80, 60))], ("cat", "dog")),
     ],
 )
-def test_metadata_keeps_what_a_folder_cannot_express(
-    tmp_path: Path, records: list[Record], classes: tuple[str, ...]
-) -> None:
+def test_metadata_keeps_what_a_folder_loses(tmp_path: Path, records: list[Record], classes: tuple[str, ...]) -> None:
     folder = exported(tmp_path, records, classes)
     assert children(folder) >= BESIDE
     assert json.loads((folder / "classes.json").read_text()) == list(classes)
@@ -182,9 +180,7 @@ def test_warning_names_the_option_that_keeps_the_digest(tmp_path: Path) -> None:
         (photo(), {"file_name": "x"}, "record 0 .* has a field 'file_name'"),
     ],
 )
-def test_record_that_no_folder_can_hold_is_refused(
-    tmp_path: Path, image: Any, fields: dict[str, Any], message: str
-) -> None:
+def test_record_unfit_for_a_folder_is_refused(tmp_path: Path, image: Any, fields: dict[str, Any], message: str) -> None:
     write_store([Record("cat/1.jpg", 0, image, fields=fields)], tmp_path / "store.lmdb")
     with pytest.raises(ExportError, match=rf"{message}.*: choose another format \(--format\)$"):
         export_store(tmp_path / "store.lmdb", tmp_path / "folder")

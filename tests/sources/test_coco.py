@@ -85,7 +85,7 @@ def test_coco_file_may_have_any_layout_and_no_annotations(photos: Path) -> None:
         (box(11, 60, 2, 6, 4), "is not within its 64 x 48 pixels"),
     ],
 )
-def test_image_with_a_wrong_box_is_rejected(
+def test_image_with_wrong_box_is_rejected(
     annotation: dict[str, Any], reason: str, photos: Path, tmp_path: Path
 ) -> None:
     report = convert(photos, tmp_path / "out.lmdb", listing=coco(photos, annotation, box(10, 1, 2, 3, 4)))

@@ -267,9 +267,7 @@ def test_missing_pickles_are_named(source_of: SourceOf) -> None:
         (b"\x91\xc4\x0800000000", b"\x92\xc4\x01\xff\x03", "msgpack, as tensorpack's LMDBSerializer does"),
     ],
 )
-def test_other_serializations_are_named_and_refused(
-    source_of: SourceOf, about: bytes, value: bytes, named: str
-) -> None:
+def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: bytes, value: bytes, named: str) -> None:
     remedy = r": read them with (pyarrow\.deserialize|LMDBSerializer\.load) .*dbloader\.write_store$"
     with pytest.raises(SourceError, match=re.escape(named) + remedy):
         source_of({b"00000000": value, b"__keys__": about})

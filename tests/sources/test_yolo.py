@@ -55,9 +55,7 @@ def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
         ("cat .5 .5 1 1", "invalid literal for int"),
     ],
 )
-def test_image_with_a_wrong_label_file_is_a_problem(
-    line: str, reason: str, yolo: Callable[..., Path], photos: Path
-) -> None:
+def test_image_with_wrong_labels_is_a_problem(line: str, reason: str, yolo: Callable[..., Path], photos: Path) -> None:
     [problem] = problems(open_source(photos, yolo(_0="0 .5 .5 1 1", _1=f"0 .5 .5 1 1\n{line}")))
     assert problem.name == "1.jpg"
     assert problem.reason.startswith("its labels 1.txt cannot be used: ")

@@ -66,7 +66,7 @@ def run(*arguments: object, cwd: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not TIMM, reason=SCRIPTS)
 @pytest.mark.parametrize("prefetcher", [[], ["--no-prefetcher"]])
-def test_timm_scripts_give_the_same_results_on_store_and_folder(
+def test_timm_scripts_give_equal_results_on_store_and_folder(
     folder: Path, tmp_path: Path, prefetcher: list[str]
 ) -> None:
     options = ["--model", "test_resnet", "--num-classes", 5, "--input-size", 3, 32, 32, "-b", 8, "-j", 2]

@@ -180,9 +180,7 @@ def test_routes_of_a_selection_return_the_results_of_the_functions(opened: Opene
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_copy_accepts_a_downloaded_listing(
-    opened: Opened, stores: tuple[Path, Path], tmp_path: Path, kind: str
-) -> None:
+def test_copy_reads_a_downloaded_listing(opened: Opened, stores: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
     answer = opened.ask(f"/listing/0?q=index:1,3&format={kind}")
     assert answer.status == 200
     assert answer.headers["content-disposition"] == f'attachment; filename="selection.{kind}"'
@@ -286,9 +284,7 @@ def test_replaced_store_stays_readable_and_the_page_shows_a_note(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_stopped_mongodb_server_gives_a_sentence_until_it_is_back(
-    tmp_path: Path, mongod: Mongod, mongod_uri: str
-) -> None:
+def test_stopped_mongodb_gives_a_sentence_until_it_is_back(tmp_path: Path, mongod: Mongod, mongod_uri: str) -> None:
     convert(plant_photos(tmp_path / "images", 3), mongod_uri)
     separator = "&" if "?" in mongod_uri else "?"
     with viewer(f"{mongod_uri}{separator}timeoutMS=1000", "--port", "0") as running, browser(running.link) as client:

@@ -275,7 +275,7 @@ def test_head_has_the_headers_of_get_and_no_body(opened: Opened) -> None:
         ("/api/stores", ("Origin: http://evil.example",), 200),
     ],
 )  # fmt: skip
-def test_every_response_has_only_the_documented_headers(
+def test_response_has_only_the_documented_headers(
     opened: Opened, path: str, lines: tuple[str, ...], status: int
 ) -> None:
     answer = opened.ask(path, *lines)

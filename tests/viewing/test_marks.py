@@ -214,9 +214,7 @@ def test_failed_write_leaves_the_old_marks(store: Store, file: Path, monkeypatch
     assert [*selections.select("mark.drop")] == [1]
 
 
-def test_marks_are_off_if_their_file_cannot_be_written(
-    store: Store, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marks_are_off_if_their_file_is_protected(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Marks(Selections(store)).change("index:0", {"drop": True})
     for marks, what in (
         (Marks(Selections(store), read_only=True), "started with --read-only"),

@@ -235,9 +235,7 @@ def test_link_opens_on_a_display_unless_no_open_is_given(store: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_error_about_a_missing_extra_is_one_line_with_the_install_command(
-    store: Path, tmp_path: Path, missing: str
-) -> None:
+def test_error_about_a_missing_extra_has_the_install_command(store: Path, tmp_path: Path, missing: str) -> None:
     plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.replace('"torchvision"', f'"{missing}"').encode()})
     paths = f"{tmp_path}/site:{Path(dbloader.__file__).parents[1]}"
     outcome = run("view", store, env={**os.environ, "PYTHONPATH": paths})

@@ -67,7 +67,7 @@ def test_options_affect_the_batch_and_invalid_options_get_a_sentence(place: str)
         assert client.get("/seen/0/8?position=0").status_code == 404
 
 
-def test_transform_from_the_current_directory_is_applied(
+def test_transform_of_the_current_folder_is_applied(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(tmp_path, {"my_transforms.py": MODULE})
