@@ -137,12 +137,8 @@ def test_images_that_cannot_be_compared_are_named_or_counted(place: Path) -> Non
     write(place, [Record(name=f"n{n}", image=image) for n, image in enumerate(images)], overwrite=True)
     tamper_with_records(place, {1: b"damaged"})
     report = find_duplicates(place)
-    assert [(row["index"], row["of"]) for row in report.first if row["difference"] == "same"] == [
-        (3, 2),
-        (5, 4),
-        (9, 8),
-    ]
-    assert len(report.first) == 3
+    assert [(row["index"], row["of"]) for row in report.first] == [(3, 2), (5, 4), (9, 8)]
+    assert {row["difference"] for row in report.first} == {"same"}
     assert (report.bytes_only, report.unreadable) == (4, 3)
     assert "record 1 (n1)" in report.problems[0]
     assert "record 2 (n2) is in no known image format" in report.problems[1]

@@ -216,7 +216,7 @@ def test_ctrl_c_prints_one_line_and_leaves_a_resumable_conversion(root: Path, pl
         "w.Writer.write = lambda *a, **k: (write(*a, **k), done.append(1), len(done) == 2 and os.kill(os.getpid(), 2));"
         "from dbloader.cli import main; main()"
     )
-    line = [sys.executable, "-c", code, "convert", root, place]
+    line = [sys.executable, "-c", code, "convert", str(root), str(place)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "Interrupted: committed records are kept; --resume continues after them\n"

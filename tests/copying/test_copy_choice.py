@@ -51,9 +51,8 @@ def names(store: Path, **options: Any) -> list[str | None]:
 def converted(tmp_path: Path, chosen: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]]:
     """Convert the store's files again with these labels. Return the digest and the classes."""
     rows = [{"path": name, "label": label} for name, label in chosen.items()]
-    convert(
-        tmp_path / "images", tmp_path / "again.lmdb", listing=listing(tmp_path, "again.jsonl", *rows), overwrite=True
-    )
+    made = listing(tmp_path, "again.jsonl", *rows)
+    convert(tmp_path / "images", tmp_path / "again.lmdb", listing=made, overwrite=True)
     with open_store(tmp_path / "again.lmdb") as again:
         return again.manifest.digest, again.manifest.classes
 
@@ -81,11 +80,8 @@ def test_listings_of_every_kind_select_and_drop_records(store: Path, tmp_path: P
         assert names(store, select=chosen) == two
         assert names(store, drop=chosen) == [name for name in everything if name not in two]
     report = listing(tmp_path, "report.jsonl", *events(store)[:1])
-    assert names(store, select=listing(tmp_path, "three.txt", *two, "cat/0002.jpg"), drop=report) == [
-        *two[:1],
-        "cat/0002.jpg",
-        two[1],
-    ]
+    three = listing(tmp_path, "three.txt", *two, "cat/0002.jpg")
+    assert names(store, select=three, drop=report) == [two[0], "cat/0002.jpg", two[1]]
 
 
 def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path: Path) -> None:
@@ -153,9 +149,7 @@ def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_p
     chosen = {name: label for name, label in labels_of(store).items() if label != "cat"}
     _, manifest = copied(store, classes=["eel", "dog"])
     assert (manifest.digest, manifest.classes) == converted(tmp_path, chosen)
-    with pytest.raises(
-        OptionError, match=r"classes \(--class\): no class is called 'cow'; the classes are 'cat', 'dog'"
-    ):
+    with pytest.raises(OptionError, match=r"classes \(--class\): no class is called 'cow'; the classes are 'cat', "):
         copied(store, classes=["cow"])
 
 
@@ -200,11 +194,7 @@ def test_unlisted_records_keep_their_labels(store: Path, tmp_path: Path) -> None
         ([{"name": "x", "label": 1}], SourceError, "1 row has no record in"),
         ([{"name": "cat/0000.jpg"}], SourceError, "row 1: has no column called label or class or target"),
         ([{"index": 0, "label": "a"}, {"index": 0, "label": "b"}], SourceError, "row 2: gives a record another label"),
-        (
-            [{"index": 0, "label": "a"}, {"index": 1, "label": 1}],
-            SourceError,
-            "the label of row 2 is an integer, but the label of ro",
-        ),
+        ([{"index": 0, "label": "a"}, {"index": 1, "label": 1}], SourceError, "the label of row 2 is an integer, but"),
     ],
 )
 def test_listing_with_wrong_labels_is_an_error(

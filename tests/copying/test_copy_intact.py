@@ -37,11 +37,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
-    [
-        (flipped, "its CRC-32 is"),
-        (lambda source: None, "is missing"),
-        (exchanged, "has been replaced by another record"),
-    ],
+    [(flipped, "its CRC-32 is"), (lambda source: None, "is missing"), (exchanged, "has been replaced by another")],
 )
 def test_skip_damaged_leaves_out_and_names_a_damaged_record(
     tmp_path: Path, source: Path, damage: Callable[[Path], bytes | None], reason: str

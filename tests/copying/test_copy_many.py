@@ -44,9 +44,8 @@ def named(place: Path) -> list[tuple[str | None, str | None]]:
 
 
 def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
-    first, second = (
-        plant_photos(tmp_path / part, 20, classes) for part, classes in (("a", ("b", "d")), ("b", ("a", "d")))
-    )
+    first = plant_photos(tmp_path / "a", 20, ("b", "d"))
+    second = plant_photos(tmp_path / "b", 20, ("a", "d"))
     plant(first, {"b/cut.jpg": photo()[:-2], "d/text.jpg": b"text"})
     for name, root in (("a", first), ("b", second)):
         convert(root, tmp_path / f"{name}.lmdb")
@@ -55,9 +54,8 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
     assert verified(tmp_path / "ab.lmdb") == merged.digest
     assert merged.classes == ("a", "b", "d")
     assert named(tmp_path / "ab.lmdb") == [*named(tmp_path / "a.lmdb"), *named(tmp_path / "b.lmdb")]
-    assert [record.image for record in records(tmp_path / "ab.lmdb")][-20:] == [
-        r.image for r in records(tmp_path / "b.lmdb")
-    ]
+    images = [[record.image for record in records(tmp_path / name)] for name in ("ab.lmdb", "b.lmdb")]
+    assert images[0][-20:] == images[1]
     assert events(tmp_path / "ab.lmdb") == [*events(tmp_path / "a.lmdb"), *events(tmp_path / "b.lmdb")]
     assert merged.outcome == {"repaired": 1, "rejected": 1}
     assert merged.depths == {"8-bit": merged.length}
@@ -129,9 +127,7 @@ def test_box_labels_change_like_record_labels(tmp_path: Path, labels: Any) -> No
     assert found([one, two], rename_classes={"ant": "zebra"}) == [["cat", "dog", "dog"], ["zebra", "cat", "cat"]]
     assert found(one, rename_classes={"cat": "dog", "dog": "cat"}) == [["dog", "cat", "cat"]]
     (tmp_path / "labels.csv").write_text("name,class\n1.lmdb,ant\n2.lmdb,zebra\n")
-    with pytest.raises(
-        OptionError, match=r"1\.lmdb: record 0 .* box with the label 0 \(cat\), .* not a class of the copy"
-    ):
+    with pytest.raises(OptionError, match=r"1\.lmdb: record 0 .* box with the label 0 \(cat\), .* not a class of the"):
         found([one, two], labels=tmp_path / "labels.csv")
     (tmp_path / "labels.csv").write_text("name,class\n1.lmdb,ant\n")
     assert found([one, two], labels=tmp_path / "labels.csv") == [["cat", "dog", "dog"], ["ant", "cat", "cat"]]
@@ -168,11 +164,9 @@ def test_split_divides_all_records_and_keeps_label_proportions(tmp_path: Path, f
         counts = Counter(labels[number] for number in part)
         assert all(abs(counts[label] - fraction * (90 if label < 10 else 2)) <= 2 for label in range(60))
     again = [place.with_suffix(".again") for place in places]
-    assert [part.digest for part in copy_store(tmp_path / "all.lmdb", again, split=fractions, seed=1)] == [
-        part.digest for part in parts
-    ]
-    other = copy_store(tmp_path / "all.lmdb", again, split=fractions, seed=2, overwrite=True)
-    assert all(one.digest != two.digest for one, two in zip(other, parts, strict=True))
+    for seed in (1, 2):
+        others = copy_store(tmp_path / "all.lmdb", again, split=fractions, seed=seed, overwrite=True)
+        assert [one.digest == two.digest for one, two in zip(others, parts, strict=True)] == [seed == 1] * len(parts)
 
 
 def test_split_is_the_same_on_every_machine(tmp_path: Path) -> None:

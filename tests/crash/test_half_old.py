@@ -27,13 +27,7 @@ TRIALS = [1, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "2")), marks=pyt
 COUNT, SHARDS = 30, 3
 CHANGES = ("labels", "classes", "images")
 FORMS = ("one file", "shards", "parts of shards")
-_LOADING: dict[str, Any] = {
-    "batch_size": 5,
-    "input_size": 16,
-    "device": None,
-    "num_workers": 0,
-    "worker_type": "threads",
-}
+_LOADING: dict[str, Any] = {"batch_size": 5, "input_size": 16, "device": None, "num_workers": 0}
 
 
 pytestmark = pytest.mark.slow

@@ -90,10 +90,9 @@ def test_other_programs_read_the_boxes(root: Path, tmp_path: Path, source: str, 
         for path in sorted((out / data["train"]).rglob("*.jpg")):
             name = str(path.relative_to(out / "images"))
             lines = (out / "labels" / name).with_suffix(".txt").read_text().splitlines()
-            rows = [(int(line.split()[0]), *map(float, line.split()[1:])) for line in lines]
-            found[name] = [
-                (data["names"][n], (x - w / 2) * 40, (y - h / 2) * 30, w * 40, h * 30) for n, x, y, w, h in rows
-            ]
+            rows = [map(float, line.split()) for line in lines]
+            boxes = [(n, (x - w / 2) * 40, (y - h / 2) * 30, w * 40, h * 30) for n, x, y, w, h in rows]
+            found[name] = [(data["names"][int(box[0])], *box[1:]) for box in boxes]
     with open_store(tmp_path / "first.lmdb") as store:
         assert [*found] == [*store.names()]
         for record, boxes in zip(store, found.values(), strict=True):

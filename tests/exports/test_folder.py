@@ -68,10 +68,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def test_export_restores_an_image_folder_byte_for_byte(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 8)
     names = ["cat/a b.png", "cat/é\n😀.gif", "cat/a-b/2.jpg", "cat/a/1.jpg", "dog/%2e.bmp", "dog/-x.webp"]
-    plant(
-        tmp_path / "images",
-        {name: picture(name[-3:].upper().replace("JPG", "JPEG").replace("EBP", "WEBP")) for name in names},
-    )
+    formats = ("PNG", "GIF", "JPEG", "JPEG", "BMP", "WEBP")
+    plant(tmp_path / "images", {name: picture(kind) for name, kind in zip(names, formats, strict=True)})
     (tmp_path / "images/empty").mkdir()
     convert(tmp_path / "images", tmp_path / "store.lmdb")
     report = export_store(tmp_path / "store.lmdb", tmp_path / "folder")

@@ -88,17 +88,7 @@ def test_unnamed_labels_survive_export_and_conversion(tmp_path: Path, labels: Se
     check_same(tmp_path / "a.lmdb")
 
 
-UNSAFE = (
-    "../x.jpg",
-    "/etc/x.jpg",
-    "..",
-    "a/../b.jpg",
-    "..\\x/y.jpg",
-    "__x__/a.jpg",
-    ".hidden.jpg",
-    "a//b.jpg",
-    "a.tar",
-)
+UNSAFE = ("../x.jpg", "/etc/x.jpg", "..", "a/../b.jpg", "..\\x/y.jpg", "__x__/a.jpg", ".x.jpg", "a//b.jpg", "a.tar")
 NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12) | st.sampled_from([*UNSAFE, "x" * 300])
 
 
@@ -144,9 +134,8 @@ def write_shards(folder: Path, *made: dict[str, Any]) -> Path:
 
 
 def test_shards_of_webdataset_are_converted(tmp_path: Path) -> None:
-    made = [
-        {"jpg": photo(n), "cls": n % 2, "json": {"n": n}, "txt": f"caption {n}", "x.npy": np.eye(2)} for n in range(5)
-    ]
+    array = {"x.npy": np.eye(2)}
+    made = [{"jpg": photo(n), "cls": n % 2, "json": {"n": n}, "txt": f"caption {n}", **array} for n in range(5)]
     report = convert(write_shards(tmp_path / "shards", *made), tmp_path / "a.lmdb")
     assert (report.records, report.rejected) == (5, 0)
     for n, record in enumerate(records(tmp_path / "a.lmdb")):

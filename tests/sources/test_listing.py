@@ -142,9 +142,7 @@ def test_names_that_differ_only_by_spaces_are_an_error(tmp_path: Path, name: str
             return "\n".join(["path,label", *(f"a,{label}" for label in labels)])
         return "\n".join(["", *(json.dumps({"path": "a", "label": label}) for label in labels)])
 
-    with pytest.raises(
-        SourceError, match="the label of row 2 is 'cat', of row 4 'cat ': they differ by spaces only; write"
-    ):
+    with pytest.raises(SourceError, match="the label of row 2 is 'cat', of row 4 'cat ': they differ by spaces only"):
         listed(tmp_path, name, content("cat", "Cat", "cat ", "dog"))
     with pytest.raises(SourceError, match=r"the label of row 3 is '  ': give it a name, or leave it empty$"):
         listed(tmp_path, name, content("cat", "  "))

@@ -110,9 +110,7 @@ def test_unused_metadata_file_is_named(root: Path, name: str) -> None:
     source = open_source(root)
     assert len(found(source)) == 4
     [warning] = warnings_of(source)
-    assert warning.startswith(
-        f"{root}/{name} is not used: metadata must be directly in the folder, as metadata.csv or "
-    )
+    assert warning.startswith(f"{root}/{name} is not used: metadata must be directly in the folder, as metadata.csv ")
     if "/" in name:
         source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 1} for name in ALL])
         [warning] = source.warnings
@@ -159,8 +157,7 @@ def test_hugging_face_reads_the_same_images_and_values(tmp_path: Path) -> None:
     theirs = datasets.load_dataset("imagefolder", data_dir=str(root), cache_dir=str(tmp_path / "cache"), split="train")
     theirs = theirs.cast_column("image", datasets.Image(decode=False))
     ours = records(report.place)
-    assert [(record.label, record.fields) for record in ours] == [
-        (row["label"], {"text": row["text"]}) for row in theirs
-    ]
+    labels_and_texts = [(row["label"], {"text": row["text"]}) for row in theirs]
+    assert [(record.label, record.fields) for record in ours] == labels_and_texts
     assert [record.name for record in ours] == [row["image"]["path"].partition("images/")[2] for row in theirs]
     assert report.warnings == ("2 images are in the folder, but in no row of the metadata: left out",)

@@ -33,15 +33,9 @@ NAMES = (
 def root(tmp_path: Path) -> Path:
     """A folder of photographs and of files that are skipped."""
     plant(tmp_path / "images", {name: photo(number) for number, name in enumerate(NAMES)})
-    others = {
-        "cat/notes.txt": b"x",
-        "cat/.hidden.jpg": b"x",
-        "loose.jpg": photo(77),
-        "text/readme.md": b"x",
-        ".git/1.jpg": b"x",
-        "cat/metadata.csv": b"x",
-    }
-    return plant(tmp_path / "images", {**others, "dog/broken.jpg": photo(5)[:300]})
+    others = ("cat/notes.txt", "cat/.hidden.jpg", "text/readme.md", ".git/1.jpg", "cat/metadata.csv")
+    images = {"loose.jpg": photo(77), "dog/broken.jpg": photo(5)[:300]}
+    return plant(tmp_path / "images", {**dict.fromkeys(others, b"x"), **images})
 
 
 def test_objects_are_listed_like_the_same_folder(object_store: ObjectStore, outside: Outside, root: Path) -> None:

@@ -115,10 +115,8 @@ def test_missing_images_and_texts_are_named(source_of: SourceOf) -> None:
     values = {**ocr(4), b"lexicon-000000001": b"a,b", b"label-000000003": b"\xff"}
     del values[b"image-000000002"], values[b"label-000000004"]
     source = source_of(values)
-    assert problems(source) == [
-        ("image-000000002", "is not in the file"),
-        ("image-000000003", "its text is not valid UTF-8"),
-    ]
+    reasons = {"image-000000002": "is not in the file", "image-000000003": "its text is not valid UTF-8"}
+    assert problems(source) == [*reasons.items()]
     assert [entry.fields for entry in entries(source)] == [{"text": "w\u00f6rd 1"}, {}]
     assert warnings_of(source) == (
         "2 other values of the file left out: it was read as images with texts "
@@ -181,10 +179,7 @@ HOSTILE = [
     (pickle.dumps(Call(os.system, "touch hostile")), "it asks for 'posix.system', which may run any code"),
     (pickle.dumps(Call(eval, "1"), protocol=2), "it asks for '__builtin__.eval', which may run any code"),
     (pickle.dumps((photo(1), Call(getattr, "", "join"))), "it asks for 'builtins.getattr', which may run any code"),
-    (
-        b"\x80\x04\x8c\x05numpy\x8c\x0ff2py.diagnose.x\x93.",
-        "it asks for 'numpy.f2py.diagnose.x', which may run any code",
-    ),
+    (b"\x80\x04\x8c\x05numpy\x8c\x0ff2py.diagnose.x\x93.", "it asks for 'numpy.f2py.diagnose.x', which may run"),
     (pickle.dumps({1, 2}), "it has the instruction EMPTY_SET, which plain values and arrays do not need"),
     (pickle.dumps({"image": np.zeros((2, 2), np.uint8)}), "it has both a dict and an array"),
     (b"\x80\x04(" + b")" + b"\x85" * 10**6 + b"t.", "it has more than 1,000 instructions"),
@@ -195,10 +190,7 @@ HOSTILE = [
     (pickle.dumps((np.zeros((2, 2, 3), np.float32), 1)), "its array is of type 'f4', not uint8"),
     (b"\x80\x04.", "stack underflow"),
     # A text of 1 MiB that becomes bytes 150 times, and a dtype whose repr has 2**60 elements.
-    (
-        b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.",
-        "would make more bytes than it contains",
-    ),
+    (b"\x80\x04(X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"\x94" + ENCODE * 150 + b"t.", "would make more"),
     (b"\x80\x04" + SCALAR + b")" + b"".join(b"q%ch%c\x86" % (n, n) for n in range(60)) + b"\x85R.", "code is not text"),
     (b"\x80\x04K\x01", "pickle exhausted before seeing STOP"),
 ]

@@ -124,9 +124,7 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
     found = only_entries(source)
     assert source.classes == ("cat", "dog")
     assert [(entry.name, entry.label) for entry in found] == [("x/000000", 1), ("x/000001", 0), ("x/000002", None)]
-    assert found[1].fields == {
-        "id": 2, "x_y_": None, "kind": "b",
-    }  # fmt: skip
+    assert found[1].fields == {"id": 2, "x_y_": None, "kind": "b"}
     assert contents(source) == columns["img"]
     assert warnings_of(source) == (
         "of the columns 'img', 'x.y', 'img' became the image, and the others became fields",
@@ -206,12 +204,8 @@ def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
 
 def test_repeated_paths_get_names_that_begin_with_file_and_row(tmp_path: Path) -> None:
     source = source_of(write(tmp_path / "x.parquet", image=[images(1)[0]] * 2 + images(2)[1:] + images(1, paths=False)))
-    assert [entry.name for entry in entries(source)] == [
-        "x/000000/0.jpg",
-        "x/000001/0.jpg",
-        "x/000002/1.jpg",
-        "x/000003",
-    ]
+    names = [entry.name for entry in entries(source)]
+    assert names == ["x/000000/0.jpg", "x/000001/0.jpg", "x/000002/1.jpg", "x/000003"]
     assert warnings_of(source)[0] == "some images have the same path, so the names of records begin with file and row"
 
 
@@ -269,11 +263,8 @@ def test_row_groups_of_any_size_give_the_same_records(tmp_path: Path, monkeypatc
     folder = plant_photos(tmp_path / "images", 60)
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jpg"))
     column = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
-    made = table(
-        {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}},
-        image=column,
-        label=[int("dog" in name) for name in names],
-    )
+    features = {"label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
+    made = table(features, image=column, label=[int("dog" in name) for name in names])
     expected = convert(folder, tmp_path / "a.lmdb").digest
     shuffled = convert(folder, tmp_path / "b.lmdb", shuffle_seed=1).digest
     for large, rows in ((2**30, 7), (2**16, 60)):  # the second row group is decoded in pieces
@@ -301,9 +292,7 @@ def test_large_row_group_needs_bounded_memory(tmp_path: Path) -> None:
     assert sum(map(len, column)) > 300e6
     options = {"row_group_size": 4000, "use_dictionary": False, "write_batch_size": 8}  # pages of about 1 MB
     pq.write_table(pa.table({"image": column}), tmp_path / "x.parquet", **options)
-    contents(
-        source_of(write(tmp_path / "small.parquet", image=column[:9]))
-    )  # imports the modules before the measurement
+    contents(source_of(write(tmp_path / "small.parquet", image=column[:9])))  # imports modules before the measurement
     assert peak_of_conversion(tmp_path / "x.parquet", tmp_path / "out.lmdb", check="none") < 200e6
 
 
@@ -342,9 +331,8 @@ def test_damage_loses_only_its_rows(tmp_path: Path) -> None:
         source = source_of(path)
         found = contents(source)
         if lost == "image":
-            assert [item for item in found if isinstance(item, bytes)] == [
-                bytes([n]) * 1000 for n in range(40) if n // 10 != 1
-            ]
+            kept = [bytes([n]) * 1000 for n in range(40) if n // 10 != 1]
+            assert [item for item in found if isinstance(item, bytes)] == kept
             assert sum("CRC checksum" in item.reason for item in found if isinstance(item, Problem)) == 10
         else:
             (problem,) = problems(source)
@@ -353,9 +341,8 @@ def test_damage_loses_only_its_rows(tmp_path: Path) -> None:
 
 
 def test_random_damage_raises_only_source_errors(tmp_path: Path) -> None:
-    made = table(
-        {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}, image=images(6), label=[0, 1] * 3, s=["x"] * 6
-    )
+    features = {"label": {"_type": "ClassLabel", "names": ["a", "b"]}}
+    made = table(features, image=images(6), label=[0, 1] * 3, s=["x"] * 6)
     path = write(tmp_path / "x.parquet", made, rows=2)
     data = bytearray(path.read_bytes())
     for at in range(0, len(data), len(data) // 20):

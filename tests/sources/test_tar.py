@@ -40,10 +40,8 @@ def source_of(*paths: Path) -> TarSource:
 def test_tar_of_a_folder_gives_the_same_records_as_the_folder(tmp_path: Path) -> None:
     folder = plant_photos(tmp_path / "images", 9)
     subprocess.run(["tar", "-C", tmp_path, "--sort=name", "-cf", tmp_path / "all.tar", "images"], check=True)
-    from_folder, from_tar = (
-        convert(source, tmp_path / name) for source, name in ((folder, "f"), (tmp_path / "all.tar", "t"))
-    )
-    assert from_tar.records == from_folder.records == 9
+    for source, name in ((folder, "f"), (tmp_path / "all.tar", "t")):
+        assert convert(source, tmp_path / name).records == 9
     with open_store(tmp_path / "f") as first, open_store(tmp_path / "t") as second:
         assert second.manifest.classes == first.manifest.classes
         for record in first:
@@ -77,18 +75,11 @@ def test_class_is_the_first_path_component_that_differs(tmp_path: Path) -> None:
 
 
 def test_name_of_an_inner_tar_is_the_class(tmp_path: Path) -> None:
-    inner = {
-        f"{name}.tar": pack(tmp_path / name, {"1.JPEG": name.encode(), "2.JPEG": b"2"}).read_bytes()
-        for name in ("n2", "n1")
-    }
-    source = source_of(pack(tmp_path / "x.tar", inner))
+    tars = [pack(tmp_path / f"{name}.tar", {"1.JPEG": name.encode(), "2.JPEG": b"2"}) for name in ("n2", "n1")]
+    source = source_of(pack(tmp_path / "x.tar", {path.name: path.read_bytes() for path in tars}))
     found = entries(source)
-    assert [(entry.name, entry.label) for entry in found] == [
-        ("n2/1.JPEG", 1),
-        ("n2/2.JPEG", 1),
-        ("n1/1.JPEG", 0),
-        ("n1/2.JPEG", 0),
-    ]
+    assert [entry.name for entry in found] == ["n2/1.JPEG", "n2/2.JPEG", "n1/1.JPEG", "n1/2.JPEG"]
+    assert [entry.label for entry in found] == [1, 1, 0, 0]
     assert list(source.read(found, lambda _: None)) == [b"n2", b"2", b"n1", b"2"]
 
 
@@ -264,10 +255,7 @@ def test_damaged_header_is_a_problem_and_does_not_end_the_reading(shard: Path) -
         ({"1.json": b"{"}, "a file beside it cannot be a field or label: Expecting property name"),
         ({"1.big": bytes(2**20 + 1)}, "a file beside it cannot be a field or label: 1.big has 1,048,577 bytes, more"),
         ({"1.image": b"x"}, "a file beside it cannot be a field or label: 'image' is a reserved field"),
-        (
-            {"1.a.b": b"1", "1.a_b": b"2"},
-            "a file beside it cannot be a field or label: two files would be the field 'a_b'",
-        ),
+        ({"1.a.b": b"1", "1.a_b": b"2"}, "a file beside it cannot be a field or label: two files would be the fiel"),
         ({"1.png": b"p", "1.cls": b"3"}, "is one of several images in its sample (jpg, png)"),
     ],
 )

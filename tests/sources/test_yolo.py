@@ -38,9 +38,8 @@ def test_dataset_has_yolo_boxes(yolo: Callable[..., Path], photos: Path, tmp_pat
 
 
 def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
-    folder = plant(
-        tmp_path / "all", {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
-    )
+    files = {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
+    folder = plant(tmp_path / "all", files)
     found = open_source(folder, folder / "classes.txt")
     [entry] = entries = Entries(found)
     assert isinstance(entry, Entry)

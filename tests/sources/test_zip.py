@@ -70,9 +70,8 @@ def test_zip64_and_a_zip_appended_to_a_program_are_read(tmp_path: Path) -> None:
     data = (tmp_path / "x.zip").read_bytes()
     (tmp_path / "x.zip").write_bytes(b"#!/bin/sh\n" * 50 + data)
     assert contents(source_of(tmp_path / "x.zip")) == [image]
-    many = pack(
-        tmp_path / "many.zip", {"1.jpg": image, **{f"{n}.txt": b"" for n in range(2**16)}}
-    )  # with a 64-bit number of files
+    # more files than 16 bits can count
+    many = pack(tmp_path / "many.zip", {"1.jpg": image, **{f"{n}.txt": b"" for n in range(2**16)}})
     assert contents(source_of(many)) == [image]
     data = many.read_bytes()
     end = data.rindex(b"PK\6\6") + 32
@@ -179,10 +178,7 @@ def test_truncated_or_missing_zip_is_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     for length in range(0, len(data) - 1, 101):
         path.write_bytes(data[:length])
-        with pytest.raises(
-            SourceError,
-            match=r"not one image in it.*is damaged or cut short, and none of its files is read: File is not",
-        ):
+        with pytest.raises(SourceError, match=r"not one image in it.*is damaged or cut short, and none of its files"):
             source_of(path)
     path.write_bytes(data[len(data) // 2 :])  # only the second half is left
     assert problems(source_of(path))[0] == ("a/0.jpg", f"is not there: the beginning of the zip is missing ({path})")
