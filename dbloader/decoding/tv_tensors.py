@@ -33,12 +33,10 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
     from torchvision import tv_tensors
 
     images = {name: value for name, value in sample.items() if isinstance(value, Image.Image)}
-    result = {
-        name: tv_tensors.Mask(torch.from_numpy(values_of(value)))
-        if name in images and name != "image" and has_one_channel(value)
-        else value
-        for name, value in sample.items()
-    }
+    result = dict(sample)
+    for name, image in images.items():
+        if name != "image" and has_one_channel(image):
+            result[name] = tv_tensors.Mask(torch.from_numpy(values_of(image)))
     boxes = sample.get("boxes")
     if isinstance(boxes, list):  # boxes of a JSON listing
         boxes = result["boxes"] = np.array(boxes, np.float32).reshape(len(boxes), 4)

@@ -99,7 +99,8 @@ def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
     elif image.format == "AVIF":
         # https://aomediacodec.github.io/av1-isobmff/#av1codecconfigurationbox-syntax
         flags = data[data.find(b"av1C") + 6]
-        bits = 8 if not flags & 0x40 else 12 if flags & 0x20 else 10
+        if flags & 0x40:
+            bits = 12 if flags & 0x20 else 10
     elif image.format == "HEIF":
         bits = image.info["bit_depth"]
     return f"{bits}-bit" if bits > 8 else value_depth(image)

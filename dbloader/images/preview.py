@@ -165,8 +165,12 @@ def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[byte
                 image.putpalette(_DEPTH_COLORS)
         elif is_field and image.mode in ("1", "L", "P"):
             image = _mask(image)
-        elif facts.transparent or image.mode not in ("L", "RGB"):
-            image = image.convert("RGBA" if facts.transparent else "L" if image.mode == "1" else "RGB")
+        elif facts.transparent:
+            image = image.convert("RGBA")
+        elif image.mode == "1":
+            image = image.convert("L")
+        elif image.mode not in ("L", "RGB"):
+            image = image.convert("RGB")
         lossless = depth != EIGHT_BITS or is_field or (px >= _LOSSLESS_PX and facts.format != "JPEG")
         return _encode(image if turn is None else image.transpose(turn), px, lossless=lossless)
 
