@@ -1,8 +1,9 @@
 """Find duplicate images in one store or between two: the same bytes, or nearly the same picture.
 
-The search does not compare all pairs of hashes. A hash has eight parts of 16 bits. If two hashes differ in at most 7
-bits, one part is equal. If they differ in at most 15 bits, one part differs in at most one bit. So only pairs with such
-a part are compared (Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012).
+Each image has a hash of 128 bits, and similar pictures have similar hashes. The search does not compare all pairs of
+hashes. A hash has eight parts of 16 bits. If two hashes differ in at most 7 bits, at least one part is equal. If they
+differ in at most 15 bits, at least one part differs in at most one bit. So only pairs with such a part are compared
+(Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012).
 """
 
 from __future__ import annotations

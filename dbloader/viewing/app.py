@@ -62,10 +62,15 @@ if TYPE_CHECKING:
     _Function = Callable[["ViewerRequest"], Any]
     _Route = tuple[str, _Function, bool]
 
-_STATUS = (
-    *((OptionError, 400), (RecordIndexError, 404), (RecordNotFoundError, 404)),
-    *((SourceError, 409), (DamagedRecordError, 422), (ImageError, 422), (StoreUnreachableError, 503)),
-)
+_STATUS: dict[type[DBLoaderError], int] = {
+    OptionError: 400,
+    RecordIndexError: 404,
+    RecordNotFoundError: 404,
+    SourceError: 409,
+    DamagedRecordError: 422,
+    ImageError: 422,
+    StoreUnreachableError: 503,
+}
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
 _MOST_BODY = 100_000  # bytes of a POST body, which may contain a query of 10,000 letters
@@ -370,7 +375,8 @@ def _answer(function: _Function, request: ViewerRequest) -> Response:
             return found
         return Response(json.dumps(found, allow_nan=False), media_type="application/json")
     except DBLoaderError as error:
-        return error_response(next((status for kind, status in _STATUS if isinstance(error, kind)), 500), str(error))
+        status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
+        return error_response(status, str(error))
     except Exception as error:
         for line in traceback.format_exc().splitlines():
             request.state.tell(line)

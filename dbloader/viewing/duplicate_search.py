@@ -10,7 +10,7 @@ import numpy as np
 from dbloader.checking.duplicates import DISTANCE, search_store
 from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import DamagedStoreError, DBLoaderError
-from dbloader.records.field_columns import FieldColumn
+from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:
     from dbloader.viewing.selection import Selections
@@ -74,11 +74,12 @@ class DuplicateSearch:
             return
         index, of = groups.rows["index"], groups.rows["of"]
         differs = labels[index] != labels[of]
-        joined = {}
-        for name, found in (("extra", [index]), ("differ", [index[differs], of[differs]])):
-            joined[f"duplicates.{name}"] = FieldColumn("bool", np.zeros(len(self._store), np.uint8))
-            joined[f"duplicates.{name}"].values[np.concatenate(found)] = 1
-        self._selections.join("duplicates", joined)
+        differing = np.concatenate([index[differs], of[differs]])
+        columns = {
+            "duplicates.extra": flag_column(index, len(self._store)),
+            "duplicates.differ": flag_column(differing, len(self._store)),
+        }
+        self._selections.join("duplicates", columns)
         self._joined = groups.distance, len(groups.rows)
 
     def _run(self) -> None:

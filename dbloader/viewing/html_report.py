@@ -142,10 +142,17 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
     counts, edges = found["counts"], found["edges"]
     bars = f"{_bars(found['all'] or (), ' class=all')}{_bars(counts)}"
     picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
-    ends, matching = _numbers(edges[:1] + edges[-1:]), _numbers((found["all"] and found["ends"]) or [])
-    texts = f"<span>{{}}</span>{'logarithmic' * (found['scale'] == 'log')}<span>{{}}</span>".format(*ends or [""] * 2)
-    notes = [name, " to ".join(matching), "faint: all records" * bool(found["all"]), "unknown" * (not edges)]
-    head = ", ".join(filter(None, notes))
+    first, last = _numbers([edges[0], edges[-1]]) if edges else ("", "")
+    scale = "logarithmic" if found["scale"] == "log" else ""
+    texts = f"<span>{first}</span>{scale}<span>{last}</span>"
+    notes = [name]
+    if found["all"] and found["ends"]:
+        notes.append(" to ".join(_numbers(found["ends"])))
+    if found["all"]:
+        notes.append("faint: all records")
+    if not edges:
+        notes.append("unknown")
+    head = ", ".join(notes)
     return f"<figure><figcaption>{head}</figcaption>{picture}<div class=ends>{texts}</div></figure>"
 
 

@@ -23,6 +23,7 @@ from dbloader.records.names import Names
 from dbloader.stores.lmdb.keys import path_beside
 from dbloader.stores.lmdb.publish_shards import durable
 from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,22 +172,24 @@ class Marks:
     def _show(self, marks: dict[int, dict[str, Any]]) -> None:
         """Keep new marks, and replace the columns of marks."""
         self._marks, length = marks, len(self._selections.store)
-        names = self._selections.store.manifest.class_name
         drops = [index for index, mark in marks.items() if mark.get("drop")]
-        labels = {
-            index: "no label" if label is None else label if isinstance(label, str) else names(label) or str(label)
-            for index, mark in marks.items()
-            if (label := mark.get("label", mark)) is not mark
-        }
+        labels = {index: self._label_text(mark["label"]) for index, mark in marks.items() if "label" in mark}
         tags = {index: ", ".join(mark["tags"]) for index, mark in marks.items() if "tags" in mark}
-        joined = {}
+        columns = {}
         if drops:
-            joined[f"{PREFIX}drop"] = FieldColumn("bool", np.zeros(length, np.uint8))
-            joined[f"{PREFIX}drop"].values[drops] = 1
-        for key, texts in (("label", labels), ("tags", tags)):
-            if texts:
-                joined[PREFIX + key] = FieldColumn("text", _pack(texts, length))
-        self._selections.join("marks", joined)
+            columns[f"{PREFIX}drop"] = flag_column(drops, length)
+        if labels:
+            columns[f"{PREFIX}label"] = FieldColumn("text", _pack(labels, length))
+        if tags:
+            columns[f"{PREFIX}tags"] = FieldColumn("text", _pack(tags, length))
+        self._selections.join("marks", columns)
+
+    def _label_text(self, label: str | int | None) -> str:
+        if label is None:
+            return "no label"
+        if isinstance(label, str):
+            return label
+        return self._selections.store.manifest.class_name(label) or str(label)
 
 
 def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

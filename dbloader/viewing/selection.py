@@ -5,19 +5,28 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader.queries.cache import LRUCache
 from dbloader.queries.columns import Columns
 from dbloader.queries.select import select
+from dbloader.records.field_columns import FieldColumn
 from dbloader.viewing.reports import ConversionReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dbloader.records.field_columns import FieldColumn
     from dbloader.stores.base import Store
 
 _MOST_BYTES = 40_000_000  # size of each cache: enough for the indices of ten million records
 _MOST_HISTOGRAMS = 200
+
+
+def flag_column(records: Any, length: int) -> FieldColumn:
+    """Return a column of booleans: true for the records with some indices, false for all other records."""
+    values = np.zeros(length, np.uint8)
+    values[records] = 1
+    return FieldColumn("bool", values)
 
 
 class Selections:

@@ -103,7 +103,7 @@ def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
         events, problem = {}, str(error)
     return {
         "count": len(indices),
-        "labels": [] if manifest.label_counts is None else _count_labels(selections, indices),
+        "labels": _count_labels(selections, indices),
         "histograms": {column: histogram(selections, query, column, chosen.get(column, "")) for column in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
@@ -112,13 +112,14 @@ def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
 
 
 def _count_labels(selections: Selections, indices: Any) -> list[list[int | None]]:
-    manifest = selections.store.manifest
-    if isinstance(indices, range) and manifest.label_counts is not None:
-        without = manifest.length - manifest.labelled
-        return [[None, without]] * (without > 0) + [[*pair] for pair in manifest.label_counts.items()]
-    counts = _count_values(selections.columns, "label", indices)
-    without = len(indices) - counts.total()
-    return [[None, without]] * (without > 0) + [[*pair] for pair in sorted(counts.items())]
+    counts = selections.store.manifest.label_counts
+    if counts is None:
+        return []
+    if not isinstance(indices, range):
+        counts = dict(sorted(_count_values(selections.columns, "label", indices).items()))
+    without = len(indices) - sum(counts.values())
+    pairs: list[list[int | None]] = [[label, number] for label, number in counts.items()]
+    return [[None, without], *pairs] if without else pairs
 
 
 def _common(some: Array, indices: Array) -> int:
