@@ -1,4 +1,4 @@
-"""Call a function in threads, yield its results in order, and limit the memory of results that are not taken yet."""
+"""Call a function in threads, yield its results in order, and limit the memory of results that wait for the caller."""
 
 from __future__ import annotations
 

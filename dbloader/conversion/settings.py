@@ -85,7 +85,7 @@ class Settings:
         return replace(self, source=_absolute(self.source), listing=listing)
 
     def open(self) -> Source:
-        """Open the source. Raise OptionError if images would be made smaller, but not their further files."""
+        """Open the source. Raise OptionError if images would be made smaller, but not the image files in fields."""
         found = open_source(
             self.source,
             self.listing,

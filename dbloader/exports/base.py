@@ -34,7 +34,7 @@ _EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # for other
 
 
 class Exporter(ABC):
-    """Writes the records of a store with some indices, in ascending order, into an empty folder."""
+    """Writes the records at some indices of a store, in ascending order, into an empty folder."""
 
     def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
         self.store = store

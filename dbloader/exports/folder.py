@@ -51,11 +51,11 @@ class FolderExporter(Exporter):
     def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
         super().__init__(store, indices, folder)
         self._classes = store.manifest.classes
-        # Whether a class name identifies a label.
+        # Whether each label has a class name of its own.
         self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes
         # These files are created first, so no image can take their names.
         self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
-        self._order: tuple[str, ...] = ()  # sort key of the last image, by which `convert` sorts the files of a folder
+        self._order: tuple[str, ...] = ()  # sort key of the last image, in the order of `convert`
         # Whether the folder gives the same store without the two files.
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._make_class_folder, self._classes))

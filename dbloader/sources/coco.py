@@ -135,9 +135,9 @@ class CocoSource(Source):
 
 
 def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
-    """Yield (key, value, start, end) for each value in a JSON object. Instead of a list, yield each of its items.
+    """Yield (key, value, start, end) for each value in a JSON object, or for each item if the value is a list.
 
-    ``start`` and ``end`` are the position of the value or item in the text. Before the value, yield (key, None, 0, 0).
+    ``start`` and ``end`` are the position of the value or item in the text. First yield (key, None, 0, 0) for each key.
     """
     mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
     while mark != "}":

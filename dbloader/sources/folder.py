@@ -51,7 +51,7 @@ class _Contents(NamedTuple):
 
 
 def scan(folder: str | os.PathLike[str]) -> FolderSource:
-    """Return the source of all images in a folder of class folders. Class folders are listed when their turn comes."""
+    """Return the source of all images in a folder of class folders. An iteration lists one class folder at a time."""
     root = checked_root(folder)
     tally = Tally()
     try:
@@ -131,7 +131,7 @@ class FolderSource(Source):
             except OSError as error:
                 where = posixpath.join(root, path)
                 problem = problem_of(error, readable(path), where)
-                if isinstance(problem, Unreadable):  # a folder, with all of its files
+                if isinstance(problem, Unreadable):  # all files of the folder are unreadable
                     raise SourceError(f"{readable(where)} {problem.reason}; is its disk there?") from error
                 yield problem._replace(reason=f"the folder {problem.reason}")
                 continue
@@ -191,7 +191,7 @@ def _identity(path: bytes) -> tuple[int, int]:
 
 
 def _order(path: bytes) -> str:
-    """Return the text by which Python, and therefore torchvision, sorts a path."""
+    """Return a path as a Python string, because torchvision sorts paths as Python strings."""
     return path.decode("utf-8", "surrogateescape")
 
 

@@ -52,7 +52,7 @@ FILE_NAME_SUFFIX = "_file_name"
 
 
 class _Rules(NamedTuple):
-    """How to read the columns. Paths in metadata must stay below the folder, because it may come from strangers."""
+    """How to read the columns. Paths in metadata must stay below its folder, because strangers may have written it."""
 
     file_columns: tuple[str, ...] = ()  # columns that name files of further fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder

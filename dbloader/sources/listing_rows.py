@@ -33,7 +33,7 @@ def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
 
 
 def read_lines(listing: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each line of a text file and the line as a column ``name``. Empty lines are left out."""
+    """Yield (number, {"name": line}) for each line of a text file. Leave out empty lines."""
     for number, line in enumerate(_lines(listing), 1):
         if name := line.rstrip("\r\n"):
             yield number, {"name": name}
@@ -62,7 +62,7 @@ def _read_csv(listing: Path) -> Iterator[Row]:
     try:
         for values in lines:
             if not header:
-                header = values  # still empty after an empty line
+                header = values  # empty if the line is empty
                 _check_different(header, f"{readable(listing)}, row {number}")
             elif len(values) == len(header):
                 yield number, dict(zip(header, values, strict=True))
@@ -114,7 +114,7 @@ def _check_different(columns: list[str], where: str) -> None:
 
 
 def _lines(listing: Path) -> Iterator[str]:
-    """Yield the lines as text, each decoded by itself, so that an error can name the row."""
+    """Yield the lines as text. Each is decoded separately, because an error must name the row."""
     try:
         file = listing.open("rb")
     except OSError as error:
@@ -137,7 +137,7 @@ def _parse(text: str, where: str) -> Any:
 
 
 def _extended(value: dict[str, Any]) -> Any:
-    """Return bytes, an array or a float for such a value in MongoDB's Extended JSON, or the object unchanged.
+    """Decode an object if it is MongoDB's Extended JSON for bytes, an array or a float; else return it unchanged.
 
     No key in a record begins with a dollar sign, so no other object is mistaken for such a value.
     """

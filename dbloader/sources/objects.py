@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
     from dbloader.remote.bucket import Item
 
-# Requests at once. One request at a time reads about 10 images a second from a cloud: most of its time is waiting.
+# Number of concurrent requests. One request at a time reads about 10 images a second from a cloud: most of the time, it
+# waits.
 _AT_ONCE = 64
-# Classes that are listed at once; memory holds their keys.
+# Number of classes that are listed at the same time. Memory holds the keys of their objects.
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
 
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
-# mdb.c: a page begins with 16 bytes, then a meta page with this number.
+# LMDB's mdb.c: the first page is a meta page. This number follows its header of 16 bytes.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 
 _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
@@ -203,7 +203,7 @@ def _open_lmdb(source: str | os.PathLike[str], file: Path | None, where: str | N
 
 
 def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) -> list[Path]:
-    """Return the files with one of some extensions that a place names, in order; [] if it names none.
+    """Return the files that a place names, in order; [] if they do not have one of the extensions.
 
     A place is one file, ``shards/{000..127}.tar``, ``shards/*.tar``, or a folder that contains such files, but no
     images and no folders.

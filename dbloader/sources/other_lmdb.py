@@ -127,7 +127,7 @@ class Pairs:
             return None if value is None else bytes(value)
 
     def keys(self) -> Iterator[bytes]:
-        """Yield all keys in LMDB's order, from one transaction for each thousand."""
+        """Yield all keys in LMDB's order. Each transaction reads a thousand keys."""
         last = b""
         while True:
             with self._transaction() as txn:

@@ -47,7 +47,7 @@ class ParquetFile:
         return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of rows with some columns of a block; ``image.path`` is a part of a column."""
+        """Yield batches of rows of a block with some columns, or parts of columns such as ``image.path``."""
         # Without buffer_size, pyarrow reads a whole column before its first row.
         options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
         with pq.ParquetFile(self._path, metadata=self._metadata, **options) as file:
@@ -78,7 +78,7 @@ class ArrowFile:
         return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of rows with some columns of a block. For a part such as ``image.path``, yield its column."""
+        """Yield batches of rows of a block with some columns. Instead of ``image.path``, yield the column ``image``."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
@@ -207,7 +207,7 @@ class Files:
 
 
 def check_machine(error: Exception) -> None:
-    """Raise an error that is not the file's fault: to continue would reject good files."""
+    """Raise the error if the machine caused it, not the file. Continuing would reject good files."""
     if isinstance(error, (MemoryError, SourceError)) or getattr(error, "errno", None) in NOT_THE_FILE:
         raise error
 

@@ -235,7 +235,7 @@ def _field_of(extension: str) -> str:
 
 
 def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield the sample, or the samples, of the files with the same stem; count files without an image."""
+    """Yield the samples among files with the same path up to the first dot. Count the files if none is an image."""
     images = {
         extension: file
         for extension, file in group.items()
@@ -320,7 +320,7 @@ def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
     data = _read(file, found, MAX_FIELDS)
     try:
         fields = json_util.loads(data)
-        unpack(fields)  # raises the errors of all arrays
+        unpack(fields)  # raises an error if an array is wrong
     except _NOT_EXTENDED_JSON as error:
         raise ValueError(f"{readable(found.path)} is not Extended JSON: {error!r}") from error
     if not isinstance(fields, dict):

@@ -102,7 +102,7 @@ class ZipSource(ArchiveSource):
 
 
 def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) -> bytes | Problem:
-    """Return the bytes of a deflated file, at most one byte more than its size in the directory."""
+    """Return the bytes of a deflated file. If they are more than the directory says, stop after one byte too many."""
     if size > MAX_BYTES:
         return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
     hold(size)

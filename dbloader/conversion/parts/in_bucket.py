@@ -96,7 +96,7 @@ def convert_part_in_bucket(place: str, part: int, *, workers: int = 1, scratch: 
         (folder / "empty").touch()
         bucket.put_file(plan.attempt_name(part), folder / "empty")
         undo.callback(bucket.delete, [plan.attempt_name(part)])
-        # The token in its name shows to which plan a shard belongs.
+        # The token in the name of a shard shows which plan the shard belongs to.
         shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
         begin, end = plan.part_span(part)
         with (folder / LIST_FOLDER).open("x+b") as data:
@@ -187,7 +187,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
 
 
 def _open(place: str) -> tuple[Bucket, Bucket]:
-    """Return the objects of the store at a place, and the objects of its plan."""
+    """Return two buckets: the place of a store, and the place of its plan."""
     target = open_target(place)
     return target, Bucket(f"{target.place}{PARTIAL}")
 
@@ -215,7 +215,7 @@ def _plan_files(bucket: Bucket) -> list[Item]:
 
 
 def _read_receipt(bucket: Bucket, plan: Plan, part: int) -> tuple[PartReceipt, ShardTable]:
-    """Return the receipt of a part, and a store of its shard alone."""
+    """Return the receipt of a part, and the table of a store with only this shard."""
     receipt, table = decode_receipt(plan, part, bucket.get(plan.receipt_name(part)))
     return receipt, ShardTable.decode(table, bucket.place)
 

@@ -90,7 +90,7 @@ def make_plan(
     checked_flag("overwrite", overwrite)
     base = _read_base(destination) if checked_flag("append", append) else None
     if base is None:
-        check_target(target_of(destination), overwrite=True)  # publish replaces a store
+        check_target(target_of(destination), overwrite=True)  # `publish` asks whether a store may be replaced
     folder = partial_folder(destination)
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     try:
@@ -227,7 +227,7 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
         OptionError: The labels contradict each other.
     """
     if not found.classes:
-        return [*base.classes], [] if base.classes else None  # with [], a box with a label is an error
+        return [*base.classes], [] if base.classes else None  # with [], every label is an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "

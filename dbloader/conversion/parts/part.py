@@ -208,7 +208,7 @@ def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False) -> list[tuple[Path, int]]:
-    """Return the path and size of each folder that a killed process left in ``scratch``. Remove them if asked."""
+    """Return path and size of each folder that a killed process left in ``scratch``. ``remove`` also removes them."""
     found = []
     for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         with suppress(OSError):  # the folder is locked, removed meanwhile, or another user's

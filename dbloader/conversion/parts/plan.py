@@ -184,7 +184,7 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
 
 
 def library_versions(images: ImageFormat) -> dict[str, str]:
-    """Return the versions of dbloader and of all else that decides the records, and the limit of pixels."""
+    """Return the versions of dbloader and libraries, and the limit of pixels, by name. All of these affect records."""
     versions = {"dbloader": __version__, **dict.fromkeys(_PACKAGES, "none"), LIMIT_VARIABLE: f"{max_pixels():.0f}"}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -162,7 +162,7 @@ def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
     """Wait until at least one future is done, or until the seconds have passed; return all that are done."""
     if all(isinstance(future, Future) for future in running):
         return wait(running, seconds, FIRST_COMPLETED).done
-    # Only done() is known of other futures. For example, submitit's jobs look for a file.
+    # Other futures can only be polled. For example, submitit's done() looks for a file.
     deadline = time.monotonic() + seconds
     while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
