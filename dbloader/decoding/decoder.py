@@ -50,8 +50,8 @@ class Decoder(ABC):
 
     A decoder has no state besides its options. Threads may share a decoder, and it can be pickled.
 
-    Each call takes ``draws`` random numbers, which decide everything that is random. A dataset or loader derives them
-    from (seed, epoch, position). So it gets the same tensor in every process.
+    Each call takes ``draws`` random numbers, which decide everything that is random. A dataset or loader derives these
+    numbers from (seed, epoch, position). So a sample is the same tensor in every process.
 
     Before resizing, the pixels equal the pixels of `decode_pil`, unless an option says otherwise.
 

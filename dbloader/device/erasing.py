@@ -164,7 +164,7 @@ def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device:
 
 @functools.cache
 def quantiles() -> torch.Tensor:
-    """Return 65,536 quantiles of the normal distribution at equal distances, ascending: float64, shape (65536,)."""
+    """Return 65,536 quantiles of the normal distribution, at equal steps of probability: float64, shape (65536,)."""
     middles = (torch.arange(_LEVELS, dtype=torch.float64, device="cpu") + 0.5) / _LEVELS
     values: torch.Tensor = torch.special.ndtri(middles)
     return values

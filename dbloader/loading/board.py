@@ -89,7 +89,10 @@ class Board:
         return bool(self.run[0] == run)
 
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
-        """Take the next part of a batch, or all parts that are left. Take none if the batch is no longer wanted."""
+        """Take the next part of a batch, or all parts that are left, and return their numbers.
+
+        Take no part if the batch is no longer wanted.
+        """
         if not self.is_wanted(run):
             self.skip(cell)
         with self.lock:

@@ -3,7 +3,7 @@
 The latest event decides where the loader continues: a received batch, a ``set_epoch`` or a ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-The kind of a loader is recognized by its attributes, and by classes in modules that are already imported.
+Loaders are recognized by their attributes, and by classes in modules that are already imported.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LoaderCheckpoint:
         return self._latest
 
     def state(self) -> State:
-        """Return the consumer's state, or the state that was chosen since the last batch."""
+        """Return the state after the last received batch, or the state that was loaded since."""
         state = None if self._latest is None else self._latest.received
         return self._loader.state_dict() if state is None else state
 
@@ -167,7 +167,7 @@ class SamplerCheckpoint:
         return self._latest is not None and self._sampler.times_chosen != self._latest.times_chosen
 
     def state(self) -> State:
-        """Return the consumer's state, or the state that was chosen since the last batch."""
+        """Return the state after the last received batch, or the epoch or state that was chosen since."""
         if self._latest is None or self._was_chosen:
             return {**self._sampler.next_state(), **self._digest()}
         return {**self._latest.state(), **self._digest()}

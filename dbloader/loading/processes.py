@@ -155,7 +155,7 @@ class _Team:
 
     @property
     def free_workers(self) -> int:
-        """How many workers have no message."""
+        """Number of workers that have no message to answer."""
         return max(0, self._workers - self._busy[0])
 
     def begin_run(self) -> int:

@@ -1,7 +1,7 @@
 """End the worker processes of a DataLoader when its iterator is dropped, and find a worker that was killed.
 
 torch's own shutdown asks each worker through a queue to end, and may wait 10 s for it. In a reference cycle, Python
-finalizes the queues first, so no worker is asked. In a forked child, torch's shutdown asks the parent's workers.
+finalizes the queues first, so no worker is asked. In a forked child, torch would ask the workers of the parent to end.
 """
 
 from __future__ import annotations

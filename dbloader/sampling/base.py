@@ -175,8 +175,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the state of an iteration after some of its samples: ints and a str.
 
-        The state is the same on all ranks that have consumed equally many. If shares differ by one sample, use the
-        state of rank 0.
+        The state is the same on all ranks that have consumed the same number of samples. If the shares of ranks differ
+        by one sample, use the state of rank 0.
 
         Args:
             consumed: Samples, not batches, of this rank that the training has received since the iteration started.

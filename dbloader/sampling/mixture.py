@@ -51,9 +51,9 @@ def exact(weight: Any) -> Fraction:
 
 
 def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
-    """Return the smallest integers with the ratios of some weights: real numbers from 0, not all 0.
+    """Return the smallest integers that have the same ratios as some weights: real numbers from 0, not all 0.
 
-    Weights that need integers with a sum above 2**40 are rounded to multiples of 2**-48 of their sum; none of them
+    Weights that need integers with a sum above 2**40 are rounded to multiples of 2**-48 of their sum. No weight above 0
     becomes 0.
     """
     fractions = [exact(weight) for weight in weights]

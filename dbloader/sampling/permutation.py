@@ -4,10 +4,11 @@ The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudor
 Functions, SIAM Journal on Computing 17, 1988) in the generalized form of Black and Rogaway (Ciphers with Arbitrary
 Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
 sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or of the row to
-the column. Both can be undone. A result of n or above goes through the network again until it is below n ("cycle
-walking"). The table has less than one column too many, so for n above 4,096 fewer than 2 % of the positions need that.
-With tables of 2**k rows and columns, three quarters could. The number of rows is even, and the rounds add instead of
-xor: with two odd sides, or with xor and powers of two, a full table would have only even permutations.
+the column. Both operations can be undone. A result of n or above goes through the network again until it is below n
+("cycle walking"). The table has less than one column too many, so for n above 4,096 fewer than 2 % of the positions go
+through it again. In a table of 2**k rows and 2**k columns, it could be three quarters. The number of rows is even, and
+the rounds add instead of xor: with two odd sides, or with xor and powers of two, a full table would have only even
+permutations.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class _Network:
 
 
 def _random(half: Array, key: np.uint64, limit: np.uint64) -> Array:
-    """Return a random function of the half, 0 to ``limit`` - 1; the limit is at most 2**31."""
+    """Return a random number from 0 to ``limit`` - 1 for each row or column in ``half``; the limit is at most 2**31."""
     values = half ^ key
     mix(values)
     values >>= 32

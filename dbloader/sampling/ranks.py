@@ -1,4 +1,4 @@
-"""Which of how many processes this is, and a check that only one sampler divides the samples among them."""
+"""Find the number of processes and the rank of this process. Check that they share the samples only once."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]
 def check_shared_once(name: str, num_replicas: int) -> None:
     """Raise OptionError if a caller would divide the samples of the named sampler among processes a second time.
 
-    ``iter()`` has no argument for its caller, and Accelerate makes its wrapper after the sampler. So this function
-    searches the stack for the wrapper.
+    ``iter()`` does not get its caller as an argument, and Accelerate makes its wrapper after the sampler. So this
+    function searches the stack for the wrapper.
     """
     module = sys.modules.get(_MODULE)
     if module is None or num_replicas == 1:

@@ -83,7 +83,7 @@ class WeightedSampler(ResumableSampler):
 
 
 class ClassBalancedSampler(WeightedSampler):
-    """Indices drawn with replacement, each class equally often, however few records it has.
+    """Indices drawn with replacement, each class equally often, even if it has few records.
 
     Args:
         labels: Integers, shape (indices,): ``dataset.targets``. A class without records is never drawn.

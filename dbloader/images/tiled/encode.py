@@ -138,9 +138,10 @@ def encode_image(image: Image.Image, image_format: str, options: Mapping[str, An
 
 
 def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> int:
-    """Return the width of a tile in MCUs: the divisor of ``row`` that is nearest to ``tile_width`` in pixels, by ratio.
+    """Return the width of a tile in MCUs: the divisor of ``row`` that is nearest to ``tile_width``.
 
-    If ``row`` is a prime number, tiles have one MCU, or the whole row if it is short.
+    Nearest means that the ratio of both widths in pixels is nearest to 1. If ``row`` is a prime number, a tile has one
+    MCU, or is a whole row if the row is short.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")
