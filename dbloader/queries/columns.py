@@ -96,11 +96,12 @@ class Columns:
         The indices must be ascending. A chunk of the store is read when its first row is needed.
         """
         for part, chosen in parts(indices):
-            some = np.arange(part.start, part.stop) if isinstance(chosen, slice) else chosen.astype(np.int64)
-            for here in np.split(some, np.flatnonzero(np.diff(some // CHUNK)) + 1):
-                packed = names_in(self.store.open_handle().chunk("name", int(here[0]) // CHUNK))
-                names = [packed[at].decode("utf-8", "backslashreplace") for at in (here % CHUNK).tolist()]
-                yield from zip(here.tolist(), names, *(self.values_of(column, here) for column in columns), strict=True)
+            block = np.arange(part.start, part.stop) if isinstance(chosen, slice) else chosen.astype(np.int64)
+            for of_chunk in np.split(block, np.flatnonzero(np.diff(block // CHUNK)) + 1):
+                packed = names_in(self.store.open_handle().chunk("name", int(of_chunk[0]) // CHUNK))
+                names = [packed[at].decode("utf-8", "backslashreplace") for at in (of_chunk % CHUNK).tolist()]
+                values = [self.values_of(column, of_chunk) for column in columns]
+                yield from zip(of_chunk.tolist(), names, *values, strict=True)
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -220,10 +221,10 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     is_possible = np.zeros(2**16, bool)  # looking up the lower half of a hash is 10 times faster than a search
     is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
-        here = np.frombuffer(chunk, DTYPES["name_hash"])
-        some = np.flatnonzero(is_possible[here & 0xFFFF])
-        nearest = hashes[np.minimum(hashes.searchsorted(here[some]), len(hashes) - 1)]
-        positions = some[nearest == here[some]].tolist()
+        stored = np.frombuffer(chunk, DTYPES["name_hash"])
+        candidates = np.flatnonzero(is_possible[stored & 0xFFFF])
+        nearest = hashes[np.minimum(hashes.searchsorted(stored[candidates]), len(hashes) - 1)]
+        positions = candidates[nearest == stored[candidates]].tolist()
         packed = handle.chunk("name", number) if positions else b""
         for position in positions:
             if (name := name_at(packed, position)) in names:

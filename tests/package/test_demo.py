@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.images import WAIT_S, command
+from tests.support.children import run_program
+from tests.support.images import command
 
 HERE = Path(__file__).resolve().parents[2]
 PARTS = HERE / "scripts" / "parts"
@@ -31,12 +31,7 @@ def test_demo_converts_a_folder_and_trains(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(tmp_path)])}
 
     def run(*line: object, status: int = 0) -> str:
-        words = [*map(str, line)]
-        done = subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
-        )
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout
+        return run_program(*line, status=status, cwd=tmp_path, env=environment)[0]
 
     shown = run(sys.executable, PARTS / "demo_images.py", "photographs")
     assert shown == "1,600 images; 6 of the files are damaged, and 1 has bytes after its end\n"

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import dbloader
+from tests.support.children import run_program
 from tests.support.images import WAIT_S, plant_photos, running
 
 HERE = Path(__file__).resolve().parents[2]
@@ -40,11 +41,7 @@ class Built(NamedTuple):
 
 
 def run(*line: object, cwd: str | Path = HERE, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [*map(str, line)], cwd=cwd, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_program(*line, cwd=cwd, env=env)[0]
 
 
 def python(*arguments: object) -> str:

@@ -33,7 +33,7 @@ from dbloader.caching.care import fill_cache
 from dbloader.cli import group
 from dbloader.conversion.parts.part import convert_part
 from dbloader.stores.mongo.uri import parse
-from tests.support.children import run_script
+from tests.support.children import run_program, run_script
 from tests.support.conversion import plan_conversion
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
 from tests.support.shell import Shell
@@ -162,14 +162,9 @@ def test_readme_leads_to_every_page() -> None:
 
 @pytest.mark.slow
 def test_generated_page_of_commands_is_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, HERE / "scripts" / "parts" / "cli_page.py"],
-        env={**os.environ, "COLUMNS": "40", "LANG": "C"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert (HERE / "docs" / "cli.md").read_text(encoding="utf-8") == done.stdout, "out of date: run scripts/docs"
+    environment = {**os.environ, "COLUMNS": "40", "LANG": "C"}
+    page, _ = run_program(sys.executable, HERE / "scripts" / "parts" / "cli_page.py", env=environment)
+    assert (HERE / "docs" / "cli.md").read_text(encoding="utf-8") == page, "out of date: run scripts/docs"
 
 
 # The examples that end the help of each command
@@ -251,9 +246,9 @@ def test_examples_of_a_command_run(command: click.Command, shop: Path, mongo_uri
         # use a new process, because workers forked from a test inherit the test's signal handlers
         if words[0] == "bench":
             program = [sys.executable, "-m", "dbloader", *words, "--seconds", "0.01", "--rounds", "1"]
-            ran = subprocess.run(program, capture_output=True, text=True, timeout=WAIT_S, check=False)
-            assert (ran.returncode, ran.stderr) == (0, "")
-            assert json.loads(ran.stdout)[jq] if jq else ran.stdout
+            stdout, stderr = run_program(*program)
+            assert stderr == ""
+            assert json.loads(stdout)[jq] if jq else stdout
             continue
         done = shell(*words)
         rejected = 1 if words[:2] == ["convert", "imagefolder/"] else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from PIL import Image
 
 from dbloader import write_store
-from tests.support.children import run_script
+from tests.support.children import run_program, run_script
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "examples" / "train.py"
 SAMPLES = 48
@@ -44,10 +43,7 @@ def run_two(*arguments: object) -> str:
     """Run the script in two processes."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [*torchrun, str(SCRIPT), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_program(*torchrun, SCRIPT, *arguments, env=environment)[0]
 
 
 def options(place: Path, checkpoint: Path, epochs: int) -> list[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import dbloader
-from tests.support.images import WAIT_S, plant_photos
+from tests.support.children import run_program
+from tests.support.images import plant_photos
 
 # Each program opens an object and assigns it to `it`. MONGO and PLACE are places of stores.
 OPENED = {
@@ -102,13 +102,10 @@ sys.exit(1)
 
 def check(cases: list[str], place: Path, mongo: str = "") -> None:
     """Run all programs, and check that only LOUD prints anything."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(place), mongo, LOUD, *cases],
-        capture_output=True, text=True, timeout=2 * WAIT_S, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"exit status 256 of:.*RuntimeError: loud\s*", done.stdout, re.DOTALL), done.stdout
-    assert done.stdout.count("exit status") == 1, done.stdout
+    stdout, stderr = run_program(sys.executable, "-W", "ignore", "-c", SCRIPT, place, mongo, LOUD, *cases)
+    assert stderr == ""
+    assert re.fullmatch(r"exit status 256 of:.*RuntimeError: loud\s*", stdout, re.DOTALL), stdout
+    assert stdout.count("exit status") == 1, stdout
 
 
 @pytest.fixture

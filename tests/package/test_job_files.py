@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 import yaml
 
 from dbloader import convert, open_store
+from tests.support.children import run_program
 from tests.support.images import plant_kinds, plant_photos
 from tests.support.shell import Shell
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
-WAIT_S = 100
 
 # Stands in for the controller of Slurm: runs a job before it returns, and the tasks of an array two at a time. A job
 # that depends on a job that failed is not run.
@@ -76,13 +75,8 @@ def test_second_run_of_the_slurm_job_makes_only_missing_parts(tmp_path: Path) ->
     }
     printed = []
     for published in (False, True):
-        done = subprocess.run(
-            [EXAMPLES / "convert.sbatch", "--shuffle-seed", "1"],
-            env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        printed.append("".join(run_program(EXAMPLES / "convert.sbatch", "--shuffle-seed", "1", env=environment)))
         assert place.exists() == published
-        printed.append(done.stdout + done.stderr)
     assert f"{one.files} files in 5 parts, 0 to 4" in printed[0]
     assert f"rejected  1 of {one.files}" in printed[1]
     with open_store(place) as store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dbloader
+from tests.support.children import run_program
 
 ROOT = Path(dbloader.__file__).parent
 
@@ -114,11 +114,8 @@ def test_prefetching_imports_nothing_about_stores(name: str) -> None:
 def loaded(code: str, *arguments: str) -> set[str]:
     """Run a program in a new process, and return the modules that are loaded afterwards."""
     program = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stderr.split())
+    _, stderr = run_program(sys.executable, "-c", program, *arguments)
+    return set(stderr.split())
 
 
 @pytest.mark.slow

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.children import run_program
 
 HERE = Path(__file__).resolve().parents[2]
 REQUIREMENTS = [f"scripts/parts/{name}.txt" for name in ("constraints", "mongod", "seaweedfs")]
@@ -43,15 +44,8 @@ class Checkout:
         environment = {**os.environ, "PATH": str(self._bin), "NOTES": str(self._notes)}
         environment.pop("DBLOADER_CHROMIUM", None)
         environment.pop("PYTHON", None)
-        done = subprocess.run(
-            [self.folder / "scripts" / "setup", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr
-        return self._notes.read_text().splitlines(), done.stderr
+        _, stderr = run_program(self.folder / "scripts" / "setup", *arguments, status=status, env=environment)
+        return self._notes.read_text().splitlines(), stderr
 
 
 @pytest.fixture

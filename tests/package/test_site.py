@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +17,7 @@ from playwright.sync_api import Request, sync_playwright
 
 import dbloader
 from tests.browser.tabs import needing_a_browser
+from tests.support.children import run_program
 
 pytestmark = pytest.mark.xdist_group("site")
 
@@ -28,25 +28,22 @@ QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "-
 PUBLIC = ["decoding", "device", "images.tiled", "sampling", "errors", "loading.compat"]
 
 
-def write_pages(folder: Path) -> subprocess.CompletedProcess[str]:
-    program: list[str | Path] = [sys.executable, HERE / "scripts" / "parts" / "site_pages.py", folder]
-    return subprocess.run(program, capture_output=True, text=True, check=False)
+def write_pages(folder: Path) -> None:
+    run_program(sys.executable, HERE / "scripts" / "parts" / "site_pages.py", folder)
 
 
-def build(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site of the pages in ``folder/site/pages``."""
+def build(folder: Path, status: int = 0) -> str:
+    """Build the site of the pages in ``folder/site/pages``, and return what is printed to stderr."""
     shutil.copy(HERE / "mkdocs.yml", folder)
-    program: list[str | Path] = [Path(sys.executable).parent / "zensical", "build", "--strict"]
-    return subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
+    program = [Path(sys.executable).parent / "zensical", "build", "--strict"]
+    return run_program(*program, status=status, cwd=folder)[1]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    written = write_pages(folder / "site" / "pages")
-    assert written.returncode == 0, written.stderr
-    built = build(folder)
-    assert (built.returncode, built.stderr) == (0, "No issues found\n")
+    write_pages(folder / "site" / "pages")
+    assert build(folder) == "No issues found\n"
     return folder / "site" / "html"
 
 
@@ -55,19 +52,16 @@ def navigation() -> set[str]:
 
 
 def test_every_page_is_in_the_navigation(tmp_path: Path) -> None:
-    written = write_pages(tmp_path)
-    assert written.returncode == 0, written.stderr
+    write_pages(tmp_path)
     assert navigation() == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
 
 
 @pytest.mark.slow
 def test_broken_link_stops_the_build(tmp_path: Path) -> None:
-    assert write_pages(tmp_path / "site" / "pages").returncode == 0
+    write_pages(tmp_path / "site" / "pages")
     with (tmp_path / "site" / "pages" / "index.md").open("a") as page:
         page.write("[a heading that is not there](quickstart.md#nowhere)")
-    broken = build(tmp_path)
-    assert broken.returncode != 0
-    assert "anchor does not exist" in broken.stderr
+    assert "anchor does not exist" in build(tmp_path, status=1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The recipe of docs/integrations.md for timm's scripts. tests/torchvision runs it with timm itself."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from dbloader import write_store
 from tests.support import jpegs
+from tests.support.children import run_program
 from tests.support.docs import block_with
 
 # A stand-in for the parts of timm that the scripts use.
@@ -30,7 +30,5 @@ def test_script_of_timm_trains_on_a_store(tmp_path: Path) -> None:
     (tmp_path / "timm_on_stores.py").write_text(block_with("integrations", "runpy"))
     write_store(((jpegs.draw(40, 30, seed=n), n) for n in range(3)), tmp_path / "train.lmdb")
     place = f"{tmp_path}/{{split}}.lmdb"
-    command = [sys.executable, "timm_on_stores.py", "train.py", place, "--lr=1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"LMDBDataset 3 (40, 30) {[place, '--lr=1']} __main__\n"
+    printed, _ = run_program(sys.executable, "timm_on_stores.py", "train.py", place, "--lr=1", cwd=tmp_path)
+    assert printed == f"LMDBDataset 3 (40, 30) {[place, '--lr=1']} __main__\n"

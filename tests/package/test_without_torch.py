@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import dbloader
-from tests.support.images import WAIT_S, command, plant, plant_kinds, plant_photos
+from tests.support.children import run_program
+from tests.support.images import command, plant, plant_kinds, plant_photos
 
 # Each Python process imports this sitecustomize module, which makes `import torch` raise Python's own error.
 BLOCKER = """
@@ -34,10 +35,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def run(line: list[Any], environment: dict[str, str], status: int = 0) -> str:
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert ("Traceback" in done.stderr) == (status == 1)
-    return done.stdout + done.stderr
+    stdout, stderr = run_program(*line, status=status, env=environment)
+    assert ("Traceback" in stderr) == (status == 1)
+    return stdout + stderr
 
 
 def python(script: str, *arguments: object, environment: dict[str, str], status: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Run functions and scripts in forked processes."""
+"""Run functions and scripts in forked processes, and programs in new processes."""
 
 from __future__ import annotations
 
@@ -92,6 +92,14 @@ def traced_peak(function: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
 
     return int(from_child(run))
+
+
+def run_program(*line: object, status: int = 0, **options: Any) -> tuple[str, str]:
+    """Run a program in a new process, check its exit status, and return its stdout and stderr."""
+    words = [*map(str, line)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False, **options)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout, done.stderr
 
 
 def run_script(script: Path, *arguments: object, folder: Path) -> tuple[int, str]:

@@ -6,11 +6,10 @@ Each runs in a new process, because datasets keeps settings and threads.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-WAIT_S = 100
+from tests.support.children import run_program
 
 _BEGIN = """
 import io, json
@@ -23,9 +22,4 @@ datasets.disable_progress_bars()
 def run_datasets(folder: Path, program: str) -> str:
     """Run a program in a folder, and return what the program printed."""
     settings = {"HF_HOME": str(folder / ".hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", _BEGIN + program],
-        cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_program(sys.executable, "-c", _BEGIN + program, cwd=folder, env={**os.environ, **settings})[0]
