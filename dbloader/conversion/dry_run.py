@@ -63,10 +63,13 @@ def dry_run(
                     problems.append(item._asdict())
                 continue
             files += 1
-            some = [item.label] if item.boxes_in is None else item.fields[LABELS].tolist()
-            boxes += 0 if item.boxes_in is None else len(some)
+            if item.boxes_in is None:
+                labels_here = [item.label]
+            else:
+                labels_here = item.fields[LABELS].tolist()
+                boxes += len(labels_here)
             if len(labels) <= MAX_COUNTED_LABELS:
-                labels.update(some)
+                labels.update(labels_here)
             progress(files)
         named = [*enumerate(found.classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
         counts = {name: labels[label] for label, name in named} if len(labels) <= MAX_COUNTED_LABELS else None

@@ -75,8 +75,10 @@ def check_agreement(files: Sequence[str | os.PathLike[str]], names: RecordNames)
         SourceError: One file drops a record that another file labels; two files give a record different labels; or a
             file has a mistake.
     """
+    if len(files) < 2:
+        return
     decided: dict[int, tuple[str, str]] = {}
-    for file in files if len(files) > 1 else ():
+    for file in files:
         for number, row, positions in MarkListing(file, names).rows():
             if not row.get("drop") and "label" not in row:
                 continue

@@ -95,11 +95,12 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
     check_agreement(options["marks"], names)
     for marks in options["marks"]:
         keep &= ~MarkListing(marks, names, "drop").find()
-    booleans = {name for store in stores for name, kind in store.manifest.columns.items() if kind == "bool"}
-    for start, store in zip(names.starts, stores, strict=False) if options["where"] else ():
-        found = np.zeros(len(store), bool)
-        found[find_matching(store, options["where"], booleans)] = True
-        keep[start : start + len(store)] &= found
+    if options["where"]:
+        booleans = {name for store in stores for name, kind in store.manifest.columns.items() if kind == "bool"}
+        for start, store in zip(names.starts, stores, strict=False):
+            found = np.zeros(len(store), bool)
+            found[find_matching(store, options["where"], booleans)] = True
+            keep[start : start + len(store)] &= found
     if options["classes"]:
         _check_known("classes (--class)", options["classes"], [store.manifest.classes for store in stores])
         for start, store in zip(names.starts, stores, strict=False):

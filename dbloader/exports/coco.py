@@ -67,8 +67,10 @@ class COCOExporter(DetectionExporter):
 
         So a class has the same id in the exports of all queries.
         """
+        if len(self.indices) == len(self.store):
+            return known
         known = dict(known)
-        for index in range(len(self.store)) if len(self.indices) < len(self.store) else ():
+        for index in range(len(self.store)):
             if len(known) == len(self.classes):
                 break
             with suppress(DamagedRecordError):

@@ -89,8 +89,9 @@ class FolderExporter(Exporter):
         super().finish()
         self._names.write(json.dumps(self._classes).encode() + b"\n")
         self.close()
-        for name in (METADATA, CLASSES) if self._plain else ():
-            (self.folder / name).unlink()
+        if self._plain:
+            for name in (METADATA, CLASSES):
+                (self.folder / name).unlink()
 
     @override
     def close(self) -> None:

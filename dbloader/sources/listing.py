@@ -198,14 +198,15 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
         warnings.append(f"no row has a label, {_why_unlabelled(first)}")
     elif unlabelled:
         warnings.append(f"{unlabelled} of {rows} rows have no label")
-    first_rows = {name: f"row {number}" for name, number in first_of.items()}
     if classes is None:
+        first_rows = {name: f"row {number}" for name, number in first_of.items()}
         classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not rules.by_folder)
     else:
         labels = {name: label for label, name in enumerate(classes)}
-        if unknown := next((name for name in first_rows if name not in labels), None):
+        if unknown := next((name for name in first_of if name not in labels), None):
+            first_row = first_of[unknown]
             raise SourceError(
-                f"{where}: the label of {first_rows[unknown]} is {unknown!r}, which is not in {CLASSES}: add it"
+                f"{where}: the label of row {first_row} is {unknown!r}, which is not in {CLASSES}: add it"
             )
     if rules.by_folder:
         warnings += first_warnings(root, classes)
@@ -346,7 +347,9 @@ def _checked_label(label: object, where: str) -> int | str | None:
 def _find_file_columns(columns: Sequence[str], rules: _Rules, where: str) -> dict[str, str]:
     """Return the field of each column that names files."""
     found = {column: column for column in columns if column in rules.file_columns}
-    for column in columns if rules.is_metadata else ():
+    if not rules.is_metadata:
+        return found
+    for column in columns:
         field = column.removesuffix(FILE_NAME_SUFFIX)
         if field in ("", column) or column in found:
             continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bson.json_util import object_hook
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.sources.base import Problem, readable
 
@@ -67,7 +67,8 @@ def _read_csv(listing: Path) -> Iterator[Row]:
             elif len(values) == len(header):
                 yield number, dict(zip(header, values, strict=True))
             elif values:
-                yield Problem(f"row {number}", f"the header has {len(header)} fields, but this row has {len(values)}")
+                fields = counted(len(header), "field")
+                yield Problem(f"row {number}", f"the header has {fields}, but this row has {len(values)}")
             number = lines.line_num + 1
     except csv.Error as error:
         way = "; values of any length fit into a .jsonl" if "limit" in str(error) else ""

@@ -52,12 +52,15 @@ def _read_names(text: str, where: str) -> list[str]:
     block = re.search(r"^names[ \t]*:((?:.*\n?)(?:[ \t\-#].*\n?|\n)*)", text, re.MULTILINE)
     value = re.sub(r"(?m)(?:^|[ \t])#.*$", "", block[1]).strip() if block else ""
     inline = re.fullmatch(rf"\[\s*({_PLAIN})((?:,\s*{_PLAIN})*),?\s*\]", value)
-    found = [inline[1], *re.findall(rf",\s*({_PLAIN})", inline[2])] if inline else []
-    for line in [] if inline else filter(str.strip, value.splitlines()):
-        item = re.fullmatch(rf"[ \t]*(?:-|(\d+):)[ \t]+({_PLAIN})", line)
-        if not item or (item[1] and int(item[1]) != len(found)):
-            raise SourceError(f"{where}: its names are not a simple list: {short_repr(line)}; {_CLASSES_TXT}")
-        found.append(item[2])
+    found = []
+    if inline:
+        found = [inline[1], *re.findall(rf",\s*({_PLAIN})", inline[2])]
+    else:
+        for line in filter(str.strip, value.splitlines()):
+            item = re.fullmatch(rf"[ \t]*(?:-|(\d+):)[ \t]+({_PLAIN})", line)
+            if not item or (item[1] and int(item[1]) != len(found)):
+                raise SourceError(f"{where}: its names are not a simple list: {short_repr(line)}; {_CLASSES_TXT}")
+            found.append(item[2])
     if not found:
         raise SourceError(f"{where}: it has no names of classes; {_CLASSES_TXT}")
     return [name.strip().strip("'\"") for name in found]

@@ -108,7 +108,7 @@ def test_missing_files_of_a_listing_are_rejected(root: Path, place: Path, tmp_pa
         ("cat/none.jpg", "rejected", "cannot be read: No such file or directory"),
         ("cat", "rejected", "is a folder, not a file"),
         ("pipe", "rejected", "is not a regular file"),
-        ("row 7", "rejected", "the header has 1 fields, but this row has 3"),
+        ("row 7", "rejected", "the header has 1 field, but this row has 3"),
         ("cat/0000.jpg/x", "rejected", "cannot be read: Not a directory"),
     ]
 
