@@ -83,8 +83,8 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
     for row in report["first"][:_NAMED]:
         one = f"{row['index']} ({row['name'] or 'without a name'})"
         of = f"{row['of']} ({row['of_name'] or 'without a name'})"
-        bits = "" if row["difference"] == "same" else f", {counted(row['bits'], 'bit')} apart"
-        say(f"    {one}: {row['difference']} as {of}{bits}")
+        is_same = row["difference"] == "same"
+        say(f"    {one}: same as {of}" if is_same else f"    {one}: near {of}, {counted(row['bits'], 'bit')} apart")
     if len(report["first"]) > _NAMED:
         say("    and more: --output writes all, dbloader view shows them")
     return status
