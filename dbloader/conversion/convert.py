@@ -50,8 +50,8 @@ def convert(
     """Make a store of images from a folder, tar, zip or Parquet files, an LMDB file, a store, or a listing of files.
 
     Threads read, check and encode files. The calling thread writes their records to ``<destination>.partial``, and
-    renames this file at the end (docs/design.md has a picture). With ``shards``, several processes make one shard each
-    at a time, in the same way.
+    renames this file at the end (docs/design.md has a picture). With ``shards``, each of several processes makes one
+    shard after another in this way.
 
     The number of workers does not change the records. A resumed conversion makes the same records as an uninterrupted
     conversion. An interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With
@@ -63,8 +63,8 @@ def convert(
             such files); the place of a store with image files (the new records have the same fields); a folder that
             Hugging Face's ``save_to_disk`` wrote; an LMDB file of another program, or the folder with its
             ``data.mdb``. With a listing: the folder where its paths start, or the ``mongodb://`` place of a collection
-            with a document for each file. A folder of images may be in object storage (``s3://``,
-            ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
+            with a document for each file. A folder of images may be in object storage (``s3://``, ``gs://``,
+            ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the new store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).
@@ -77,8 +77,8 @@ def convert(
             Parquet and stores need no names here (docs/masks.md).
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
-        workers: Number of threads; None for one per CPU. With ``shards``, the number of processes that make parts. With
-            an executor, the number of threads in each part; None for one.
+        workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
+            the number of threads that make one shard; None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only, and ``"none"`` checks
             nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails.
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report) it, or
@@ -88,7 +88,7 @@ def convert(
         shuffle_seed: Seed of a random order of the records; None for the source's order.
         shards: Number of LMDB files in a folder; None for one file, or for MongoDB. The number does not change the
             records or the digest.
-        executor: With ``shards``: an executor that makes the parts, in place of processes on this machine. ``"ray"``
+        executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
             uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
             ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not
             shut down. All its machines must see the source and the destination at the same paths.
