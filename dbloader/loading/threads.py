@@ -193,9 +193,9 @@ def _raise(error: Exception) -> TimedBatch:
 def limit_intraop_threads() -> None:
     """Make torch's operations in this thread use one core, as in a DataLoader's worker processes.
 
-    torch splits larger operations among as many threads as there are cores, and each thread that calls torch has its
-    own team of threads. Many workers would slow each other down. OpenMP, which torch uses here, stores the size of the
-    team for each thread. ``torch.set_num_threads`` would change the size for all later threads.
+    For larger operations, each thread that calls torch has its own team of threads, one for each core. Many workers
+    would slow each other down. OpenMP, which torch uses for this, stores the size of the team for each thread.
+    ``torch.set_num_threads`` would change the size for all later threads.
     """
     torch.get_num_threads()  # the first call in a thread sets the size, so this call must be before the limit
     _threadpool_controller().limit(limits=1, user_api="openmp")

@@ -74,14 +74,14 @@ def run_worker(
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=number, num_workers=workers, seed=seed, dataset=fetcher.dataset
     )
+    where = f"in DataLoader worker process {number}"
     with suppress(KeyboardInterrupt, BrokenPipeError):  # the training's process ends too
         for cell in board.messages():
-            reply = _reply(board, fetcher, cell, f"in DataLoader worker process {number}")
+            reply = _reply(board, fetcher, cell, where)
             try:
                 data = ForkingPickler.dumps(reply)
             except Exception as error:  # the batch cannot be pickled
-                outcome = _wrapped(error, f"in DataLoader worker process {number}")
-                data = ForkingPickler.dumps(reply._replace(outcome=outcome))
+                data = ForkingPickler.dumps(reply._replace(outcome=_wrapped(error, where)))
             connection.send_bytes(data)
             del reply
 

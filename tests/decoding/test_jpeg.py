@@ -1,4 +1,4 @@
-"""Decoding a part of a JPEG: tiles, upper rows, or the image at a fraction of its size."""
+"""A part of a JPEG is decoded from its tiles, from the upper rows, or at a fraction of its size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzz targets: the JPEG walker, the checks of the conversion, and decoding for training read untrusted images."""
+"""Fuzz targets: reading JPEG markers, checking images for conversion, and decoding for training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading format and size from image headers, and finding damaged files."""
+"""Headers of images are read, and damaged files are found."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def drop_end(data: bytes) -> bytes:
 
 
 @each_sample
-def test_walker_recognizes_a_complete_image_and_its_size(data: bytes) -> None:
+def test_examine_recognizes_a_complete_image_and_its_size(data: bytes) -> None:
     image = Image.open(io.BytesIO(data))
     structure, frame = examine(data), frame_of(data)
     assert structure == Structure(State.COMPLETE, "", len(data), frame, len(data) - 2)

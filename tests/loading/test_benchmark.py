@@ -1,4 +1,4 @@
-"""The measurements and the verdict of `dbloader bench`."""
+"""`dbloader bench` measures how fast a store is, and names what limits the speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DataLoaderX, BackgroundGenerator and the decorator that prefetch_generator offers."""
+"""DataLoaderX and the functions of prefetch_generator work with another import."""
 
 import threading
 from collections.abc import Iterator

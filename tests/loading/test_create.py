@@ -1,4 +1,4 @@
-"""create_loader: its defaults, its options, and the same batches for any workers."""
+"""create_loader has useful defaults, checks its options, and returns the same batches with any workers."""
 
 import inspect
 import io

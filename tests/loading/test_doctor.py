@@ -1,4 +1,4 @@
-"""What `dbloader doctor` reports about machines and the places of stores."""
+"""`dbloader doctor` reports problems of machines and of the places of stores."""
 
 from __future__ import annotations
 

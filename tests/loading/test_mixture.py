@@ -1,4 +1,4 @@
-"""create_loader with a mixture: equal global batches for any ranks, exact resuming, and states of other mixtures."""
+"""create_loader reads a mixture in the same global order with any ranks, and resumes it exactly."""
 
 from __future__ import annotations
 

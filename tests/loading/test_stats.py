@@ -1,4 +1,4 @@
-"""Statistics of a loader and their verdict, measured with a clock that the tests control."""
+"""The statistics of a loader count each second once. The tests control the clock."""
 
 import pickle
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""One sampler of each kind, and helpers for their orders."""
+"""Functions that make a sampler of each kind, and functions for orders."""
 
 from __future__ import annotations
 

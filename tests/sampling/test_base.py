@@ -1,4 +1,4 @@
-"""All samplers: shares of ranks, epochs and resumed states."""
+"""All samplers share samples among ranks, give each epoch its order, and resume in the middle of an epoch."""
 
 from __future__ import annotations
 

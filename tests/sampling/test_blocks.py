@@ -1,4 +1,4 @@
-"""The block shuffle: random orders of whole blocks, lanes, and the list of upcoming blocks."""
+"""BlockShuffleSampler reads whole blocks in random order, divides them into lanes, and lists the next blocks."""
 
 from __future__ import annotations
 

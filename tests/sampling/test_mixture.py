@@ -1,4 +1,4 @@
-"""The order of a mixture: shares, passes, schedules, and access at any position."""
+"""The order of a mixture keeps the shares of its sources, and can be computed at any position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighted and class-balanced draws."""
+"""WeightedSampler and ClassBalancedSampler draw with the right frequencies."""
 
 from __future__ import annotations
 
