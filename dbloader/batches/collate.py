@@ -102,22 +102,27 @@ def collate(
     dataset: Any,
     indices: Sequence[int],
     samples: list[Any],
+    collate_fn: Callable[[list[Any]], Any] | None,
     names: Sequence[str] = ELEMENTS,
-    rule: Collate | None = None,
 ) -> Any:
-    """Return the batch of some samples: with the rules of `Collate` for a store's dataset, else with default_collate.
+    """Return the batch of some samples of a dataset.
 
-    ``names`` are the names of a tuple's elements, ``rule`` is a Collate with further ``lists``.
+    Without ``collate_fn``, the rules of `Collate` apply to a store's dataset, and default_collate to other datasets.
+    ``names`` are the names of the elements if samples are tuples.
 
     Raises:
         OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. The message names
             the sample and the field.
     """
-    function: Any = default_collate
     is_ours = isinstance(dataset, (StoreDataset, Mixture))
-    if rule is not None or is_ours:
+    function: Any = collate_fn
+    if function is None:
+        function = Collate() if is_ours else default_collate
+    if isinstance(function, Collate):
         fields = names_of(dataset.fields) if is_ours else {}
-        function = functools.partial((rule or Collate()).collate, fields=fields, names=names)
+        function = functools.partial(function.collate, fields=fields, names=names)
+    elif collate_fn is not None:
+        return collate_fn(samples)
     try:
         return function(samples)
     except (TypeError, ValueError, RuntimeError) as error:  # torch's message has neither the sample nor the field
@@ -128,15 +133,6 @@ def collate(
         if reason is None:
             raise
         raise OptionError(reason) from error
-
-
-def collate_samples(
-    dataset: Any, indices: Sequence[int], samples: list[Any], collate_fn: Callable[[list[Any]], Any] | None
-) -> Any:
-    """Return the batch of some samples of a dataset."""
-    if collate_fn is None or isinstance(collate_fn, Collate):
-        return collate(dataset, indices, samples, rule=collate_fn)
-    return collate_fn(samples)
 
 
 def _explain(

@@ -8,7 +8,7 @@ from torch.utils.data import Subset
 from typing_extensions import override
 
 from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each
-from dbloader.batches.collate import Collate, collate_samples
+from dbloader.batches.collate import Collate, collate
 from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.batches.timed import Work, now
@@ -129,7 +129,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
 
     @override
     def collate(self, indices: Sequence[int], images: Any, samples: list[Any]) -> Any:
-        return collate_samples(self.dataset, indices, samples, self.collate_fn)
+        return collate(self.dataset, indices, samples, self.collate_fn)
 
     def _transformed(self, sample: Any, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         if isinstance(sample, dict):

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, part_of, row_for_each
-from dbloader.batches.collate import Collate, collate_samples
+from dbloader.batches.collate import collate
 from dbloader.batches.tensors import TensorBatchFetcher, decode_together, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
 
@@ -108,10 +108,9 @@ class MixtureBatchFetcher(BatchFetcher):
         began = now()
         samples = self.dataset.name_sources(samples, sources)
         if images is None:
-            batch = collate_samples(self.dataset, indices, samples, self.collate_fn)
+            batch = collate(self.dataset, indices, samples, self.collate_fn)
         else:
-            rule = self.collate_fn if isinstance(self.collate_fn, Collate) else Collate()
-            batch = join_batch(self.dataset, indices, images, samples, rule)
+            batch = join_batch(self.dataset, indices, images, samples, self.collate_fn)
         serial = Work(read, 0.0, now() - began)
         return TimedBatch(
             batch, work + serial, len(indices), serial.total, sources=self.dataset.count_sources(sources, waited)

@@ -24,7 +24,7 @@ from dbloader.decoding.decoder import Decoder
 from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.batches.collate import Collate
     from dbloader.records.record import Record
@@ -100,9 +100,11 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         return tensor.permute(0, 3, 1, 2), tensor.numpy()
 
 
-def join_batch(dataset: Any, indices: Sequence[int], images: Any, others: list[Any], rule: Collate | None) -> Any:
+def join_batch(
+    dataset: Any, indices: Sequence[int], images: Any, others: list[Any], collate_fn: Callable[[list[Any]], Any] | None
+) -> Any:
     """Return a batch of decoded images and the other parts of the samples."""
-    collated = collate(dataset, indices, others, ELEMENTS[1:], rule)
+    collated = collate(dataset, indices, others, collate_fn, ELEMENTS[1:])
     batch = join_image(dataset.fields, images, collated)
     batch = [*batch] if isinstance(batch, tuple) else batch
     return batch if isinstance(images, torch.Tensor) else send_small_by_value(batch)
