@@ -53,10 +53,7 @@ class Crop(NamedTuple):
 
 
 def render(
-    pixels: npt.NDArray[np.uint8],
-    crop: Crop,
-    size: tuple[int, int] | None,
-    out: npt.NDArray[np.uint8] | None = None,
+    pixels: npt.NDArray[np.uint8], crop: Crop, size: tuple[int, int] | None, out: npt.NDArray[np.uint8] | None = None
 ) -> npt.NDArray[np.uint8]:
     """Return the output of a crop: uint8, shape (height, width, 3), contiguous. If ``out`` is given, it is the output.
 

@@ -17,10 +17,5 @@ if TYPE_CHECKING:
     from dbloader.device.preparation import Preparation as Preparation
 
 __getattr__, __dir__, __all__ = lazy_exports(
-    __name__,
-    {
-        "Normalize": "normalize",
-        "Preparation": "preparation",
-        "RandomErasing": "erasing",
-    },
+    __name__, {"Normalize": "normalize", "Preparation": "preparation", "RandomErasing": "erasing"}
 )

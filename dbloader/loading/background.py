@@ -42,11 +42,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
     """The thread that iterates the source, and everything that it shares with its consumer."""
 
     def __init__(
-        self,
-        source: Iterator[T],
-        depth: int,
-        clock: Clock | None = None,
-        on_start: Callable[[], None] | None = None,
+        self, source: Iterator[T], depth: int, clock: Clock | None = None, on_start: Callable[[], None] | None = None
     ) -> None:
         super().__init__(name="dbloader-background", daemon=True)
         self.stopped = False

@@ -35,9 +35,7 @@ class BackgroundGenerator(BackgroundIterator[T]):
         return next(self)
 
 
-def background(
-    max_prefetch: int = 1,
-) -> Callable[[Callable[P, Iterable[T]]], Callable[P, BackgroundGenerator[T]]]:
+def background(max_prefetch: int = 1) -> Callable[[Callable[P, Iterable[T]]], Callable[P, BackgroundGenerator[T]]]:
     """Make a generator function return BackgroundGenerators: ``@background(max_prefetch=3)``."""
 
     def decorate(function: Callable[P, Iterable[T]]) -> Callable[P, BackgroundGenerator[T]]:

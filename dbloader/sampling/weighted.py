@@ -112,7 +112,7 @@ class ClassBalancedSampler(WeightedSampler):
         if unlabelled.size:
             raise OptionError(
                 f"each index must have a label, got {unlabelled.size} without a label, the first at index "
-                f"{unlabelled[0]}: use WeightedSampler with weight 0 for these",
+                f"{unlabelled[0]}: use WeightedSampler with weight 0 for these"
             )
         _, classes, counts = np.unique(values, return_inverse=True, return_counts=True)
         super().__init__(1.0 / counts[classes], num_samples, num_replicas, rank, seed=seed, drop_last=drop_last)

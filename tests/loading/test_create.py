@@ -16,14 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    SequentialSampler,
-    Subset,
-)
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, SequentialSampler, Subset
 
 from dbloader import LMDBDataset, Record, open_store, write_store
 from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop, decode_unchanged

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ResumableSampler, ShuffleSampler, WeightedSampler
@@ -53,6 +54,14 @@ def global_order(make: Callable[..., ResumableSampler], length: int = LENGTH, ep
     sampler = make(range(length), 1, 0)
     sampler.set_epoch(epoch)
     return list(sampler)
+
+
+def deviations(counts: Any, expected: Any = None) -> float:
+    """Return by how many standard deviations the chi-square of counts differs from expected counts, or equal counts."""
+    counts = np.asarray(counts, float)
+    expected = counts.mean() if expected is None else expected
+    freedom = counts.size - 1
+    return float(abs(((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
 
 
 def interleaved(shares: list[list[int]]) -> list[int]:

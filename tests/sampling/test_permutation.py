@@ -12,19 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbloader.sampling.permutation import LARGEST_TABLE, Permutation
+from tests.sampling.kinds import deviations
 from tests.support.children import traced_peak
 
 LARGE = 2**62
 # The smallest and largest sizes that use the network, and sizes whose table is full or has a nearly empty column.
 NETWORK_SIZES = [4097, 4224, 4225, 4290, 65_537, 1_281_167, 10**9, 2**32 - 1, 2**32, 2**32 + 1, 2**61 + 1, LARGE]
-
-
-def deviations(counts: Any) -> float:
-    """Return by how many standard deviations the chi-square of counts differs from equal frequencies."""
-    counts = np.asarray(counts, float)
-    chi_square = ((counts - counts.mean()) ** 2).sum() / counts.mean()
-    freedom = counts.size - 1
-    return float(abs(chi_square - freedom) / (2 * freedom) ** 0.5)
 
 
 def whole(n: int, seed: int, epoch: int = 0, *purpose: int | str) -> Any:

@@ -11,6 +11,7 @@ import torch
 
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SampleRNG, SeededIndices, bits, derive_keys, uniform
+from tests.sampling.kinds import deviations
 
 
 def test_numbers_never_change() -> None:
@@ -31,10 +32,7 @@ def test_numbers_are_uniform_and_neighbors_are_independent(stride: int) -> None:
     assert numbers.min() >= 0
     assert numbers.max() < 1
     cells = (numbers * bins).astype(int)
-    pairs = np.bincount(cells[1:] * bins + cells[:-1], minlength=bins * bins)
-    expected = (count - 1) / bins**2
-    chi_square = ((pairs - expected) ** 2 / expected).sum()
-    assert abs(chi_square - bins**2) < 5 * (2 * bins**2) ** 0.5
+    assert deviations(np.bincount(cells[1:] * bins + cells[:-1], minlength=bins * bins)) < 5
 
 
 def test_numbers_of_a_sample_do_not_depend_on_its_batch() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,14 +11,9 @@ from torch.utils.data import WeightedRandomSampler
 
 from dbloader.errors import OptionError
 from dbloader.sampling import ClassBalancedSampler, WeightedSampler
+from tests.sampling.kinds import deviations
 
 WEIGHTS = [0.5, 0.0, 3.0, 1.0, 0.0, 1.5]
-
-
-def deviations(counts: Any, expected: Any) -> float:
-    """Return by how many standard deviations the chi-square of counts differs from the expected counts."""
-    freedom = len(counts) - 1
-    return float(abs(((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
 
 
 def test_frequency_of_an_index_is_proportional_to_its_weight() -> None:
