@@ -23,7 +23,8 @@ class SourceStats:
     Attributes:
         samples: Number of samples received.
         waited_s: Seconds that workers waited for the records of these samples, summed over all workers.
-        passes: Number of passes over the source since the training began, counting the samples of all ranks.
+        passes: Number of passes over the source since the training began, counting the samples of all ranks. 0 if
+            unknown, as for a Subset of a mixture.
     """
 
     samples: int = 0

@@ -177,6 +177,12 @@ def test_stats_count_samples_and_passes_of_each_source(places: list[str]) -> Non
         loader.close()
 
 
+def test_stats_of_a_subset_count_samples_but_no_passes(places: list[str]) -> None:
+    loader = create_loader(Subset(mixture_of(places), range(8)), 16, 8, **OPTIONS)
+    assert len([*loader]) == 1
+    assert [(one.samples, one.passes) for one in loader.stats().sources.values()] == [(5, 0), (2, 0), (1, 0)]
+
+
 def test_number_of_threads_does_not_depend_on_the_number_of_sources(places: list[str], tmp_path: Path) -> None:
     copies = [tmp_path / f"{number}.lmdb" for number in range(35)]
     for copy in copies:
