@@ -172,7 +172,7 @@ class DatasetContract:
             assert len(nothing) == 0
         assert caught[0].filename == __file__
 
-    def test_transform_error_names_the_record_also_in_a_worker(self, stored: Any) -> None:
+    def test_transform_error_names_the_record_in_any_process(self, stored: Any) -> None:
         with self.kind(stored, fail_at_9, decode=None) as dataset:
             for use in (read_all, in_worker):
                 with pytest.raises(ZeroDivisionError, match="at nine") as raised:
@@ -180,7 +180,7 @@ class DatasetContract:
                 note = f"in record 9 (9.x) of {dataset.root}"
                 assert note in str(raised.value) or raised.value.__notes__ == [note]
 
-    def test_damaged_record_raises_also_in_a_worker(self, fresh: Any) -> None:
+    def test_damaged_record_raises_in_any_process(self, fresh: Any) -> None:
         make(fresh)
         self.damage(fresh, 6)
         with self.kind(fresh, decode=None) as dataset:

@@ -44,7 +44,7 @@ class ReadingContract(Backend):
             assert [record.index for record in store] == list(range(101))
             assert store.manifest == manifest
 
-    def test_read_returns_records_in_the_order_asked_with_repeats(self, many: Store) -> None:
+    def test_read_returns_records_in_the_order_of_the_indices(self, many: Store) -> None:
         read = many.read(INDICES)
         assert [record.index for record in read] == INDICES
         assert [facts(record) for record in read] == [FACTS[index] for index in INDICES]
@@ -160,7 +160,7 @@ class ReadingContract(Backend):
                 store.column("name" * 1000)
             assert len(str(caught.value)) < 1500
 
-    def test_scalars_in_additional_fields_have_columns(self, tmp_path: Path) -> None:
+    def test_scalars_in_further_fields_have_columns(self, tmp_path: Path) -> None:
         count = 2 * CHUNK + 5
         records = [Record(fields={"half": number / 2}) for number in range(count)]
         records[5].fields = {"boxes": [1], "long": "x" * 3000, "none": None}

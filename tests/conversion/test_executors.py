@@ -16,6 +16,7 @@ import pytest
 from dbloader import convert
 from dbloader.conversion.parts.run import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
+from tests.support.children import run_program
 from tests.support.conversion import plan_conversion
 from tests.support.images import plant, plant_photos
 
@@ -24,11 +25,10 @@ from tests.support.images import plant, plant_photos
 @pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="Dask is not installed")
 def test_dask_makes_all_parts_after_a_worker_dies(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 120, width=64, height=48)
-    line: list[Any] = [sys.executable, "-m", "tests.support.dask_cluster", root, place]
-    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    line = [sys.executable, "-m", "tests.support.dask_cluster", root, place]
+    printed, _ = run_program(*line, cwd=Path(__file__).parents[2])
     digest = convert(root, tmp_path / "one.lmdb").digest
-    assert json.loads(done.stdout.splitlines()[-1]) == {"digests": [digest] * 2, "kills": [1, 1]}
+    assert json.loads(printed.splitlines()[-1]) == {"digests": [digest] * 2, "kills": [1, 1]}
 
 
 class Job:

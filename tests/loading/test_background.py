@@ -4,7 +4,6 @@ import functools
 import gc
 import itertools
 import os
-import subprocess
 import sys
 import threading
 import traceback
@@ -17,7 +16,7 @@ import pytest
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator, BackgroundThread
 from dbloader.loading.compat import BackgroundGenerator
-from tests.support.children import in_child
+from tests.support.children import in_child, run_program
 
 WAIT_S = 20.0  # only a failing test waits this long
 
@@ -268,9 +267,8 @@ iterators = [BackgroundGenerator(BackgroundGenerator(produce())) for _ in range(
 print(*[next(iterator) for iterator in iterators])
 blocking.wait()
 """
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert (done.returncode, done.stdout.count(" closed "), done.stderr) == (0, 20, "")
+    stdout, stderr = run_program(sys.executable, "-W", "error", "-c", code)
+    assert (stdout.count(" closed "), stderr) == (20, "")
 
 
 def test_inherited_iterator_raises_in_a_forked_process() -> None:

@@ -19,7 +19,7 @@ from dbloader import LMDBDataset, Record, create_loader, write_store
 from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
 from dbloader.loading.worker_start import WorkerStart
-from tests.support.children import in_child
+from tests.support.children import in_child, run_program
 from tests.support.images import photo
 from tests.support.loaders import batches_of, process_loader
 from tests.support.samples import same
@@ -225,8 +225,7 @@ def test_spawned_workers_reuse_memory_and_end_with_the_program(place: Path) -> N
     )
     file = place.with_name("program.py")
     file.write_text(program)
-    done = subprocess.run([sys.executable, file, place], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.stdout, done.stderr, done.returncode) == ("same\n", "", 0)
+    assert run_program(sys.executable, file, place) == ("same\n", "")
 
 
 class CollectorState:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.children import run_program
 from tests.support.images import plant
 
 PROGRAM = """
@@ -35,5 +35,5 @@ def test_opening_a_source_imports_only_its_modules(
     arguments = [str(plant(tmp_path / "images", {"cat/1.jpg": b"", "dog/2.jpg": b"", **files}))]
     if listing is not None:
         arguments.append(str(plant(tmp_path, {"listing.csv": listing}) / "listing.csv"))
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=True)
-    assert {*done.stdout.split()} == expected
+    printed, _ = run_program(sys.executable, "-c", PROGRAM, *arguments)
+    assert {*printed.split()} == expected

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,8 @@ from dbloader import Record, convert
 from dbloader.errors import OptionError, StoreNotFoundError
 from dbloader.viewing.html_report import write_html
 from tests.contracts.records import write
-from tests.support.images import WAIT_S, photo, plant, run
+from tests.support.children import run_program
+from tests.support.images import photo, plant, run
 from tests.support.lmdb_files import tamper_with_records
 from tests.support.stores import store_records
 
@@ -175,5 +174,4 @@ def test_command_needs_neither_server_nor_torch(tmp_path: Path, mongo_uri: str) 
     assert run("view", f"{mongo_uri}.a", "b.lmdb", "--html", "x.html", cwd=tmp_path).status == 2
     code = f"{BLOCKED} from dbloader.cli import main; main()"
     arguments = ["view", hostile_store(tmp_path / "a.lmdb"), "--html", tmp_path / "b.html"]
-    line: list[Any] = [sys.executable, "-c", code, *arguments]
-    assert subprocess.run(line, check=True, capture_output=True, timeout=WAIT_S).stderr == b""
+    assert run_program(sys.executable, "-c", code, *arguments)[1] == ""

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
 from dbloader.viewing.training_process import load_transform
 from tests.package.test_without_torch import BLOCKER
+from tests.support.children import run_program
 from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
 from tests.support.mongo import Mongod
 from tests.support.viewer import ask, browser, viewer
@@ -301,9 +301,8 @@ def test_view_with_invalid_arguments_raises_and_leaves_nothing_behind(store: Pat
 @pytest.mark.slow
 def test_program_ends_without_waiting_for_its_viewer(store: Path) -> None:
     program = "import sys, dbloader; v = dbloader.view(sys.argv[1], port=0); print(v.url)"
-    words = [sys.executable, "-c", program, str(store)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=True)
-    assert (done.stdout[:17], done.stderr) == ("http://127.0.0.1:", "")
+    stdout, stderr = run_program(sys.executable, "-c", program, store)
+    assert (stdout[:17], stderr) == ("http://127.0.0.1:", "")
 
 
 # --transform

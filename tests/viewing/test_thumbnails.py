@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from dbloader.stores.base import Store
 from dbloader.viewing.record import show_record
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
 from tests.support import jpegs
+from tests.support.children import run_program
 from tests.support.images import KINDS, STORED, encoded, large_png, photo, plant_kinds
 from tests.support.lmdb_files import tamper_with_records
 from tests.support.stores import store_records
@@ -368,6 +368,5 @@ with open_store(sys.argv[1]) as store:
     assert Thumbnails().get(store, 0, 160)[0]
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
-    line = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "a.lmdb")]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 60
+    printed, _ = run_program(sys.executable, "-W", "ignore", "-c", program, tmp_path / "a.lmdb")
+    assert int(printed) < 60
