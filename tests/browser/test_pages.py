@@ -96,12 +96,8 @@ def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site,
     expect(page.locator("#keys")).to_contain_text("Go to an index")
     page.keyboard.press("Escape")
     expect(page.locator("#keys")).to_be_hidden()
-    for title, element in (
-        ("What training sees", "db-training"),
-        ("Report", "db-report"),
-        ("Duplicates", "db-duplicates"),
-        ("Images", "db-grid"),
-    ):
+    pages = {"What training sees": "training", "Report": "report", "Duplicates": "duplicates", "Images": "grid"}
+    for title, element in pages.items():
         for _ in range(60):
             page.keyboard.press("Tab")
             focused = page.evaluate("document.activeElement.textContent")
@@ -110,7 +106,7 @@ def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site,
         else:
             raise AssertionError(f"no link {title!r} is reached by the Tab key")
         page.keyboard.press("Enter")
-        expect(page.locator(element)).to_be_visible()
+        expect(page.locator(f"db-{element}")).to_be_visible()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")  # this may follow the link to the images, which may still have the focus
     page.evaluate("document.activeElement.blur()")

@@ -36,11 +36,8 @@ def test_info_shows_what_is_in_a_store(shell: Shell, root: Path, place: Path, tm
     assert rows["source"] == str(root)
     assert rows["digest"] == report.digest
     assert rows["classes"] == "3, with 3 to 8 records"
-    assert [line for line in lines if "█" in line] == [
-        f"    cat  8  {'█' * 40}",
-        f"    dog  7  {'█' * 35}",
-        f"    owl  3  {'█' * 15}",
-    ]
+    bars = [line.split() for line in lines if "█" in line]
+    assert bars == [["cat", "8", "█" * 40], ["dog", "7", "█" * 35], ["owl", "3", "█" * 15]]
 
 
 def test_info_shows_fields_and_labels_of_a_listing(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dbloader import open_store
+from dbloader import convert, open_store
 from tests.support.images import Outcome, photo, plant
 from tests.support.shell import Shell, check_error
 
@@ -37,7 +37,7 @@ def test_verify_prints_ten_problems_and_counts_and_writes_all(shell: Shell, root
         (root / name).unlink()
     plant(root, {f"cat/new {number}\x1b.jpg": photo(number) for number in range(5)})
     output = store.with_name("problems.jsonl")
-    outcome = shell("verify", store, "--against", root, "--decode", "--output", output, "--quiet")
+    outcome = shell("verify", store, "--against", root, "--output", output, "--quiet")
     *named, last = outcome.stderr.splitlines()
     assert (outcome.status, outcome.stdout, len(named)) == (1, "", 10)
     assert named[0] == f"Error: cat/new 0\\x1b.jpg is not in {store}"
@@ -46,6 +46,14 @@ def test_verify_prints_ten_problems_and_counts_and_writes_all(shell: Shell, root
     report = json.loads(shell("verify", store, "--against", root, "--json").stdout)
     assert report["problems"] == {"missing": 5, "extra": 7}
     assert len(report["first"]) == 12
+
+
+def test_image_that_does_not_decode_gives_status_1(shell: Shell, root: Path, place: Path) -> None:
+    plant(root, {"dog/half.jpg": photo(1)[:-200]})
+    convert(root, place, check="none")
+    assert shell("verify", place).status == 0
+    message = r"record 12 \(dog/half.jpg\) of .*out.lmdb is damaged: more than its end marker is missing"
+    check_error(shell("verify", place, "--decode"), message, 1)
 
 
 def test_wrong_sources_and_outputs_are_refused(shell: Shell, store: Path) -> None:

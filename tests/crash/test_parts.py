@@ -34,34 +34,6 @@ def run(function: Callable[..., object], *arguments: Any) -> Any:
     return process
 
 
-@pytest.mark.parametrize("number", trials(8, 0))
-def test_killed_parts_are_made_again(whole: Whole, tmp_path: Path, number: int) -> None:
-    generator = random.Random(number)
-    place, scratch = tmp_path / "out.lmdb", tmp_path / "scratch"
-    scratch.mkdir()
-    plan_conversion(whole.root, place, PARTS)
-    limit = whole.seconds / PARTS * 3
-    for _ in range(3):  # run two attempts at each missing part, and kill some of them
-        attempts = [
-            run(lambda part: convert_part(place, part, scratch=scratch), part)
-            for part in list_parts(place).missing
-            for _ in range(2)
-        ]
-        for attempt in attempts:
-            attempt.join(generator.uniform(0, limit / 2))
-            kill(attempt)
-            attempt.close()
-        for receipt in list_parts(place).receipts:
-            with open_store(Path(f"{place}.partial") / "shards" / receipt.shard) as shard:
-                assert shard.verify() == receipt.digest
-    for part in list_parts(place).missing:
-        convert_part(place, part)
-    publish(place)
-    check_whole(whole, place)
-    assert len([*(place / "shards").iterdir()]) == PARTS
-    assert not Path(f"{place}.partial").exists()
-
-
 @pytest.mark.parametrize("replacing", [False, True], ids=["fresh", "overwrite"])
 @pytest.mark.parametrize("number", trials(8, 0, 1, share=2))
 def test_killed_publisher_leaves_a_store_or_parts(whole: Whole, tmp_path: Path, number: int, replacing: bool) -> None:

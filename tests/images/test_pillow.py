@@ -32,8 +32,8 @@ from dbloader.images.pillow import FORMATS, max_pixels, open_pillow, read_limit
 from dbloader.images.pillow import LIMIT_VARIABLE as LIMIT
 from dbloader.sources.base import Entry
 from tests.support import jpegs
-from tests.support.deep import BYTES, COLORED, COLORS, GRAY, PLANES, UNKNOWN, UPPER, chunk, moving, planar_tiff, tiff
-from tests.support.images import encoded, photo, plant
+from tests.support.deep import BYTES, COLORED, COLORS, GRAY, PLANES, UNKNOWN, UPPER, moving, planar_tiff, tiff
+from tests.support.images import chunk, encoded, photo, plant
 
 Image.init()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, features
 
-from tests.support.images import encoded
+from tests.support.images import encoded, png_file
 
 Array = np.ndarray[Any, Any]
 
@@ -18,16 +18,11 @@ DEEP = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
 UPPER = (DEEP >> 8).astype(np.uint8)
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def png(pixels: Array, color: int, depth: int = 16) -> bytes:
     """Return a PNG of a color type that Pillow cannot write with 16 bits; pixels: (height, width, channels)."""
     height, width = pixels.shape[:2]
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return png_file(struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0), rows)
 
 
 def tiff(
@@ -121,11 +116,7 @@ UNKNOWN = {
 
 
 def moving(image_format: str) -> bytes:
+    """Return a file with two frames."""
     first, second = (Image.new("RGB", (20, 10), color) for color in ("red", "blue"))
-    return encoded(
-        first,
-        image_format,
-        save_all=True,
-        append_images=[second],
-        **({"lossless": True} if image_format == "WEBP" else {}),
-    )
+    options = {"lossless": True} if image_format == "WEBP" else {}
+    return encoded(first, image_format, save_all=True, append_images=[second], **options)

@@ -33,15 +33,8 @@ def train(place: str, folder: str, deaths: list[str]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     dataset = LMDBDataset(place, fields=("index", "image"))
-    loader = create_loader(
-        dataset,
-        8,
-        batch_size=8,
-        is_training=True,
-        sampler=BlockShuffleSampler(dataset, lanes=12),
-        device=None,
-        num_workers=1,
-    )
+    sampler = BlockShuffleSampler(dataset, lanes=12)
+    loader = create_loader(dataset, 8, 8, is_training=True, sampler=sampler, device=None, num_workers=1)
     trained, step = torch.zeros(EPOCHS, len(dataset), dtype=torch.int64), 0
     checkpoint = Path(folder) / "checkpoint.pt"
     if checkpoint.exists():

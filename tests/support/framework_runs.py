@@ -206,15 +206,9 @@ def lightning_fit(
     folder.mkdir(exist_ok=True)
     options: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
     trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=WORLD,
-        strategy="ddp" if WORLD > 1 else "auto",
-        max_epochs=EPOCHS,
-        max_steps=max_steps,
-        enable_progress_bar=False,
-        callbacks=[Save()],
-        **options,
-    )
+        accelerator="cpu", devices=WORLD, strategy="ddp" if WORLD > 1 else "auto", max_epochs=EPOCHS,
+        max_steps=max_steps, enable_progress_bar=False, callbacks=[Save()], **options,
+    )  # fmt: skip
     model = Model()
     trainer.fit(model, ckpt_path=checkpoint, weights_only=False)
     if max_steps > 0:
@@ -434,7 +428,7 @@ FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
 def quiet() -> None:
     """Silence the frameworks."""
     warnings.simplefilter("ignore")
-    for name in ("ignite", "lightning", "lightning.pytorch", "lightning.fabric", "accelerate", "transformers", "torch"):
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric", "accelerate", "transformers", "torch"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
@@ -466,27 +460,16 @@ def launch(
         subprocess.TimeoutExpired: A process hangs and does not exit.
     """
     limit_s = limit_s or (LIMIT_QUICK_S if quick else LIMIT_S)
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "USE_LIBUV": "0",
-        "PL_DISABLE_FORK": "1",
-    }
+    settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "USE_LIBUV": "0", "PL_DISABLE_FORK": "1"}
     options = ["--in-this-process", str(limit_s), *(["--quick"] if quick else [])]
     program = [str(Path(__file__).resolve()), *options, *frameworks]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
             [sys.executable, "-W", "ignore", *(torchrun if world > 1 else []), *program, "--folder", folder],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=limit_s + 30,
-            check=False,
-        )
+            env={**os.environ, **settings, "CUDA_VISIBLE_DEVICES": ""},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s + 30, check=False,
+        )  # fmt: skip
 
 
 def main() -> int:

@@ -51,15 +51,17 @@ def picture(image_format: str, seed: int = 0) -> bytes:
 
 def large_png(width: int, height: int) -> bytes:
     """Return a PNG with a large size in its header, and hardly any data."""
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(b"")),
-        (b"IEND", b""),
-    )
-    parts = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    return png_file(struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0), b"")
+
+
+def png_file(header: bytes, rows: bytes) -> bytes:
+    """Return a PNG from the content of its IHDR chunk, and its rows before compression."""
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """Return a chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def plant(root: Path, files: Mapping[str, bytes]) -> Path:
@@ -77,18 +79,16 @@ def plant_photos(root: Path, count: int, classes: tuple[str, ...] = ("cat", "dog
 
 def plant_coco(root: Path) -> Path:
     """Make three photographs, the first of a dog and a cat, with annotations as COCO, VOC and YOLO write them."""
-    plant(
-        root, {f"{folder}/{n:04}.jpg": photo(n, 64, 48) for n in range(3) for folder in ("train2017", "images/train")}
-    )
+    for folder in ("train2017", "images/train"):
+        plant(root, {f"{folder}/{n:04}.jpg": photo(n, 64, 48) for n in range(3)})
     boxes = [{"id": 1, "image_id": 0, "category_id": 18, "bbox": [8, 12, 32, 24], "area": 700.5, "iscrowd": 0}]
     boxes += [{"id": 2, "image_id": 0, "category_id": 17, "bbox": [0, 0, 16, 48], "area": 500, "iscrowd": 0}]
     images = [{"id": n, "file_name": f"{n:04}.jpg", "width": 64, "height": 48} for n in range(3)]
     categories = [{"id": 17, "name": "cat"}, {"id": 18, "name": "dog"}]
     whole = json.dumps({"images": images, "annotations": boxes, "categories": categories})
     box = "<xmin>9</xmin><ymin>13</ymin><xmax>40</xmax><ymax>36</ymax>"
-    xml = (
-        f"<annotation><filename>0000.jpg</filename><object><name>dog</name><bndbox>{box}</bndbox></object></annotation>"
-    )
+    dog = f"<object><name>dog</name><bndbox>{box}</bndbox></object>"
+    xml = f"<annotation><filename>0000.jpg</filename>{dog}</annotation>"
     labels = {"data.yaml": b"names: [cat, dog]\n", "labels/train/0000.txt": b"1 0.375 0.5 0.5 0.5\n"}
     files = {"annotations/instances_train2017.json": whole.encode(), "Annotations/0000.xml": xml.encode(), **labels}
     return plant(root, files)

@@ -483,9 +483,8 @@ class ReplicaSet(Server):
         alone = len(self.members) == 1
         period_s = period_s or (1 if alone else 10)
         with self.primary.client() as client:
-            client.admin.command(
-                "replSetStepDown", period_s, force=True, secondaryCatchUpPeriodSecs=0 if alone else period_s - 1
-            )
+            wait_s = 0 if alone else period_s - 1
+            client.admin.command("replSetStepDown", period_s, force=True, secondaryCatchUpPeriodSecs=wait_s)
 
     def kill_primary(self) -> Mongod:
         """Kill the primary, and return it."""

@@ -180,9 +180,7 @@ def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.setitimer(
-        signal.ITIMER_REAL, 0
-    )  # cancels the alarm of tests/conftest.py, because the server outlives a test
+    signal.setitimer(signal.ITIMER_REAL, 0)  # cancels the alarm of tests/conftest.py: the server outlives a test
 
 
 class ObjectStore:

@@ -51,10 +51,8 @@ class Viewer(NamedTuple):
 def viewer(*arguments: Any, **environment: str) -> Iterator[Viewer]:
     """Run ``dbloader view``. Empty environment variables are removed."""
     variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
-    words = command("view", *map(str, arguments))
-    with running(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables, start_new_session=True
-    ) as process:
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with running(command("view", *map(str, arguments)), env=variables, **options) as process:
         shown = Viewer(process, [])
         while shown.lines[-1:] != [END_OF_LINES]:
             shown.lines.append(shown.next_line())

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,18 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: object, cwd: Path) -> str:
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=ENVIRONMENT,
-        text=True,
-        check=False,
-        timeout=300,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, text=True, check=False, timeout=300, **pipes)
     assert done.returncode == 0, done.stdout
-    return done.stdout
+    return str(done.stdout)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dbloader.device import Normalize
 REASON = "timm is not installed: scripts/frameworks torchvision"
 timm = pytest.importorskip("timm", reason=REASON)
 timm_data = pytest.importorskip("timm.data", reason=REASON)
+CPU: dict[str, Any] = {"device": torch.device("cpu"), "persistent_workers": False}  # options of timm's create_loader
 
 
 def test_timm_sorts_classes_by_number_and_a_store_like_torchvision(folder: Path, place: Path) -> None:
@@ -40,8 +42,7 @@ def test_names_images_and_classes_equal_timm_dataset(folder: Path, place: Path) 
 def test_evaluation_images_equal_timm_loader(place: Path, interpolation: str) -> None:
     model = timm.create_model("test_resnet", num_classes=3)
     config = timm_data.resolve_data_config({"img_size": 32, "interpolation": interpolation}, model=model)
-    options = {"batch_size": 12, "device": torch.device("cpu"), **config}
-    theirs = timm_data.create_loader(LMDBDataset(place), num_workers=0, persistent_workers=False, **options)
+    theirs = timm_data.create_loader(LMDBDataset(place), num_workers=0, batch_size=12, **CPU, **config)
     center = ResizeCenterCrop(32, config["crop_pct"], interpolation=interpolation)
     normalize = Normalize(config["mean"], config["std"])
     store = LMDBDataset(place)
@@ -56,17 +57,9 @@ def test_evaluation_images_equal_timm_loader(place: Path, interpolation: str) ->
 
 def test_timm_loader_trains_on_a_store(place: Path) -> None:
     for use_prefetcher in (True, False):
+        options = {"is_training": True, "re_prob": 0.25, "auto_augment": "rand-m9-mstd0.5", **CPU}
         loader = timm_data.create_loader(
-            LMDBDataset(place),
-            (3, 32, 32),
-            4,
-            is_training=True,
-            re_prob=0.25,
-            auto_augment="rand-m9-mstd0.5",
-            device=torch.device("cpu"),
-            num_workers=2,
-            use_prefetcher=use_prefetcher,
-            persistent_workers=False,
+            LMDBDataset(place), (3, 32, 32), 4, num_workers=2, use_prefetcher=use_prefetcher, **options
         )
         batches = list(loader)
         assert [images.shape for images, _ in batches] == [(4, 3, 32, 32)] * 3
@@ -77,13 +70,5 @@ def test_timm_transform_in_create_loader_equals_timm_loader(place: Path) -> None
     config = {"crop_mode": "squash", "interpolation": "bicubic"}
     transform = timm_data.create_transform((3, 32, 32), use_prefetcher=True, **config)
     loader = create_loader(LMDBDataset(place), 32, 12, transform=transform, device="cpu", num_workers=0)
-    theirs = timm_data.create_loader(
-        LMDBDataset(place),
-        (3, 32, 32),
-        12,
-        **config,
-        device=torch.device("cpu"),
-        num_workers=0,
-        persistent_workers=False,
-    )
+    theirs = timm_data.create_loader(LMDBDataset(place), (3, 32, 32), 12, num_workers=0, **CPU, **config)
     assert torch.allclose(next(iter(loader))[0], next(iter(theirs))[0], atol=1e-5)

@@ -104,10 +104,7 @@ def test_value_that_is_not_a_number_is_refused_in_one_line(opened: Opened, path:
     ("path", "status", "error"),
     [
         *((path, 404, "no record 4 in ") for path in ("/image/0/4", "/thumb/1/4", "/api/0/record/4")),
-        *(
-            (path, 400, STORES)
-            for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0", "/api/2/note")
-        ),
+        *((path, 400, STORES) for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0")),
         ("/api/0/rows?q=&start=0&count=501", 400, "start must be 0 or more and count from 0 to 500, got 0 and 501"),
         ("/api/0/summary?q=width%3Cnan", 400, "query, letter 1: width< needs a number"),
         ("/api/0/select?q=%22", 400, "query, letter 1: a quote is opened and not closed"),
@@ -272,8 +269,9 @@ def test_replaced_store_stays_readable_and_the_page_shows_a_note(tmp_path: Path,
         before = [ask(port, f"/image/0/{index}").body for index in range(3)]
         assert note(port) is None
         convert(plant_photos(tmp_path / "new", 5, width=80), place, overwrite=True)
-        assert note(port) == (
-            f"This page shows {store.place} as it was when the viewer was started, but another store is there now."
+        assert (
+            note(port)
+            == f"This page shows {store.place} as it was when the viewer was started, but another store is there now."
         )
         assert [ask(port, f"/image/0/{index}").body for index in range(3)] == before
         assert ask(port, "/image/0/3").status == 404

@@ -126,10 +126,8 @@ def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: li
 
 
 def test_json_integers_are_labels_and_other_values_are_skipped(tmp_path: Path, store: Store) -> None:
-    rows: list[dict[str, Any]] = [
-        {"index": 0, "prediction": 1, "p": 1},
-        {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]},
-    ]
+    first, second = {"index": 0, "prediction": 1, "p": 1}, {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]}
+    rows: list[dict[str, Any]] = [first, second]
     joined = join_listing(store, listing(tmp_path, rows, "jsonl"))
     assert [*joined] == ["prediction", "p", "labels.differ"]
     assert joined["labels.differ"].values.tolist()[:3] == [1, 0, NO_BOOL]

@@ -173,11 +173,7 @@ def test_repr_of_a_record_is_one_short_line() -> None:
     text = repr(record)
     assert len(text) <= 500
     assert "\n" not in text
-    for part in (
-        "Record(index=1000000000, name='a/a/",
-        "image=<1,000,000 bytes>",
-        "fields={'boxes': [[1.23456789, 1.2",
-    ):
+    for part in ("Record(index=1000000000, name='a/a", "image=<1,000,000 bytes>", "fields={'boxes': [[1.23456789, 1"):
         assert part in text
     small = Record("a", 0, fields={str(n): n for n in range(7)})
     assert repr(small) == "Record(name='a', label=0, fields={'0': 0, '1': 1, '2': 2, '3': 3, '4': 4, '5': 5, ...})"
@@ -188,10 +184,8 @@ def test_repr_of_a_record_is_one_short_line() -> None:
 @pytest.mark.slow
 def test_store_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo())])
-    code = (
-        "import sys; sys.modules['torch'] = None; import dbloader; html = dbloader.open_store('a.lmdb')._repr_html_()"
-    )
-    line = [sys.executable, "-c", f"{code}; assert 'data:image/jpeg' in html"]
+    code = "import sys; sys.modules['torch'] = None; import dbloader; store = dbloader.open_store('a.lmdb')"
+    line = [sys.executable, "-c", f"{code}; assert 'data:image/jpeg' in store._repr_html_()"]
     subprocess.run(line, cwd=tmp_path, check=True, timeout=WAIT_S)
 
 

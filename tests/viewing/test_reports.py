@@ -82,6 +82,5 @@ def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path:
     with open_store(place) as store:
         assert list_duplicates(store, 0, 10) is None
         find_duplicates(place)
-        assert list_found(store) == {
-            "total": 0, "differing": 0, "duplicates": 0, "distance": 8, "groups": []
-        }  # fmt: skip
+        counts = dict.fromkeys(("total", "differing", "duplicates"), 0)
+        assert list_found(store) == {**counts, "distance": 8, "groups": []}

@@ -107,9 +107,7 @@ def test_query_for_an_unknown_value_lists_the_known_ones(selections: Selections,
 
 def test_position_is_of_the_first_selected_record_at_or_after_an_index(tmp_path: Path) -> None:
     labels = [0, 0, 1, None, None, 2, 1, 1]
-    write_records(
-        tmp_path / "s.lmdb", [Record(label=label, name=f"{at}") for at, label in enumerate(labels)], classes=()
-    )
+    write_records(tmp_path / "s.lmdb", [Record(f"{at}", label) for at, label in enumerate(labels)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:
         selections = Selections(store)
         assert [find_position(selections, "", "", index) for index in (0, 7, 8, 10**18)] == [0, 7, None, None]

@@ -164,11 +164,7 @@ def test_public_host_prints_a_warning(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("host", "error"),
-    [
-        ("nowhere.invalid", "is unknown here.*127.0.0.1"),
-        ("a..b", "is unknown here"),
-        ("192.0.2.1", "Cannot assign.*127.0.0.1"),
-    ],
+    [("nowhere.invalid", "is unknown here.*127.0.0.1"), ("a..b", "is unknown here"), ("192.0.2.1", "Cannot assign")],
 )
 def test_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
     with pytest.raises(OptionError, match=rf"^host '{host}'.*{error}"):
@@ -179,10 +175,8 @@ def test_host_of_another_machine_is_an_error(store: Path, host: str, error: str)
 def test_connection_without_a_whole_request_is_closed(store: Path, begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
     half = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    with (
-        dbloader.view(store, port=0) as running,
-        socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as client,
-    ):
+    running = dbloader.view(store, port=0)
+    with running, socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as client:
         if begun == "half a request after a whole one":
             client.sendall(half + b"\r\n")
             assert client.recv(2**16).startswith(b"HTTP/1.1 403")

@@ -33,9 +33,8 @@ def expected(records: list[Record], found: list[int], value_of: Callable[[Record
 def test_every_column_sorts_like_python(tmp_path: Path) -> None:
     records = some_records(3_000, seed=1)
     # Aspect ratios that differ only in the last bits, and the largest sizes.
-    records += [
-        Record(width=2**32 - 1 - n % 3, height=2**32 - 1 - n // 3) for n in random.Random(2).choices(range(90), k=300)
-    ]
+    numbers, most = random.Random(2).choices(range(90), k=300), 2**32 - 1
+    records += [Record(width=most - n % 3, height=most - n // 3) for n in numbers]
     write_records(tmp_path / "s.lmdb", records)
     rng = random.Random(3)
     with open_store(tmp_path / "s.lmdb") as store:
@@ -53,9 +52,7 @@ def test_every_column_sorts_like_python(tmp_path: Path) -> None:
                 assert summary.rows(selections, text, at, 1, "-label")["rows"][0][0] == order[at]
         assert find_position(selections, "index:1-5", "width", 6) is None
         assert find_position(selections, "index:1-5", "", 2) == 1
-        with pytest.raises(
-            OptionError, match=r"sort must be one of width, .*, odd, or one of these after a -, got 'name'"
-        ):
+        with pytest.raises(OptionError, match=r"sort must be one of width, .*, odd, or one of these after a -, got "):
             sort_records(selections, "", "name")
 
 

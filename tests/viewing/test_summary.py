@@ -70,9 +70,8 @@ def check_bins(found: dict[str, Any], values: list[Any], everything: dict[str, A
     known, edges = [value for value in values if value is not None], found["edges"]
     assert (edges, found["all"]) == (everything["edges"], everything["counts"])
     assert found["ends"] == ([min(known), max(known)] if known else None)
-    assert found["counts"] == [
-        sum(low <= value < high for value in known) for low, high in pairwise([*edges[:-1], math.inf])
-    ]
+    bins = pairwise([*edges[:-1], math.inf])
+    assert found["counts"] == [sum(low <= value < high for value in known) for low, high in bins]
 
 
 def test_counts_equal_counting_record_by_record(tmp_path: Path) -> None:
