@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from dbloader.conversion.transcode import ImageFormat, transcode, transcoding_by
 from dbloader.images.info import check_decodes, read_facts
 from dbloader.images.pillow import decoding_bytes
 from tests.support import jpegs
+from tests.support.children import run_program
 from tests.support.conversion import peak_memory, peak_of_conversion
 from tests.support.images import encoded, plant
 
@@ -131,7 +131,7 @@ def test_image_takes_no_more_memory_than_reserved(number: int) -> None:
     image = read_facts(draw(kind, size_of(kind)))
     # Use a new process, because other tests leave fragmented memory, which costs many MB.
     script = f"from tests.conversion.test_memory import memory_of; print(memory_of({number}))"
-    taken = int(subprocess.run([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+    taken = int(run_program(sys.executable, "-c", script, cwd=ROOT)[0])
     pixels = image.width * image.height
     allowed = sum(transcoding_bytes(image, images)) if images else decoding_bytes(image.format) * pixels
     assert taken < allowed + pixels / 2  # allowance for small allocations

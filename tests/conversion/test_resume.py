@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, SourceError, StoreExistsError
 from dbloader.stores.open import open_store
+from tests.support.children import run_program
 from tests.support.conversion import documents, events, interrupt, records, report_lines, siblings, verified
 from tests.support.deep import GRAY
 from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos
@@ -216,10 +216,8 @@ def test_ctrl_c_prints_one_line_and_leaves_a_resumable_conversion(root: Path, pl
         "w.Writer.write = lambda *a, **k: (write(*a, **k), done.append(1), len(done) == 2 and os.kill(os.getpid(), 2));"
         "from dbloader.cli import main; main()"
     )
-    line = [sys.executable, "-c", code, "convert", str(root), str(place)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "Interrupted: committed records are kept; --resume continues after them\n"
+    said = "Interrupted: committed records are kept; --resume continues after them\n"
+    assert run_program(sys.executable, "-c", code, "convert", root, place, status=130) == ("", said)
     assert not place.exists()
     report = convert(root, place, resume=True)
     assert 0 < report.resumed_at < 60

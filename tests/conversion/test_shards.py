@@ -7,8 +7,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -35,7 +33,7 @@ from dbloader.records.document import open_sealed, seal
 from tests.contracts.records import stored
 from tests.support.children import in_child
 from tests.support.conversion import plan_conversion
-from tests.support.images import KINDS, plant, plant_kinds, plant_photos
+from tests.support.images import KINDS, plant, plant_kinds, plant_photos, run
 from tests.support.sources import FILES, SOURCES
 
 
@@ -319,9 +317,7 @@ def test_part_is_refused_if_a_library_version_differs_from_the_plan(root: Path, 
     with pytest.raises(ConversionError, match=what):
         convert_part(place, 0)
     path.write_bytes(seal(values))
-    command = [sys.executable, "-m", "dbloader", "part", str(place), "0"]
-    environment = {**os.environ, "DBLOADER_MAX_PIXELS": "1000"}
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    done = run("part", place, "0", env={**os.environ, "DBLOADER_MAX_PIXELS": "1000"})
     assert "this machine has DBLOADER_MAX_PIXELS 1000 and" in done.stderr
     assert f": export DBLOADER_MAX_PIXELS={values['versions']['DBLOADER_MAX_PIXELS']}, or plan again" in done.stderr
     assert list_parts(place).missing == [0]
