@@ -60,7 +60,8 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
     of = 0
     with suppress(FileNotFoundError):
         of = len(ShardTable.read(folder).shards)
-    return CacheFacts(origin, len(sizes), of, sum(sizes), max(0.0, time.time() - used) * is_idle, stats)
+    idle_s = max(0.0, time.time() - used) if is_idle else 0.0
+    return CacheFacts(origin, len(sizes), of, sum(sizes), idle_s, stats)
 
 
 def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], object] = lambda *_: None) -> list[str]:

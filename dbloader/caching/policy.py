@@ -56,6 +56,7 @@ class CachePolicy:
         self.nbytes = nbytes
         self.limit = limit
         self._readers: dict[Hashable, _Reader] = {}
+        self._questions = 0
         self._asked: dict[int, int] = {}  # shard -> number of the last question for the shard
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
@@ -68,8 +69,8 @@ class CachePolicy:
 
     def ask(self, reader: Hashable, shard: int) -> None:
         """Record that a reader has reached a shard, so the reader's earlier needs are done."""
-        self._asked.pop(shard, None)
-        self._asked[shard] = 1 + next(reversed(self._asked.values()), 0)
+        self._questions += 1
+        self._asked[shard] = self._questions
         if reader in self._readers:
             self._readers[reader].advance(shard)
 

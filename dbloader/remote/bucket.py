@@ -193,8 +193,12 @@ class Bucket:
             NotWholeError: All answers are incomplete.
             StoreError: The object does not exist, or cannot be read.
         """
-        options: Any = ({"if_match": etag} if etag else {}) | ({"range": span} if span else {})
-        size = span[1] - span[0] if span else size
+        options: Any = {}
+        if etag:
+            options["if_match"] = etag
+        if span:
+            options["range"] = span
+            size = span[1] - span[0]
 
         def ask() -> tuple[bytes, str, str | None]:
             answer = self._once.get(key, options=options)

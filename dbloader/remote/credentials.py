@@ -21,7 +21,12 @@ _OTHER_SOURCES = (
     "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
 )  # fmt: skip
-_KEYS = {"access_key_id": "AccessKeyId", "secret_access_key": "SecretAccessKey", "token": "SessionToken"}
+# obstore's names of the values, their names in the file of a profile, and their names in a program's answer.
+_KEYS = (
+    ("access_key_id", "aws_access_key_id", "AccessKeyId"),
+    ("secret_access_key", "aws_secret_access_key", "SecretAccessKey"),
+    ("token", "aws_session_token", "SessionToken"),
+)
 # Credentials without an expiry are used for this time. Then the profile's file is read again, because programs for
 # single sign-on rewrite the file, and the profile's program is run again.
 _READ_AGAIN = timedelta(minutes=5)
@@ -48,8 +53,7 @@ class ProfileCredentials:
         """
         settings, until = _settings(self._profile), datetime.now(UTC) + _READ_AGAIN
         if "aws_access_key_id" in settings:
-            found = {to: settings.get(f"aws_{'session_' * (to == 'token')}{to}") for to in _KEYS}
-            return {**found, "expires_at": until}
+            return {**{name: settings.get(in_file) for name, in_file, _ in _KEYS}, "expires_at": until}
         export = f"aws configure export-credentials --format process --profile {shlex.quote(self._profile)}"
         program = settings.get("credential_process", export)
         try:
@@ -57,7 +61,7 @@ class ProfileCredentials:
             answer = json.loads(run.stdout)
             expires = answer.get("Expiration")
             until = datetime.fromisoformat(expires) if expires else until
-            return {**{to: answer.get(key) for to, key in _KEYS.items()}, "expires_at": until}
+            return {**{name: answer.get(in_answer) for name, _, in_answer in _KEYS}, "expires_at": until}
         except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
             what = f"the profile {self._profile} (AWS_PROFILE) gives no credentials"
             raise StoreAccessError(f"{what}: {shlex.split(program)[0]} failed: {type(error).__name__}") from None

@@ -32,8 +32,9 @@ class RemotePlace(NamedTuple):
         """The URL of the server in the environment or the place; "" for the cloud's own server."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
-        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if self.scheme == "s3" else ()
-        return next(filter(None, map(os.environ.get, names)), "")
+        if self.scheme == "s3":
+            return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        return ""
 
     def __str__(self) -> str:
         return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.key) if part)

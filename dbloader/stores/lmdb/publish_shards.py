@@ -246,10 +246,12 @@ def unnamed_warning(target: Path) -> list[str]:
         if left := [path for path in found if path not in named]:
             nbytes = size(sum(path.stat().st_size for path in left))
             what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
-            names = ", ".join(str(path.relative_to(target)) for path in left[:5])
+            names = [str(path.relative_to(target)) for path in left[:5]]
+            if len(left) > 5:
+                names.append("…")
             return [
-                f"{target} has {what}: {names}{', …' * (len(left) > 5)}; if no other process is publishing there now, "
-                "remove these files, which a killed process has left"
+                f"{target} has {what}: {', '.join(names)}; if no other process is publishing there now, remove these "
+                "files, which a killed process has left"
             ]
     return []
 

@@ -93,7 +93,8 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             "place name the certificate of the authority that signed the server's certificate?"
         )
     if isinstance(error, errors.ConnectionFailure) and waited is not None:
-        tls = ", does it need TLS (tls=true, tlsCertificateKeyFile=FILE in the place)" * ("connection closed" in text)
+        needs_tls = ", does it need TLS (tls=true, tlsCertificateKeyFile=FILE in the place)"
+        tls = needs_tls if "connection closed" in text else ""
         return StoreUnreachableError(
             f"no server answers at {name} within {waited:g} s ({text}): "
             f"is the host right, is the server running, can it be reached from here{tls}?"

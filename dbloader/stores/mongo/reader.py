@@ -201,7 +201,9 @@ class MongoReader:
         for label, wanted in expected.items():
             found = counts.pop(repr(label), 0)
             if found != wanted:
-                which = "" if not by_label else " without a label" if label is None else f" of label {label}"
+                which = ""
+                if by_label:
+                    which = " without a label" if label is None else f" of label {label}"
                 raise self._incomplete(f"{found} records{which}, but {wanted} were written")
         if counts:
             raise self._incomplete(f"labels that were not written by dbloader: {', '.join([*counts][:3]):.200}")

@@ -122,7 +122,7 @@ def test_full_disk_raises_from_the_first_byte_on(small_disk: Path, already: str)
     check_resumes(place, records_of(8, 500_000), [2 if already == "begun" else 0])
 
 
-def test_disk_error_does_not_claim_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_is_not_reported_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "store.lmdb"
 
     def fail(txn: object) -> None:

@@ -134,7 +134,7 @@ def test_query_ends_when_server_falls_silent(mongod: Mongod, proxy: Proxy, mongo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["aggregate", "find"])
-def test_slow_scan_is_waited_for(mongod: Mongod, mongod_uri: str, command: str) -> None:
+def test_reader_waits_for_a_slow_scan(mongod: Mongod, mongod_uri: str, command: str) -> None:
     """The server works for twice as long as a reader waits for a silent server."""
     write(mongod_uri, RECORDS)
     with database_of(mongod, mongod_uri) as database:
@@ -169,8 +169,10 @@ def test_too_long_scan_raises_with_remedy(
 
 
 @pytest.mark.slow
-def test_failure_after_long_work_is_repeated(mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server fails after it worked for longer than RETRY_SECONDS. These count from the first failure."""
+def test_query_that_fails_after_long_work_is_repeated(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server fails after more than RETRY_SECONDS, but only the time after a failure counts."""
     write(mongod_uri, RECORDS)
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
     with open_store(mongod_uri) as store:

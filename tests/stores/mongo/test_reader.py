@@ -175,7 +175,7 @@ def test_lost_collection_of_records_raises(mongo_server: Server, mongo_uri: str)
             store.read([1])
 
 
-def test_lost_indexes_are_named(mongo_server: Server, mongo_uri: str) -> None:
+def test_lost_index_raises_with_remedy(mongo_server: Server, mongo_uri: str) -> None:
     write(mongo_uri, RECORDS)
     with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
         records_in(database).drop_indexes()

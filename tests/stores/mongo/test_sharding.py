@@ -57,7 +57,7 @@ def is_sharded(router: StandInRouter, place: str) -> bool:
         return "_id_hashed" in records_of(client, place).index_information()
 
 
-def test_stand_in_shuffles_and_doubles(router: StandInRouter, router_uri: str) -> None:
+def test_stand_in_router_shuffles_and_doubles_documents(router: StandInRouter, router_uri: str) -> None:
     write(router_uri, RECORDS)
     with router.client() as client:
         records = records_of(client, router_uri)

@@ -233,9 +233,7 @@ def test_missing_server_raises_within_seconds(
 
 
 @pytest.mark.slow
-def test_replica_set_without_primary_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, replica_set: Any, replica_set_uri: str
-) -> None:
+def test_reader_waits_for_a_primary(monkeypatch: pytest.MonkeyPatch, replica_set: Any, replica_set_uri: str) -> None:
     write(replica_set_uri, make_records(3))
     monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 0.3)
     replica_set.step_down(2)

@@ -141,7 +141,9 @@ def test_full_disk_raises_and_keeps_commits(mongod: Mongod, mongod_uri: str, dig
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_commit_needs_twice_its_size_and_16_mb(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, missing: int) -> None:
+def test_commit_needs_free_space_of_twice_its_size_and_16_mb(
+    mongo_uri: str, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
     """A server exits when its disk is full. Small disks cannot hold a server, so this test fakes the free space."""
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 2**30)
     room = 2 * sum(map(len, documents_of(RECORDS))) + 16 * 2**20 - missing
