@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -62,8 +63,9 @@ def open_origin(place: str) -> Origin:
         from dbloader.remote.bucket import Bucket
 
         return Bucket(place)  # imports obstore, so only the fetcher may do this
-    folder = Path(place)
-    return FolderOrigin(folder) if folder.is_dir() else StoreOrigin(LMDBStore(place))
+    if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir would raise an error without the place
+        return FolderOrigin(Path(place))
+    return StoreOrigin(LMDBStore(place))
 
 
 class FolderOrigin:

@@ -188,7 +188,8 @@ class CachedShards:
             if as_fetched and not is_blamed:
                 return 0
             if as_fetched and shard in self._fetched_again:
-                file = f"{self._origin.place if self._origin else ''}/{SHARD_FOLDER}/{path.name}"
+                assert self._origin is not None  # otherwise no shard would be present
+                file = f"{self._origin.place}/{SHARD_FOLDER}/{path.name}"
                 raise DamagedStoreError(f"{file} has the same damage: the cache has fetched it twice")
             with self._lock:
                 if as_fetched:

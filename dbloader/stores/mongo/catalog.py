@@ -11,6 +11,7 @@ from pymongo.write_concern import WriteConcern
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreExistsError, StoreLockedError, StoreVersionError
 from dbloader.records.manifest import Manifest
 from dbloader.stores.mongo.connection import retried
+from dbloader.stores.mongo.errors import UNAUTHORIZED
 from dbloader.stores.mongo.schema import (
     LARGE,
     MANIFEST,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.uri import MongoURI
 
-_UNAUTHORIZED = 13
 _NAMESPACE_EXISTS = 48
 
 
@@ -154,7 +154,7 @@ class Catalog:
             try:
                 self._database.command("collMod", self._place.collection, viewOn=records, pipeline=[])
             except OperationFailure as error:
-                if error.code != _UNAUTHORIZED:
+                if error.code != UNAUTHORIZED:
                     raise
                 # A user with the role readWrite may not change a view, but may drop it and create it again.
                 self._database.drop_collection(self._place.collection)

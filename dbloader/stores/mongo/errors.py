@@ -24,7 +24,7 @@ _TRANSIENT = frozenset({
 })  # fmt: skip
 # The server is not the primary. The driver raises NotPrimaryError for these codes, but not in a BulkWriteError.
 _NOT_PRIMARY = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
-_UNAUTHORIZED = 13
+UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000  # any refusal by MongoDB Atlas, such as a wrong password or an exceeded quota
 _OUT_OF_DISK_SPACE = 14031
@@ -76,7 +76,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             f"{name}: the server refuses this user or password ({text}); if the user is not in the database "
             f"{place.database!r}, add ?authSource=DATABASE to the place"
         )
-    if _UNAUTHORIZED in codes:
+    if UNAUTHORIZED in codes:
         remedy = "training needs the role read on the database, and converting needs readWrite"
         if place.stripped:
             remedy = "the store was pickled without its password: make the store again from its place"

@@ -75,6 +75,7 @@ class MongoReader:
             on_error.pop_all()
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest = self.records.with_options(read_preference=newest)
+        self._in_turn = (self.records, self.newest) if self.may_lag else (self.records,)
         self.large = LargeRecords(database, place.collection, self.store, newest)
 
     def _find_store(self) -> tuple[str, Manifest]:
@@ -128,7 +129,7 @@ class MongoReader:
                 if index is not None:
                     found[index] = document
 
-        for records in (self.records, self.newest) if self.may_lag else (self.records,):
+        for records in self._in_turn:
             missing = [index for index in indices if index not in found]
             for start in range(0, len(missing), _RECORDS_AT_ONCE):
                 part = missing[start : start + _RECORDS_AT_ONCE]
@@ -150,7 +151,7 @@ class MongoReader:
     def find_name(self, name: str) -> int | None:
         """Return the index of the first record with a name; None if no record has the name."""
         query = {"name": name, **self._in_store}
-        for records in (self.records, self.newest) if self.may_lag else (self.records,):
+        for records in self._in_turn:
             found = self.connection.retry(
                 lambda: records.find_one(query, {"_id": 1}, sort=[("name", 1), ("_id", 1)]),  # noqa: B023 - called here
                 scan=records,
