@@ -204,7 +204,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
 def _give_second_name(path: Path, to: Path) -> None:
     """Make a file appear under a second name. If this process is killed, the file still has its first name.
 
-    The file is moved instead if the second name exists, for example as a damaged shard, or without hard links.
+    If the second name exists, for example as a damaged shard, or hard links are not supported, the file is moved.
     """
     try:
         os.link(path, to)

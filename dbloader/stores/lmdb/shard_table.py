@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name of the manifest of the version with this index, kept for readers that have it open."""
+    """Return the file name under which the manifest of an older version is kept. ``index_file`` is its index."""
     return f"{index_file}.{MANIFEST_FILE}"

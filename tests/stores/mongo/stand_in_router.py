@@ -1,9 +1,9 @@
 """A stand-in for the router of a sharded MongoDB cluster (mongos), in front of one real server.
 
-It tests dbloader, not MongoDB; no mongos can be installed for these tests. It announces itself as a router, accepts
-collections to shard, and returns their documents in random order. On request it doubles results, and fails like a
-router while chunks move. ``python -m tests.stores.mongo.stand_in_router PORT`` runs it in a process of its own, and
-prints its port.
+Tests use the stand-in because mongos is not installed. So they test dbloader, not MongoDB. The stand-in announces
+itself as a router, accepts collections to shard, and returns their documents in random order. On request it doubles
+results, and fails like a router while chunks move. ``python -m tests.stores.mongo.stand_in_router PORT`` runs the
+stand-in in its own process, and prints its port.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_store_with_lost_large_record_is_not_published(mongo_server: Server, mon
                 database[f"{records.name}.large.files"].delete_one({})
             elif change == "lost chunk":
                 database[f"{records.name}.large.chunks"].delete_one({"n": 1})
-            else:  # a complete file with the same index, as an overtaken writer would leave
+            else:  # a complete file with the same index, as another writer can leave
                 other = LargeRecords(database, *records.name.split(".")).put(0, *documents_of(LARGE[1:2], writer.salt))
                 assert records.update_one({"_id": 0}, {"$set": {"gridfs": other}}).modified_count == 1
         with pytest.raises(DamagedStoreError, match=r"record 0 in GridFS is missing or differs"):
