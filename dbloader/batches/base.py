@@ -83,7 +83,7 @@ class DatasetBatchFetcher(BatchFetcher):
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         began = now()
         images, pixels = self.allocate(len(indices))
-        parts = split(len(indices), size)
+        parts = [slice(start, start + size) for start in range(0, len(indices), size)]
         if read:
             given = self.read(indices)
             futures = [submit(self.make, given, part, pixels[part]) for part in parts]
@@ -150,11 +150,6 @@ class OuterBatchFetcher(BatchFetcher):
     def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool) -> Finish:
         self.inner.shared_pool = self.shared_pool
         return self.inner.begin(indices, submit, size, read=read)
-
-
-def split(length: int, size: int) -> list[slice]:
-    """Return the parts of a batch, each of at most ``size`` samples."""
-    return [slice(start, start + size) for start in range(0, length, size)]
 
 
 def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:

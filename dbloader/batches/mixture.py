@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import BatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import collate
-from dbloader.batches.tensors import TensorBatchFetcher, decode_together, join_batch
+from dbloader.batches.tensors import decode_together, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
 
 if TYPE_CHECKING:
@@ -42,12 +42,8 @@ class MixtureBatchFetcher(BatchFetcher):
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
-        first = self.parts[0]
-        images: Any = None
-        pixels: Any = None
-        if isinstance(first, TensorBatchFetcher):
-            first.shared_pool = self.shared_pool
-            images, pixels = first.allocate(len(indices))
+        self.parts[0].shared_pool = self.shared_pool
+        images, pixels = self.parts[0].allocate(len(indices))
         began = now()
         sources, groups = self.dataset.divide(indices)
         waited = np.zeros(len(self.parts))
@@ -75,7 +71,7 @@ class MixtureBatchFetcher(BatchFetcher):
         futures = [submit(self._make, job, pixels) for job in jobs]
         return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
 
-    def _make(self, job: list[Any], pixels: Any) -> list[tuple[int, list[int], list[Any], Work]]:
+    def _make(self, job: list[Any], pixels: Sequence[Any]) -> list[tuple[int, list[int], list[Any], Work]]:
         parts: list[Any] = []
         for number, given, own, rows, part, _ in job:
             fetcher = self.parts[number]
@@ -83,7 +79,7 @@ class MixtureBatchFetcher(BatchFetcher):
                 given = fetcher.read(part_of(own, part), rows if rows is None else rows[part])
                 part = slice(None)
             parts.append((fetcher, given, part))
-        if pixels is None:
+        if self.image_nbytes is None:
             made = [fetcher.make(given, part) for fetcher, given, part in parts]
         else:
             made = decode_together(parts, [pixels[place] for *_, places in job for place in places])
