@@ -76,12 +76,7 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
     """Decode the file of a field, and crop, resize and mirror it as the plan does with the image.
 
     The field must have the size of the image, or exactly k times its width and height. Then its output is k times as
-    large too.
-
-    Args:
-        data: The encoded file.
-        plan: The plan of the sample's image.
-        exif_transpose: Whether to turn the field upright according to its own EXIF.
+    large too. With ``exif_transpose``, the field is first turned upright according to its own EXIF.
 
     Returns:
         For one channel: shape (height, width), resized to the nearest values, and 0 outside the image. The dtype is
@@ -109,14 +104,8 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
 def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpose: bool) -> npt.NDArray[np.float32]:
     """Crop, resize and mirror boxes as the plan does with the image, and clip them to the output.
 
-    Args:
-        boxes: Boxes in pixels of the stored image, before its EXIF turns it: shape (n, 4), x_min, y_min, x_max, y_max.
-        plan: The plan of the sample's image.
-        image: The stored image.
-        exif_transpose: Whether the plan turns the image upright according to its EXIF.
-
-    Returns:
-        Boxes in pixels of the output: float32, shape (n, 4). A box outside the output has no width or height.
+    ``boxes`` are in pixels of the stored image, before its EXIF turns it. The result is in pixels of the output:
+    float32, shape (n, 4), x_min, y_min, x_max, y_max. A box outside the output gets no width or height.
     """
     turned = np.asarray(boxes, np.float64).reshape(-1, 4)
     if exif_transpose and isinstance(image, (bytes, memoryview)):

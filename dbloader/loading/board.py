@@ -89,10 +89,7 @@ class Board:
         return bool(self.run[0] == run)
 
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
-        """Take the next part of a batch, or all parts that are left, and return their numbers.
-
-        Take no part if the batch is no longer wanted.
-        """
+        """Take the next part of a batch, or all that are left, and return their numbers; none if it is not wanted."""
         if not self.is_wanted(run):
             self.skip(cell)
         with self.lock:
@@ -109,10 +106,7 @@ class Board:
             self.counts[cell, 2] -= parts - taken
 
     def finish(self, cell: int, count: int) -> bool:
-        """Return whether a batch has only ``count`` unfinished parts, which this worker has made.
-
-        Only one worker gets True, and must join the parts of the batch.
-        """
+        """Return whether this worker, which has made ``count`` parts, is the last one and must join the batch."""
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:

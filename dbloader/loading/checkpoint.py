@@ -196,9 +196,7 @@ class SamplerPosition(Position):
     begins at ``start``.
 
     Attributes:
-        sampler: The sampler.
         start: The sampler's state at the beginning of the iteration.
-        batch_size: Samples in a batch.
         times_chosen: The sampler's ``times_chosen`` when the consumer received its last batch.
     """
 

@@ -26,11 +26,7 @@ class PartSize:
         return int(self._limit)
 
     def adapt(self, idle_s: float) -> None:
-        """Adapt the size after a batch has arrived.
-
-        ``idle_s`` is the number of seconds that workers were idle while the consumer waited for the batch, summed over
-        all workers.
-        """
+        """Adapt the size after a batch. While it was awaited, all workers together were idle for ``idle_s`` seconds."""
         ended = now()
         if idle_s > _IDLE_SHARE * self._workers * (ended - self._last):
             self._limit = max(1.0, self._limit / 2)

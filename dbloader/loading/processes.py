@@ -87,19 +87,12 @@ class ProcessLoader(ThreadLoader):
 
 @dataclasses.dataclass
 class _Pending:
-    """A batch that has been sent to the workers.
+    """A batch that has been sent to the workers."""
 
-    Attributes:
-        cell: Its cell on the Board.
-        slot: Its slot in the SharedBatchPool; None without shared memory.
-        parts: The number of its parts.
-        messages: The number of messages with this cell that no worker has answered.
-    """
-
-    cell: int
-    slot: int | None
-    parts: int
-    messages: int = 0
+    cell: int  # on the Board
+    slot: int | None  # in the SharedBatchPool; None without shared memory
+    parts: int  # number of its parts
+    messages: int = 0  # number of messages with this cell that no worker has answered
     finished: bool = False
     outcome: TimedBatch | ExceptionWrapper | None = None
 

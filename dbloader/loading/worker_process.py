@@ -33,35 +33,21 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """A batch to make.
+    """A batch to make."""
 
-    Attributes:
-        run: The number of the iteration.
-        indices: The indices of the samples.
-        size: The number of samples in each part; the last part may have fewer.
-        slot: The slot of the SharedBatchPool for the images; None without shared memory.
-        seed: The seed of the global random generators, for transforms in Python; None if nothing draws from them.
-    """
-
-    run: int
-    indices: Sequence[int]
-    size: int
-    slot: int | None
-    seed: int | None
+    run: int  # number of the iteration
+    indices: Sequence[int]  # of the samples
+    size: int  # number of samples in each part; the last part may have fewer
+    slot: int | None  # of the SharedBatchPool, for the images; None without shared memory
+    seed: int | None  # of the global random generators, for transforms in Python; None if nothing draws from them
 
 
 class Reply(NamedTuple):
-    """The answer to a message.
+    """The answer to a message."""
 
-    Attributes:
-        cell: The cell in the message.
-        finished: Whether this worker finished the batch.
-        outcome: The batch or its error, from the worker that finished it. None if the batch is no longer wanted.
-    """
-
-    cell: int
-    finished: bool
-    outcome: TimedBatch | ExceptionWrapper | None = None
+    cell: int  # the cell in the message
+    finished: bool  # whether this worker finished the batch
+    outcome: TimedBatch | ExceptionWrapper | None = None  # the finished batch or its error; None if it is not wanted
 
 
 def run_worker(
@@ -125,14 +111,10 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
 
 
 class _Parts:
-    """The parts of a batch. A part is a call that a BatchFetcher submits.
-
-    Attributes:
-        has_all: Whether the fetcher has submitted all parts.
-    """
+    """The parts of a batch. A part is a call that a BatchFetcher submits."""
 
     def __init__(self, where: str, seed: int | None) -> None:
-        self.has_all = False
+        self.has_all = False  # whether the fetcher has submitted all parts
         self._calls: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
         self._where, self._seed = where, seed
         self._errors: dict[int, ExceptionWrapper] = {}

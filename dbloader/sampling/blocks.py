@@ -288,8 +288,7 @@ class BlockOrder:
         length: The number of places.
         lanes: The number of lanes; None for an order without lanes.
         buffer: The size of a buffer: in places with lanes, in blocks without.
-        seed: Seed of the permutations of the buffers.
-        epoch: Epoch of the permutations of the buffers.
+        seed, epoch: As in `Permutation`, for the order in each buffer.
     """
 
     def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:

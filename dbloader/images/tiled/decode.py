@@ -108,17 +108,8 @@ def join_tiles(
 ) -> tuple[bytearray, int, int]:
     """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding the tiles.
 
-    This raises the errors of `decode_crop`, but does not find damage within tiles.
-
-    Args:
-        jpeg: The whole file.
-        lengths: The result of `find_lengths` for this file.
-        left: Left edge of the crop, in pixels.
-        top: Upper edge of the crop, in pixels.
-        width: Width of the crop, in pixels.
-        height: Height of the crop, in pixels.
-        check_lengths: Whether to check that the lengths belong to this JPEG. False is faster, and safe if a checksum
-            covers both the lengths and the JPEG.
+    Arguments and errors are as in `decode_crop`, but damage within tiles is not found. ``check_lengths=False`` does not
+    check that the lengths belong to this JPEG. This is faster, and safe if a checksum covers the lengths and the JPEG.
 
     Returns:
         The JPEG, without metadata, and the left and upper edge of the crop in its image, in pixels.
