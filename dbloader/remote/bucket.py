@@ -297,14 +297,14 @@ class Bucket:
             self._has_md5 = False
         return found in (stated, before) or self._has_md5 is False
 
-    def put_file(self, key: str, path: Path, there: Item | None = None) -> None:
+    def put_file(self, key: str, path: Path, existing: Item | None = None) -> None:
         """Upload a file as an object. The object appears when it is complete.
 
-        If the existing object ``there`` has the file's size, and the ETag that S3 gives the file, nothing is sent.
+        Nothing is sent if the object ``existing`` has the file's size and the ETag that S3 gives the file.
         """
         size = path.stat().st_size
         part = _part_bytes(size)
-        if there is not None and (there.size, there.etag.strip('"')) == (size, _etag(path, part)):
+        if existing is not None and (existing.size, existing.etag.strip('"')) == (size, _etag(path, part)):
             return
         with self._translated(key):
             self._often.put(key, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)

@@ -112,8 +112,8 @@ def write_index(path: Path, shards: Iterable[Store], place: str, *, salt: int, *
         file.clear()
         file.open()
         try:
-            while some := list(islice(entries, _AT_ONCE)):
-                file.put(some)
+            while batch := list(islice(entries, _AT_ONCE)):
+                file.put(batch)
             manifest = totals.manifest(place, summary, salt=salt, **facts)
             file.put([(SHARD_INDEX, b""), (MANIFEST, manifest.encode())])
             file.sync()
@@ -141,8 +141,8 @@ def _index_entries(
                 totals.events += 1
             totals.add_store(shard.manifest)
             handle, columns = shard.open_handle(), (*COLUMNS, *column_names(shard.manifest.fields))
-            for own in range(-(-len(shard) // CHUNK)):
-                chunk.extend(ColumnChunk.unpack({name: handle.chunk(name, own) for name in columns}))
+            for own_number in range(-(-len(shard) // CHUNK)):
+                chunk.extend(ColumnChunk.unpack({name: handle.chunk(name, own_number) for name in columns}))
                 if len(chunk) >= CHUNK:
                     rest = chunk.split(CHUNK)
                     yield from _seal_chunk(chunk, number, fields, summary, salt)
@@ -182,12 +182,12 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         StoreExistsError: The store at the target is not the store that ``table`` extends.
         StoreError: The store cannot be written.
     """
-    left: list[str] = []
+    old_files: list[str] = []
     with refusals(str(target)), locked(target / MANIFEST_FILE, 0, str(target), "publishing"):
         old = (target / MANIFEST_FILE).read_bytes()
         with suppress(StoreError):  # a damaged store may be replaced
-            there = ShardTable.decode(old, str(target))
-            left = [*there.files, *there.older_files]
+            old_table = ShardTable.decode(old, str(target))
+            old_files = [*old_table.files, *old_table.older_files]
         if table.previous:
             check_base(target, ShardTable.decode(old, str(target)), table.previous)
             write_durably(target / kept_manifest(table.previous), old)
@@ -196,7 +196,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
             _give_second_name(folder / name, target / name)
         put_manifest(target, table)
         # Other files in the folder may belong to a process that waits to publish, so they are kept.
-        for name in {*left} - {*table.files, *table.older_files}:
+        for name in {*old_files} - {*table.files, *table.older_files}:
             with suppress(OSError):  # the store is published even if old files remain
                 (target / name).unlink()
 
@@ -243,11 +243,11 @@ def unnamed_warning(target: Path) -> list[str]:
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
         found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
         named = {target / name for name in (*table.files, *table.older_files)}
-        if left := [path for path in found if path not in named]:
-            nbytes = size(sum(path.stat().st_size for path in left))
-            what = f"{counted(len(left), 'file')} ({nbytes}) that its manifest does not name"
-            names = [str(path.relative_to(target)) for path in left[:5]]
-            if len(left) > 5:
+        if unnamed := [path for path in found if path not in named]:
+            nbytes = size(sum(path.stat().st_size for path in unnamed))
+            what = f"{counted(len(unnamed), 'file')} ({nbytes}) that its manifest does not name"
+            names = [str(path.relative_to(target)) for path in unnamed[:5]]
+            if len(unnamed) > 5:
                 names.append("…")
             return [
                 f"{target} has {what}: {', '.join(names)}; if no other process is publishing there now, remove these "

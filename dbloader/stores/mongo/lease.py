@@ -59,17 +59,17 @@ class Lease:
         retry = self._connection.retry
         while not retry(self._try_to_acquire):
             document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
-            held = document.get("writer")
-            if held is None or (isinstance(held, dict) and held.get("token") == self.token):
+            writer = document.get("writer")
+            holder = writer if isinstance(writer, dict) else {}  # damage may have left another type
+            if writer is None or holder.get("token") == self.token:
                 continue  # the lease was just released, or this process has it and the server's answer was lost
-            if not isinstance(held, dict) or not _has_ended(held):
-                who = held if isinstance(held, dict) else {}
+            if not _has_ended(holder):
                 raise StoreLockedError(
                     f"another process is writing {self._connection.place.redacted} now (process "
-                    f"{who.get('pid')!r:.20} on {who.get('host', '?')!s:.100}): wait for it or end it; if its machine "
-                    f"is down, try again after {LEASE_SECONDS:g} s"
+                    f"{holder.get('pid')!r:.20} on {holder.get('host', '?')!s:.100}): wait for it or end it; if its "
+                    f"machine is down, try again after {LEASE_SECONDS:g} s"
                 )
-            theirs = {"_id": STORE, "writer.token": held.get("token")}
+            theirs = {"_id": STORE, "writer.token": holder.get("token")}
             retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
 
     def check(self) -> None:
@@ -161,11 +161,11 @@ def _start_time(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _has_ended(held: dict[str, Any]) -> bool:
+def _has_ended(holder: dict[str, Any]) -> bool:
     """Return whether the holder of a lease, another process or an earlier writer of this process, has surely ended."""
-    if not _machine() or held.get("machine") != _machine():
+    if not _machine() or holder.get("machine") != _machine():
         return False
-    pid = held.get("pid")
-    if not isinstance(pid, int) or _start_time(pid) != held.get("began"):
+    pid = holder.get("pid")
+    if not isinstance(pid, int) or _start_time(pid) != holder.get("began"):
         return True
-    return pid == os.getpid() and held.get("token") not in _held
+    return pid == os.getpid() and holder.get("token") not in _held

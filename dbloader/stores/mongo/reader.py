@@ -231,9 +231,9 @@ class MongoReader:
         """Return all chunks of a column. Raise DamagedStoreError at once if the server has too few chunks."""
         wanted = -(-self.manifest.length // CHUNK)
         keys = {"_id": prefix_range(f"{self.store}/column/{column}/")}
-        there = self.connection.retry(lambda: self.meta.count_documents(keys, hint="_id_"))
-        if there < wanted:
-            raise self._lost(f"its column {column} has {there} of {wanted} chunks; some are missing or damaged")
+        count = self.connection.retry(lambda: self.meta.count_documents(keys, hint="_id_"))
+        if count < wanted:
+            raise self._lost(f"its column {column} has {count} of {wanted} chunks; some are missing or damaged")
         return self._chunks(column, range(wanted))
 
     def _chunks(self, column: str, numbers: range) -> Iterator[memoryview]:
