@@ -37,8 +37,10 @@ class MixtureBatchFetcher(BatchFetcher):
         self.releases_gil = all(part.releases_gil for part in parts)
         self.image_nbytes = parts[0].image_nbytes
         # Datasets with the same functions draw their random numbers together.
-        functions = ((part.decode, part.transform, part.transforms, part) for part in mixture.datasets)
-        self._functions = [None if one.makes_own_samples else (*map(id, three),) for *three, one in functions]
+        self._functions = [
+            None if part.makes_own_samples else (id(part.decode), id(part.transform), id(part.transforms))
+            for part in mixture.datasets
+        ]
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
@@ -52,10 +54,10 @@ class MixtureBatchFetcher(BatchFetcher):
         left = 0  # how many more samples the last job can take
         for number, places, own in groups:
             started = now()
-            if (key := self._functions[number]) is not None and key not in drawn:
-                drawn[key] = self.dataset.datasets[number].random_numbers(indices)
-            rows = None if key is None else row_for_each(drawn[key], len(indices))
-            rows = rows if rows is None else [rows[place] for place in places]
+            key = self._functions[number]
+            if key is not None and key not in drawn:
+                drawn[key] = row_for_each(self.dataset.datasets[number].random_numbers(indices), len(indices))
+            rows = None if key is None else [drawn[key][place] for place in places]
             given = self.parts[number].read(own, rows) if read else None
             waited[number] += now() - started
             end = 0

@@ -219,9 +219,10 @@ class Mixture(Dataset[Any]):
 
     def name_sources(self, samples: list[Any], sources: Array) -> list[Any]:
         """Return samples with the names of their sources, if ``fields`` has them."""
-        for name in [name for name, field in names_of(self.fields).items() if field == _SOURCE]:
-            named = zip(samples, sources.tolist(), strict=True)
-            samples = [{**sample, name: self.sources[number].name} for sample, number in named]
+        for name, field in names_of(self.fields).items():
+            if field == _SOURCE:
+                named = zip(samples, sources.tolist(), strict=True)
+                samples = [{**sample, name: self.sources[number].name} for sample, number in named]
         return samples
 
     def divide(self, indices: Sequence[int]) -> tuple[Array, list[tuple[int, list[int], list[int]]]]:
@@ -283,7 +284,8 @@ class Mixture(Dataset[Any]):
         `create_loader` calls this method itself. Pass the sampler to torch's DataLoader as ``sampler``, or pass
         ``SeededBatchSampler(mixture.sampler(), batch_size)`` as ``batch_sampler``.
         """
-        names, digests = ([getattr(source, what) for source in self.sources] for what in ("name", "digest"))
+        names = [source.name for source in self.sources]
+        digests = [source.digest for source in self.sources]
         return MixtureSampler(self.order, names, digests, num_replicas, rank, seed=seed, drop_last=drop_last)
 
     def passes(self, state: Mapping[str, Any]) -> dict[str, float]:
@@ -306,8 +308,9 @@ class Mixture(Dataset[Any]):
     def _inside(self, number: int, indices: Array) -> Array:
         """Return the index of each sample in the dataset with this number; -1 for samples of other datasets."""
         result = np.full(len(indices), -1)
-        for places, own in [group[1:] for group in self.divide(indices.tolist())[1] if group[0] == number]:
-            result[places] = own
+        for dataset, places, own in self.divide(indices.tolist())[1]:
+            if dataset == number:
+                result[places] = own
         return result
 
     def close(self) -> None:

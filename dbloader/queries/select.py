@@ -55,16 +55,19 @@ def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
     """
-    kinds, manifest = dict.fromkeys(booleans, "bool") | columns.kinds, columns.store.manifest
-    group, length = parse(query, kinds, manifest.fields.keys() - manifest.columns.keys()), manifest.length
+    manifest = columns.store.manifest
+    length = manifest.length
+    kinds = dict.fromkeys(booleans, "bool") | columns.kinds
+    group = parse(query, kinds, manifest.fields.keys() - manifest.columns.keys())
     keep = _holds(columns, group, np.ones(length, bool)) if group.parts else np.ones(length, bool)
     if keep.all():
         return range(length)
     indices = np.empty(np.count_nonzero(keep), np.promote_types(np.uint32, np.min_scalar_type(length)))
-    stop = 0
+    count = 0
     for part in blocks(length):
         found = np.flatnonzero(keep[part])
-        indices[stop : (stop := stop + len(found))] = found + part.start
+        indices[count : count + len(found)] = found + part.start
+        count += len(found)
     return indices
 
 

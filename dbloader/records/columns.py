@@ -82,7 +82,8 @@ class ColumnChunk:
         rest._rows, self._rows = self._rows[at:], self._rows[:at]
         for field, values in self._fields.items():
             if values[length:]:
-                rest._fields[field], values[length:] = values[length:], []
+                rest._fields[field] = values[length:]
+                del values[length:]
         return rest
 
     def pack(self, fields: Iterable[str] = ()) -> dict[str, bytes]:

@@ -75,7 +75,9 @@ def pack_values(values: Sequence[Any]) -> bytes:
         return _TEXT + pack_names([(value or "").encode() for value in values])
     if types == {int, float} and all(abs(value) <= _EXACT for value in values if value.__class__ is int):
         types = {float}
-    kind = _NOTHING if not types else _OF_TYPE.get(types.pop(), _OTHER) if len(types) == 1 else _OTHER
+    kind = _OTHER if types else _NOTHING
+    if len(types) == 1:
+        kind = _OF_TYPE.get(types.pop(), _OTHER)
     if kind not in _DTYPES:
         return kind + _COUNT.pack(len(values))
     absent = _ABSENT[kind]
@@ -131,11 +133,12 @@ class KindFinder:
 
 
 def _joint_kind(kinds: set[bytes]) -> str | None:
-    some = kinds - {_NOTHING}
-    if some == {_INT, _FLOAT}:
+    kinds = kinds - {_NOTHING}
+    if kinds == {_INT, _FLOAT}:
         return "float"
-    some -= {_WIDE} if _FLOAT not in some else set()
-    return _KINDS.get(some.pop()) if len(some) == 1 else None
+    if _FLOAT not in kinds:
+        kinds.discard(_WIDE)
+    return _KINDS.get(kinds.pop()) if len(kinds) == 1 else None
 
 
 class FieldColumn(NamedTuple):

@@ -65,8 +65,10 @@ class Record:
         parts = [f"{name}={text}" for name, text in self._known()]
         fields: Any = self.fields
         if isinstance(fields, dict) and fields:
-            some = [f"{_line(name, 30)}: {_line(value, 40)}" for name, value in islice(fields.items(), _SHOWN_FIELDS)]
-            parts.append(f"fields={{{', '.join([*some, *['...'][: len(fields) - len(some)]])}}}")
+            shown = [f"{_line(name, 30)}: {_line(value, 40)}" for name, value in islice(fields.items(), _SHOWN_FIELDS)]
+            if len(fields) > _SHOWN_FIELDS:
+                shown.append("...")
+            parts.append(f"fields={{{', '.join(shown)}}}")
         return f"Record({cut(', '.join(parts), _REPR_LETTERS - len('Record()'))})"
 
     def _repr_html_(self) -> str | None:
