@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HERE = Path(__file__).resolve().parents[2]
-MOST_BYTES = 150_000  # limit for a picture, so that a page with several pictures loads fast
+MOST_BYTES = 150_000  # limit for a picture, because a page with several pictures must load fast
 CHROMIUM = os.environ.get("DBLOADER_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 QUIET = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 DESK, PHONE = (1280, 800), (390, 760)

@@ -60,23 +60,23 @@ class Tabs:
         context.add_init_script(script)
         page = context.new_page()
 
-        def said(message: ConsoleMessage) -> None:
-            # answered() checks failed requests.
+        def on_message(message: ConsoleMessage) -> None:
+            # on_response() checks failed requests.
             if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
                 self.complaints.append(f"{message.type}: {message.text}")
 
-        def answered(response: Response) -> None:
+        def on_response(response: Response) -> None:
             if response.status >= 400 and not re.search(refused, response.url):
                 self.complaints.append(f"{response.status}: {response.url}")
 
-        def asked(request: Request) -> None:
+        def on_request(request: Request) -> None:
             if not request.url.startswith((f"{site.address}/", "blob:")):
                 self.complaints.append(f"request to {request.url}")
 
-        page.on("console", said)
+        page.on("console", on_message)
         page.on("pageerror", lambda error: self.complaints.append(f"{error.name}: {error.message}\n{error.stack}"))
-        page.on("response", answered)
-        page.on("request", asked)
+        page.on("response", on_response)
+        page.on("request", on_request)
         page.goto(path)
         return page
 

@@ -81,7 +81,7 @@ def test_page_continues_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_
                 pages[path] = tabs.open(site, path, refused=".", script=KEEP_NOTES)
             for page in pages.values():
                 check_one_message(page, "Waiting for the database: ")
-            # All pages show notes in one way. A page that is busy until the answer comes shows only the second note.
+            # All pages show notes in one way. A page that is busy until the response arrives shows only the second.
             assert any("Loading…" in page.evaluate("window.notes") for page in pages.values())
             server.start()
             for path, page in pages.items():

@@ -135,13 +135,13 @@ def test_html_report_works_without_scripts_and_requests(
         page = context.new_page()
         said: list[str] = []
 
-        def asked(request: Request) -> None:
+        def on_request(request: Request) -> None:
             if not request.url.startswith("data:image/"):
                 said.append(request.url)
 
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(error.message))
-        page.on("request", asked)
+        page.on("request", on_request)
         page.goto((tmp_path / "report.html").as_uri())
         expect(page.locator("img")).to_have_count(11)
         for image in page.locator("img").all():

@@ -73,7 +73,7 @@ def test_appended_store_equals_one_store_of_all(grown: Path, root: Path, tmp_pat
         assert store.manifest.classes[:4] == ("cat", "dog", "ant", "owl")  # the old classes, then the new ones, sorted
         assert store.verify() == report.digest
         events = [*store.events()]
-        # The documents equal those of one file that contains the old records and then the new records.
+        # One file with the old records and then the new records would have the same documents.
         with LMDBStore(tmp_path / "old.lmdb") as old:
             assert stored(store, range(7)) == stored(old, range(7))
         records = [decode(document, index, 0) for index, document in enumerate(stored(store, range(len(store))))]
@@ -108,7 +108,7 @@ def test_open_readers_keep_the_old_records(grown: Path, tmp_path: Path) -> None:
     with LMDBStore(grown) as store, LMDBDataset(grown) as dataset, LMDBStore(grown) as manifest_only:
         before = stored(store, range(7))
         names = [*store.names()]
-        assert len(manifest_only) == 7  # this opens neither its index nor a shard
+        assert len(manifest_only) == 7  # this opens no index and no shard
         data = pickle.dumps(dataset)
         convert(tmp_path / "new", grown, append=True, executor=Here())
         assert stored(store, range(7)) == stored(manifest_only, range(7)) == before

@@ -104,7 +104,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def compressed(path: Path, files: Mapping[str, bytes]) -> Path:
-    """Make a tar, compressed as its extension says."""
+    """Make a tar that is compressed in the format of its extension."""
     plain = pack(path.with_name("plain"), files)
     path.write_bytes(COMPRESSORS[path.name.partition(".")[2]](plain.read_bytes()))
     plain.unlink()

@@ -125,7 +125,7 @@ def convert_by(engine: str, root: Path, place: Path, shards: int, killer: Killer
     while True:
         runs += 1
         line = [sys.executable, "-c", _DRIVER, engine, str(root), str(place), str(shards)]
-        if engine == "array":  # xargs stands in for the controller of Slurm
+        if engine == "array":  # xargs replaces the controller of Slurm
             missing = " ".join(map(str, list_parts(place).missing))
             part = f"{sys.executable} -m dbloader part {place} -q"
             line = ["bash", "-c", f"echo {missing} | xargs -r -n 1 -P 2 {part}"]
@@ -155,12 +155,12 @@ def convert_under_fire(engine: str, root: Path, place: Path, shards: int, killer
 def wait_for_none() -> None:
     """Wait until no process is making a part. Processes of a killed driver end by themselves."""
     deadline = time.monotonic() + WAIT_S
-    while any(makes_a_part(int(pid.name)) for pid in Path("/proc").glob("[0-9]*") if of_ours(pid)):
+    while any(makes_a_part(int(pid.name)) for pid in Path("/proc").glob("[0-9]*") if belongs_to_this_run(pid)):
         assert time.monotonic() < deadline, "a process outlives the driver that started it"
         time.sleep(0.02)
 
 
-def of_ours(process: Path) -> bool:
+def belongs_to_this_run(process: Path) -> bool:
     with suppress(OSError):
         return f"DBLOADER_KILLS_RUN={os.environ['DBLOADER_KILLS_RUN']}".encode() in (process / "environ").read_bytes()
     return False

@@ -76,7 +76,7 @@ def find_resources(*, files: bool = True) -> Resources:
 
 def _belongs_to_process(thread: threading.Thread) -> bool:
     # A dummy is a thread of a C library that has called Python, such as autograd's; Python cannot end it.
-    # TMonitor is the one thread of tqdm for all progress bars.
+    # TMonitor is a thread of tqdm for all progress bars.
     return isinstance(thread, threading._DummyThread) or type(thread).__name__ == "TMonitor"
 
 
