@@ -66,7 +66,7 @@ def image_and_label(dataset: Any) -> dict[str, str]:
 def check_fields(dataset: Any, manifest: Manifest) -> None:
     """Raise OptionError if one of the dataset's fields is in no record."""
     known = (*_OWN_FIELDS, *manifest.fields)
-    for field in () if dataset.fields is None else names_of(dataset.fields).values():
+    for field in names_of(dataset.fields).values():
         if field not in known:
             hint = "; a mapping is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
             what = f"no record of {dataset.root} has a field {short_repr(field)}"

@@ -117,8 +117,11 @@ class MongoDataset(StoreDataset):
         store = self._store_of(origin)
         manifest = store.manifest
         check_fields(self, manifest)
-        indices = None if self.where is None else find_selected(store, self.where)
-        indices = indices if self.query is None else self._matching(origin, manifest)
+        indices = None
+        if self.where is not None:
+            indices = find_selected(store, self.where)
+        elif self.query is not None:
+            indices = self._matching(origin, manifest)
         self._forget()
         self._origin, self.store, self.manifest, self._indices = origin, store, manifest, indices
 

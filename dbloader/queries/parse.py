@@ -194,8 +194,10 @@ class _Parser:
         return None if key in _SIGNS else self._fields.get(key) or self._fields.get(key.removeprefix(PREFIX))
 
     def _comparison(self, position: int, key: str, sign: str, raw: str | None) -> Condition:
-        sign, value = "=" if sign == "==" else sign, _unquoted(raw or "")
-        field, kind = PREFIX + key.removeprefix(PREFIX), self._kind(key)
+        sign = "=" if sign == "==" else sign
+        value = _unquoted(raw or "")
+        field = PREFIX + key.removeprefix(PREFIX)
+        kind = self._kind(key)
         signs = _SIGNS_OF_KIND[kind] if kind else _SIGNS.get(key, ())
         if not signs and field.removeprefix(PREFIX) in self._others:
             what = "only fields with all numbers, all booleans, or all texts of up to 2,000 bytes can be"
@@ -209,7 +211,7 @@ class _Parser:
             has = f" has {_NOUNS[kind]} and" if kind else ""
             raise query_error(position, f"{key}{has} is compared by {', '.join(signs)}")
         if not value and not (key == "class" and raw) and kind != "text":  # the name of a class may be ""
-            example = _EXAMPLES.get(key) or {"bool": "true"}.get(kind or "", "256")
+            example = "true" if kind == "bool" else _EXAMPLES.get(key, "256")
             raise query_error(position, f"{key}{sign} needs a value after it, such as {key}{sign}{example}")
         if kind == "bool":
             if value not in ("true", "false"):

@@ -159,9 +159,12 @@ def _labels_of(columns: Columns, condition: Condition) -> list[int]:
     classes, wanted = columns.store.manifest.classes, condition.value
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if not labels:
-        close = difflib.get_close_matches(wanted, classes[:10_000], 3)
-        named = ", ".join(map(short_repr, close or classes[:3]))
-        known = f"similar names: {named}" if close else f"classes are {named}{', …' * (len(classes) > 3)}"
-        remedy = known if classes else "the store has no class names: ask for a label, such as label:3"
+        if not classes:
+            remedy = "the store has no class names: ask for a label, such as label:3"
+        elif close := difflib.get_close_matches(wanted, classes[:10_000], 3):
+            remedy = f"similar names: {', '.join(map(short_repr, close))}"
+        else:
+            more = ", …" if len(classes) > 3 else ""
+            remedy = f"classes are {', '.join(map(short_repr, classes[:3]))}{more}"
         raise query_error(condition.position, f"no class is called {short_repr(wanted, 50)}; {remedy}")
     return labels

@@ -102,13 +102,16 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[ShownStore,
     store, indices = locate([number * length // count for number in range(count)])
     place = printable(store.place)
     command, call = (html.escape(line) for line in (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})"))
-    link = viewers.get((store.place, store.manifest.digest), str)()
-    how = f"<p>{link or f'All records: <code>{command}</code> in a terminal, or <code>{call}</code> here.'}</p>"
+    viewer = viewers.get((store.place, store.manifest.digest))
     if store.downloads:
-        indices, how = [], "<p>No pictures, because reading them would copy shards to the cache.</p>"
+        indices, how = [], "No pictures, because reading them would copy shards to the cache."
+    elif viewer is not None:
+        how = viewer()
+    else:
+        how = f"All records: <code>{command}</code> in a terminal, or <code>{call}</code> here."
     lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
     rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
-    parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), how]
+    parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), f"<p>{how}</p>"]
     return f"<div class=dbloader>{''.join(parts)}</div>"
 
 
