@@ -13,12 +13,12 @@ now = time.perf_counter
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """The seconds that all workers together took to make batches.
+    """The seconds that all workers together spent on batches.
 
     Attributes:
-        read: To read records from a store. For other datasets, to make their samples.
-        decode: To make pixels of the wanted size from image files.
-        collate: To make a batch from samples.
+        read: Reading records from a store. For other datasets, making their samples.
+        decode: Making pixels of the wanted size from image files.
+        collate: Making a batch of samples.
     """
 
     read: float = 0.0
@@ -27,7 +27,7 @@ class Work:
 
     @property
     def total(self) -> float:
-        """The sum of all three."""
+        """The sum of ``read``, ``decode`` and ``collate``."""
         return self.read + self.decode + self.collate
 
     def __add__(self, other: Work) -> Work:

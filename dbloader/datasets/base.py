@@ -119,7 +119,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def imgs(self) -> Samples:
-        """``samples``, under another name that ImageFolder has."""
+        """The same as ``samples``. ImageFolder has both names."""
         return self.samples
 
     @property

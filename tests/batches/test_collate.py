@@ -1,4 +1,4 @@
-"""Collating lists, boxes and other fields of varying length into batches."""
+"""Lists, boxes and other fields of varying length are collated into batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and converting MongoDB collections of image files that other programs made."""
+"""MongoDB collections of image files that other programs made are read and converted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mixture as a dataset: its labels, fields, sources and errors."""
+"""A mixture has the samples, labels and fields of its sources, in proportion to weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LMDBDataset in processes and threads, beyond the contract of datasets."""
+"""LMDBDataset works in processes and threads, beyond the contract of datasets."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The demo's steps, run on drawn pictures instead of the photographs that scripts/demo installs."""
+"""The steps of the demo work on drawn pictures, which replace the photographs that scripts/demo installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files published on PyPI (wheel and source distribution), and the wheel in an environment without torch."""
+"""PyPI accepts the wheel and the source distribution, and the wheel works without torch."""
 
 from __future__ import annotations
 

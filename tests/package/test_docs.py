@@ -1,11 +1,10 @@
-"""Check the documentation's code blocks and links, its generated page, and the examples of the commands.
+"""The documentation's code blocks, links and generated page are right, and the examples in --help run.
 
-A block of ```python or ```bash directly below the comment ``<!-- run -->`` is run, and must exit with 0; below
-``<!-- run: exit 1 -->``, with 1. All blocks of one page run in their order, in one folder, which has an
-``imagefolder/`` of 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged, and a ``coco/`` of three JPEGs
-with boxes in the formats of COCO, VOC and YOLO. A page about MongoDB has a server in the place of
-``mongodb://server/images``, with a collection ``old`` of image files. Python blocks that follow each other run in one
-process.
+A block of ```python or ```bash runs if the comment ``<!-- run -->`` is directly above the block. The block must exit
+with 0, or with 1 below ``<!-- run: exit 1 -->``. All blocks of a page run in order, in one folder. The folder contains
+``imagefolder/``, with 40 JPEGs in the classes ``cat`` and ``dog``, one of them damaged, and ``coco/``, with three JPEGs
+and their boxes in the formats of COCO, VOC and YOLO. A test server replaces ``mongodb://server/images``, and has a
+collection ``old`` of image files. Python blocks that follow each other run in one process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The exceptions: the tree that the module draws, and how exceptions are passed between processes."""
+"""The module of errors draws their tree, and every error can be sent between processes."""
 
 from __future__ import annotations
 

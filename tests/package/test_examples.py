@@ -1,4 +1,4 @@
-"""The documented training script, run as users do: in one process, with torchrun, and resumed after an interruption."""
+"""The documented training script learns in one process and in two, and resumes after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that ``import dbloader`` exports."""
+"""``import dbloader`` exports names that are sorted and documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documented training scripts, each with its framework, are killed and resumed. The results are compared."""
+"""The documented scripts of other frameworks, killed and resumed, end with the weights of an uninterrupted training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job files of docs/examples, run as far as possible without Slurm and Kubernetes."""
+"""The job files of docs/examples make stores, with stand-ins for Slurm and Kubernetes."""
 
 from __future__ import annotations
 

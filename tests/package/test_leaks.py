@@ -1,4 +1,4 @@
-"""The fixture that fails tests which leave a thread, a process or a file behind."""
+"""A fixture fails each test that leaves a thread, a process or a file behind."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Limits of the machine: CPUs limited by affinity and quota, memory limited by control groups."""
+"""Affinity and quotas limit the number of CPUs, and control groups limit the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The MongoDB servers of the tests, and of docker-compose.yml."""
+"""The MongoDB servers of the tests and of docker-compose.yml are set up as the tests need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of stores and datasets, reprs of loaders, and the attributes of a dataset."""
+"""Slices of stores and datasets are lists, and the repr of a loader describes its dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documented augmentation that needs only torch: what it does to a batch, and what determines the result."""
+"""The documented augmentation changes images as its operations are named, whatever batch they are in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of records, and packed names."""
+"""Columns and packed names have the documented bytes, and damaged chunks are refused."""
 
 from __future__ import annotations
 

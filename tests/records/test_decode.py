@@ -1,4 +1,4 @@
-"""Decoding records, and finding damage."""
+"""Decoding a record finds every kind of damage."""
 
 from __future__ import annotations
 

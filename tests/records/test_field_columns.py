@@ -1,4 +1,4 @@
-"""Columns of further fields."""
+"""Further fields whose values are of one kind have columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a store."""
+"""A manifest describes its store, and damage in a manifest is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding of records."""
+"""Records are decoded as they were encoded, and values that cannot be stored are refused."""
 
 from __future__ import annotations
 
