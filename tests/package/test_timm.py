@@ -1,4 +1,4 @@
-"""The recipe of docs/integrations.md lets timm's scripts train on a store. tests/torchvision runs it with timm itself."""
+"""The recipe of docs/integrations.md lets timm's scripts train on a store. tests/torchvision runs timm itself."""
 
 import sys
 from pathlib import Path
