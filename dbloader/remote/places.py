@@ -1,4 +1,4 @@
-"""Places in object storage, such as ``s3://bucket/train.lmdb``. Importing this does not import obstore."""
+"""Parse places in object storage, such as ``s3://bucket/train.lmdb``. Importing this module does not import obstore."""
 
 from __future__ import annotations
 
