@@ -16,8 +16,9 @@ from pymongo import common, periodic_executor
 pytest.register_assert_rewrite("tests.support", "tests.contracts")
 
 from tests.support.leaks import no_leaks  # noqa: E402 - only what is imported from here on is rewritten
-from tests.support.mongo import Mongod, ReplicaSet, Server, needing_a_server  # noqa: E402
-from tests.support.object_store import ObjectStore, Outside, needing_object_storage  # noqa: E402
+from tests.support.mongo import Mongod, ReplicaSet, Server  # noqa: E402
+from tests.support.object_store import ObjectStore, Outside  # noqa: E402
+from tests.support.servers import needing_a_server  # noqa: E402
 
 # Seconds. The threads of a closed client end after this time, by default 0.5 in every test with a client. A client also
 # waits this long before it asks a silent server again.
@@ -173,7 +174,7 @@ def three_members_uri(three_members: ReplicaSet) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
     """An S3 server with the bucket ``images``. Each test uses a different place."""
-    with needing_object_storage(), ObjectStore() as server:
+    with needing_a_server(), ObjectStore() as server:
         yield server
 
 

@@ -33,7 +33,8 @@ from tests.support.crash import (
 )
 from tests.support.images import WAIT_S, plant_photos
 from tests.support.lmdb_files import fill_disk
-from tests.support.mongo import Mongod, needing_a_server
+from tests.support.mongo import Mongod
+from tests.support.servers import needing_a_server
 from tests.support.shell import Shell
 
 pytestmark = [

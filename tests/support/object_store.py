@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import importlib.util
 import json
 import multiprocessing
@@ -17,15 +16,14 @@ import time
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import pytest
-
 from dbloader.stores.lmdb.shard_table import ShardTable
+from tests.support.servers import ServerMissingError, find_program
 
 Result = TypeVar("Result")
 
@@ -43,36 +41,6 @@ _PORTS = (
     "s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port",
     "filer.port.grpc", "admin.port", "admin.port.grpc",
 )  # fmt: skip
-
-
-class ServerMissingError(Exception):
-    """SeaweedFS or obstore was not found."""
-
-
-@contextmanager
-def needing_object_storage() -> Iterator[None]:
-    """Skip a test without obstore or SeaweedFS; fail it in CI."""
-    try:
-        yield
-    except ServerMissingError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no object storage: {error} (see scripts/setup)")
-
-
-def find_weed() -> Path:
-    """Return the executable of SeaweedFS; raise ServerMissingError if it is not installed."""
-    on_path = shutil.which("weed")
-    if on_path:
-        return Path(on_path)
-    try:
-        files = importlib.metadata.files(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.name == "weed":
-            return Path(str(file.locate()))
-    raise ServerMissingError(f"no weed on PATH, and the package {PACKAGE} is not installed")
 
 
 class Outside:
@@ -248,9 +216,10 @@ class ObjectStore:
              "actions": ["Read", "List"]},
         ]}))  # fmt: skip
         command = [
-            str(find_weed()), "mini", f"-dir={self._folder}", f"-bucket={BUCKET}", f"-s3.config={users}",
-            f"-ip={HOST}", f"-ip.bind={HOST}", "-master.telemetry=false", "-webdav=false", "-admin.ui=false",
-            "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-s3.autoCreateBucket=false", "-volume.max=4",
+            str(find_program("weed", PACKAGE)), "mini", f"-dir={self._folder}", f"-bucket={BUCKET}",
+            f"-s3.config={users}", f"-ip={HOST}", f"-ip.bind={HOST}", "-master.telemetry=false",
+            "-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false",
+            "-s3.autoCreateBucket=false", "-volume.max=4",
             *(f"-{name}={port}" for name, port in zip(_PORTS, ports, strict=True)),
         ]  # fmt: skip
         with (self._folder / "log").open("wb") as log:

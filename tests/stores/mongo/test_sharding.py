@@ -15,7 +15,8 @@ from tests.contracts.reading import ReadingContract
 from tests.contracts.records import check_is, check_resumes, documents_of, make_records, stored, write, write_partial
 from tests.stores.mongo.stand_in_router import StandInRouter
 from tests.support.images import plant_photos
-from tests.support.mongo import needing_a_server, records_of
+from tests.support.mongo import records_of
+from tests.support.servers import needing_a_server
 
 UNAUTHORIZED, LOCK_BUSY = 13, 46
 MOVED = [13388, 175]  # error codes that a router returns while a chunk moves, and after a shard has killed a query

@@ -12,7 +12,8 @@ import pytest
 from dbloader import open_store
 from dbloader.errors import StoreUnreachableError
 from tests.contracts.records import documents_of, make_records, stored, write
-from tests.support.mongo import Mongod, needing_a_server
+from tests.support.mongo import Mongod
+from tests.support.servers import needing_a_server
 
 pytestmark = pytest.mark.slow
 
