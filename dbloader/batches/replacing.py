@@ -9,12 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from torch.utils.data import Subset
 from typing_extensions import override
 
 from dbloader._options import real_number
 from dbloader.batches.base import OuterBatchFetcher, call_now
 from dbloader.batches.timed import SkippedSample
-from dbloader.datasets.mixture import Mixture, find_origin
+from dbloader.datasets.mixture import find_origin
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, LoaderError, NotAnImageError
 from dbloader.sampling.rng import SeededIndices
@@ -74,9 +75,11 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         super().__init__(fetcher.dataset, fetcher)
         self._tester, self._sampler, self._share = tester, sampler, skip.share
         self._remedy = ""
-        only = None if isinstance(self.dataset, Mixture) else find_origin(self.dataset, 0)[0]
-        if isinstance(only, StoreDataset):
-            self._remedy = f"; dbloader verify {only.root} --decode names all damaged records"
+        whole = self.dataset
+        while type(whole) is Subset:
+            whole = whole.dataset
+        if isinstance(whole, StoreDataset):
+            self._remedy = f"; dbloader verify {whole.root} --decode names all damaged records"
         # Indices of samples that were found to be damaged. They are tested first, so most batches are made only once.
         self._suspects: set[int] = set()
         self._warned: set[int] = set()
