@@ -94,7 +94,6 @@ class Checksums:
 
 
 def _crc32(path: Path) -> int:
-    """Return the CRC-32 of a file's bytes."""
     crc32 = 0
     with path.open("rb", buffering=0) as file:
         while data := file.read(_READ_BYTES):

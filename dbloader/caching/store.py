@@ -227,10 +227,7 @@ class CachedHandle(ShardedHandle):
                     self._opened[number] = self._open_fetched(number, damaged_file)
 
     def _drop_changed(self, number: int) -> bool:
-        """Close a shard if its file has changed, and return whether it was closed.
-
-        If the file is shorter now, reading beyond its new end would crash the process.
-        """
+        """Close a shard if its file has changed. Reading beyond the end of a shorter file would crash the process."""
         handle = self._opened.get(number)
         if handle is None or not handle.is_changed():
             return False

@@ -281,13 +281,9 @@ class Bucket:
     def _agree(self, stated: str, found: str, before: str | None) -> bool:
         """Return whether the ETag of the fetched bytes is the stated ETag, or the two cannot be compared.
 
-        Some servers make ETags that only look like MD5s. If two answers have the same bytes, and no ETag of this
-        server has matched before, this method ignores the server's ETags from now on.
-
-        Args:
-            stated: The ETag from the server.
-            found: The ETag that S3 would give the bytes of this answer.
-            before: The ETag that S3 would give the bytes of the previous answer; None without a previous answer.
+        ``found`` and ``before`` are the ETags that S3 would give the bytes of this answer and the previous answer. Some
+        servers make ETags that only look like MD5s. If two answers have the same bytes, and no ETag of this server has
+        matched before, this method ignores the server's ETags from now on.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or parts of another size
             return True

@@ -43,16 +43,10 @@ def read_table(bucket: Bucket) -> ShardTable:
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
-    """Publish a store by writing its manifest. All its other files must be in the bucket already.
+    """Publish a store by writing its manifest, in place of the manifest ``replaces`` if the place has a store.
 
-    Args:
-        target: The place of the store.
-        table: The manifest.
-        replaces: The manifest to replace; None if the place has no store.
-        own: Keys to delete if another process has published at the place meanwhile.
-
-    Raises:
-        StoreExistsError: Another process has published at the place.
+    All other files must be in the bucket already. If another process has published at the place meanwhile, delete the
+    keys ``own``, and raise StoreExistsError.
     """
     try:
         target.put_if(MANIFEST_FILE, table.encode(), replaces)

@@ -138,7 +138,6 @@ class ReadAhead:
         return number * self._page_size, (low | high << 16) + _PAGE_HEAD
 
     def _find_root(self) -> None:
-        """Find the root page of the sub-database with the records."""
         first = self._read(0, _META_END)
         if _META_HEAD.unpack_from(first, _PAGE_HEAD) != (_MAGIC, _VERSION):
             return
