@@ -58,7 +58,7 @@ class Collate:
 
     def __call__(self, samples: list[Any]) -> Any:
         """Return the batch of samples."""
-        return self.collate(samples, {}, ELEMENTS)
+        return collate(None, range(len(samples)), samples, self)
 
     def collate(self, samples: list[Any], fields: Mapping[str, str], names: Sequence[str]) -> Any:
         """Return the batch of samples.
@@ -105,7 +105,7 @@ def collate(
     collate_fn: Callable[[list[Any]], Any] | None,
     names: Sequence[str] = ELEMENTS,
 ) -> Any:
-    """Return the batch of some samples of a dataset.
+    """Return the batch of some samples of a dataset, which is None if it is unknown.
 
     Without ``collate_fn``, the rules of `Collate` apply to a store's dataset, and default_collate to other datasets.
     ``names`` are the names of the elements if samples are tuples.
@@ -173,6 +173,8 @@ def _explain(
 
 
 def _describe_sample(dataset: Any, index: int) -> str:
+    if dataset is None:
+        return f"sample {index} of the batch"
     dataset, index = find_origin(dataset, index)
     if isinstance(dataset, StoreDataset):
         return describe_record(dataset.records([index])[0], dataset.root)

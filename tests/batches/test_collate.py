@@ -89,6 +89,8 @@ def test_ragged_field_raises_unless_it_is_listed(place: Path, name: str) -> None
     message = rf"^'{name}' has the shape \(2,\) in record 1 .* and \(1,\) in record 0 .*: pass collate_fn="
     with pytest.raises(OptionError, match=message):
         next(iter(loader(dataset)))
+    with pytest.raises(OptionError, match=rf"^'{name}' has the shape \(2,\) in sample 1 of the batch and \(1,\) in "):
+        Collate()(LMDBDataset(place, fields=("boxes", name))[:2])
     rule = Collate(lists=(name,))
     assert repr(rule) == f"Collate(lists=['{name}'])"
     batch = next(iter(loader(dataset, collate_fn=rule)))
