@@ -151,8 +151,10 @@ class Writer(ABC):
                 before, now = self.settings.get(key), settings.get(key)
                 if before != now:
                     remedy = "resume with the same value, or begin again with overwrite (--overwrite, without --resume)"
-                    what = f"was begun with another {key} ({before}, now {now})"
-                    raise StoreExistsError(f"the unfinished conversion at {self.place} {what}: {remedy}")
+                    raise StoreExistsError(
+                        f"the unfinished conversion at {self.place} was begun with another {key} ({before}, "
+                        f"now {now}): {remedy}"
+                    )
         self.settings = dict(settings)
 
     def write(
