@@ -367,8 +367,9 @@ def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
         own = np.asarray(given.indices, np.int64)
         indices, given = own if indices is None else own[indices], given.dataset
     if not isinstance(given, (StoreDataset, str, bytes, os.PathLike)):
-        what = "a place, an LMDBDataset, a MongoDataset, a Subset of one or a mixture"
-        raise TypeError(f"a source must be {what}, got {type(given).__name__}")
+        what = "a place, an LMDBDataset or MongoDataset, a Subset of such a dataset, or a mixture"
+        found = type(given).__name__ if indices is None else f"a Subset of {type(given).__name__}"
+        raise TypeError(f"a source must be {what}, got {found}")
     if not isinstance(given, StoreDataset):
         given = StoreDataset(open_store(os.fsdecode(given)), fields=_without_source(fields))
     return [(Source(given.root + ("" if given.where is None else f" ({given.where})"), given, indices), Fraction(1))]

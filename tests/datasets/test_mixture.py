@@ -191,6 +191,8 @@ def test_wrong_sources_are_refused(places: dict[str, str], tmp_path: Path) -> No
         mix([places["a"]])
     with pytest.raises(TypeError, match=r"^a source must be a place, .*, got dict$"):
         mix({"a": 1}, by="class")
+    with pytest.raises(TypeError, match=r"got a Subset of Mixture$"):
+        mix({Subset(mix({places["a"]: 1}), [0]): 1})
     with pytest.raises(TypeError, match="got TensorDataset"):
         mix({TensorDataset(torch.zeros(3)): 1})
     with pytest.raises(StoreNotFoundError):
