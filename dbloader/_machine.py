@@ -30,11 +30,7 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
 
 
 def local_ranks() -> int:
-    """Return the number of training processes on this machine, as torchrun sets it; 1 without torchrun.
-
-    Raises:
-        OptionError: The environment variable LOCAL_WORLD_SIZE is not a number.
-    """
+    """Return the number of training processes on this machine, as torchrun sets it; 1 without torchrun."""
     text = os.environ.get("LOCAL_WORLD_SIZE") or "1"
     if not re.fullmatch("[0-9]{1,9}", text):
         raise OptionError(f"the environment variable LOCAL_WORLD_SIZE must be a number, got {short_repr(text, 50)}")

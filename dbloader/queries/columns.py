@@ -32,10 +32,7 @@ class Columns:
     """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
 
     Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB in place of 320.
-
-    Args:
-        store: The store.
-        joined: Columns that are not in the store, such as the columns of a listing, by name.
+    ``joined`` contains further columns by name, which come from a listing and are not in the store.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
