@@ -92,8 +92,8 @@ class RandomCrop(Decoder):
         size: Height and width of the output in pixels, or one number for both.
         padding: Number of black pixels to add around the image, less than ``size``: one number for all sides, (left and
             right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
-        pad_if_needed: Whether to pad the image further if its width or height is still less than ``size``. Both
-            opposite sides then get as many black pixels as are missing.
+        pad_if_needed: Whether to pad the image further if its width or height is still less than ``size``. Each
+            of two opposite sides then gets the whole number of missing pixels, in black.
         flip: Probability that the output is mirrored.
         exif_transpose: Whether to turn images upright according to their EXIF.
 

@@ -125,10 +125,10 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         known_intact: bool = False,
     ) -> Plan:
-        """Do the work of a call that needs Python. The plan then decodes in libraries, which release the GIL.
+        """Do all work that needs Python. The returned plan decodes in libraries, which release the GIL.
 
-        A loader plans all images of a batch and then decodes them. Meanwhile, Python's code and data stay in the CPU's
-        caches, from which decoding would remove them. And threads seldom wait for the GIL.
+        A loader plans all images of a batch and then decodes them. If it decoded each image after its plan, decoding
+        would remove Python's code and data from the CPU's caches, and threads would often wait for the GIL.
 
         Arguments and errors are as in a call. This method or the plan raises the errors.
 

@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-A part of an image is decoded in the cheapest of these ways: only its tiles, which images/tiled/decode.py joins to a
-small JPEG; only the rows above its lower edge; at a fraction of the size; or the whole image.
+A part of an image is decoded in the cheapest of these ways: only the tiles of the part, which images/tiled/decode.py
+joins to a small JPEG; only the rows above the part's lower edge; at a fraction of the size; or the whole image.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _LARGEST_CROP = 0.95  # share of the area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
-# Pixels around a crop that are decoded too, in pixels of the smaller image. Chroma upsampling reads one. With more than
-# four, no joined JPEG is so narrow that libjpeg-turbo upsamples it differently (dbloader.images.tiled.decode).
+# Pixels around a crop that are decoded too, in pixels of the smaller image. Chroma upsampling reads one. More than
+# four are needed, because libjpeg-turbo upsamples very narrow JPEGs differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
 _LOWEST_EDGE = 0.95  # share of the height; above this edge, decoding only the upper rows saves time
 _HEIGHT = struct.Struct(">H")
 
-# Side of a block in pixels. libjpeg decodes an image smaller than one block to the same size with several factors.
+# Side of a block in pixels. Smaller images are decoded at full size, because several factors give them the same size.
 _BLOCK = 8
 
 
@@ -52,7 +52,7 @@ def open_jpeg(
         return None
     try:
         height, width, color_space, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us; Pillow takes 15
-    except (ValueError, KeyError):  # KeyError: a chroma subsampling that simplejpeg does not know
+    except (ValueError, KeyError):  # KeyError: a chroma subsampling that simplejpeg does not support
         return None
     if color_space not in _COLOR_SPACES or width * height > max_pixels():
         return None

@@ -229,8 +229,8 @@ class LazyImage(Image.Image):
         pixels = _noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
-            # Pillow 13 then often resizes the height first, and torch the width. Bicubic values overshoot, and are
-            # clipped after the first step. So pixels of torch would differ by up to 26 levels.
+            # Here Pillow 13 often resizes the height first, but torch the width. Bicubic values overshoot, and are
+            # clipped after the first step. So torch's pixels would differ by up to 26 levels.
             return _of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])

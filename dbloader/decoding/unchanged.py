@@ -1,7 +1,7 @@
 """Decode an image file to its own channels, with all of their bits.
 
-Pillow keeps 8 of the 16 bits of colors. A "raw mode", which describes the layout of values in a file, includes the byte
-order, and decides whether Pillow unpacks the first or the second byte of each value. So two passes read both bytes.
+Pillow keeps 8 of the 16 bits of colors. Its "raw mode" describes the layout of values in a file. The byte order in the
+raw mode decides whether Pillow unpacks the first or the second byte of each value. So two passes read both bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-# Pillow's raw modes of colors with 16 bits. Each unpacks the upper byte, and is mapped to the mode of the lower byte.
+# Pillow's raw modes of colors with 16 bits. The keys unpack the upper byte, and the values the lower byte.
 _LOWER = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA")

@@ -40,9 +40,9 @@ class RandomErasing(nn.Module):
 
     Args:
         probability: The probability that an image is erased.
-        min_area: Least share of the image's area to erase, 0 to 1; several rectangles, which may overlap, share it.
+        min_area: Least share of the image's area to erase, 0 to 1. Several rectangles share this area, and may overlap.
         max_area: Greatest share.
-        min_aspect: Least ratio of height to width, above 0; its logarithm is drawn.
+        min_aspect: Least ratio of height to width, above 0. The logarithm of the ratio is drawn uniformly.
         max_aspect: Greatest ratio; None for ``1 / min_aspect``.
         mode: ``const`` fills with 0, ``rand`` with one normal number for each rectangle and channel, ``pixel`` with
             normal numbers for each pixel and channel.
@@ -103,7 +103,7 @@ class RandomErasing(nn.Module):
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
     def draw_boxes(self, rng: SampleRNG, height: int, width: int) -> Array:
-        """Return the rectangles: int32, shape (N, max_count, 4), each as top, bottom, left, right; 0 if left out."""
+        """Return the top, bottom, left and right of rectangles, or four zeros: int32, shape (N, max_count, 4)."""
         erased, counts = rng.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
         numbers = rng.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")

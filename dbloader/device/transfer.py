@@ -48,7 +48,7 @@ def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
 
 
 def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
-    """Return a container of the same type with these values. The keys of ``values`` are keys, positions or names."""
+    """Return a container of the same type with these values, by key, position or name of a field."""
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
@@ -70,7 +70,7 @@ def resolve_device(device: Device) -> torch.device:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    remedy = 'use device="auto" to take the best one present, or device=None to leave batches where they are'
+    remedy = 'use device="auto" for the best device present, or device=None to leave batches where they are'
     try:
         resolved = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except RuntimeError as error:
@@ -151,11 +151,11 @@ class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tes
         def copy_to_device(leaf: Any) -> Any:
             if not is_recordable(leaf):
                 return leaf
-            if leaf.is_cuda:  # the source made it in this thread
+            if leaf.is_cuda:  # the loader made the leaf in this thread
                 stream.wait_stream(source_stream)
-                record(leaf, stream)  # `then` may be its last user
+                record(leaf, stream)  # `then` may be the last user of the leaf
             else:
-                leaf = _pin(leaf)  # a copy from other memory is not asynchronous
+                leaf = _pin(leaf)  # only a copy from pinned memory is asynchronous
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 

@@ -176,7 +176,7 @@ def array_depth(pixels: npt.NDArray[Any]) -> str:
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
     """Return an image with 8-bit values; raise PixelRangeError if the range of its values is unknown.
 
-    16-bit gray becomes mode L, with the upper 8 bits of each value, like colors in Pillow and tensors in torchvision.
+    16-bit gray becomes mode L. It keeps the upper 8 bits, as Pillow does for colors and torchvision for tensors.
     Pillow's own conversion makes every gray value above 255 white.
     """
     depth = value_depth(image)
@@ -201,9 +201,9 @@ def mend_gray(image: Image.Image) -> Image.Image:
     """
     depth = value_depth(image)
     if depth in MISREAD:
-        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}: keep its size")
+        raise PixelRangeError(f"its values are {depth}, which Pillow reads as {MISREAD[depth]}: do not resize it")
     if image.mode == "F" and _is_inverted(image):
-        raise PixelRangeError("its values are floats where 0 is white, and Pillow cannot write them: keep its size")
+        raise PixelRangeError("its values are floats where 0 is white, and Pillow cannot write them: do not resize it")
     return Image.fromarray(gray_values(image)) if image.mode in GRAY_16 and depth in KNOWN_RANGE else image
 
 

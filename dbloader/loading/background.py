@@ -2,9 +2,9 @@
 
 The consumer has a ``BackgroundIterator``, which refers to a ``BackgroundThread``. The thread does not refer to the
 iterator. So the iterator can be garbage-collected while the thread waits, and the iterator's finalizer ends the thread.
-A finalizer can run at any point of either thread, even inside ``Condition.wait``, where the thread would miss the
-wake-up and never end. Therefore finalizers take no lock, and both threads use only a ``SimpleQueue`` to wake each
-other: its ``put`` is reentrant.
+A finalizer can run at any point of either thread. If a finalizer ran inside ``Condition.wait``, the waiting thread
+could miss the wake-up and never end. Therefore finalizers take no lock, and both threads use only a ``SimpleQueue`` to
+wake each other: its ``put`` is reentrant.
 """
 
 import atexit
@@ -50,7 +50,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._reason: str | None = None
         self._on_start = on_start
         self._pid, self._start_lock = os.getpid(), threading.Lock()
-        self._source = [source]  # the thread pops and closes it; before the thread starts, stop() does
+        self._source = [source]  # run() pops and closes the source, or stop() if the thread has not started
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
         self._bounded = depth > 0
         self._room: SimpleQueue[None] = SimpleQueue()  # one entry for each item that may be produced
@@ -93,7 +93,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             if isinstance(last, _Failure):
                 error.__context__ = last.error
             last = _Failure(error)
-        del source  # first, so no worker and no open file is left when the consumer sees the end
+        del source  # before the consumer sees the end, so no worker and no open file is left then
         self._items.put(last)
         del last  # otherwise the error's traceback and this frame would be a reference cycle
         if self.stopped:
@@ -196,9 +196,9 @@ class BackgroundIterator(Iterator[T]):
     iteration.
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
-    ``break``. It cannot be interrupted, so it first finishes the item in production. Only ``close()`` and the exit of
-    the interpreter wait for this; the exit waits 2 s. An error of this item is lost. An error in closing the source
-    goes to ``threading.excepthook``.
+    ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` and
+    the exit of the interpreter wait for this item; the exit waits 2 s. An error of this item is lost. An error in
+    closing the source goes to ``threading.excepthook``.
 
     Args:
         source: The items.

@@ -203,7 +203,7 @@ def _run_loader(
 
 
 def _repeat(take: Callable[[], object], images: int, seconds: float) -> float:
-    """Repeat a call that loads ``images`` images for some seconds, and return the images per second."""
+    """Call ``take`` for some seconds, and return the images per second. Each call loads ``images`` images."""
     calls, begun = 0, time.perf_counter()
     while True:
         take()

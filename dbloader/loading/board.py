@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 _MESSAGE = 8  # bytes
-# The file contains the shared numbers and then, for each cell, the task and the stored parts. Each of these starts at a
-# multiple of _STRIDE bytes. The gaps between them take no memory.
+# The file begins with the shared numbers. Each cell then has two areas: one for its task, and one for its stored parts.
+# Each area starts at a multiple of _STRIDE bytes. The gaps between areas take no memory.
 _STRIDE = 2**36
 _FINISHED = -1
 
@@ -32,8 +32,8 @@ class Board:
     Attributes:
         run: A shared array of one number: the iteration whose batches are wanted, or 0 if no batch is wanted.
         lock: Held while ``counts`` are read and changed.
-        counts: A shared int64 array, shape (cells, 4). A row has the number of parts that workers have taken, of all
-            parts, and of unfinished parts (-1 for a finished batch), and the number of bytes of the stored parts.
+        counts: A shared int64 array, shape (cells, 4). The columns are: parts that workers have taken, all parts,
+            unfinished parts (-1 for a finished batch), and bytes of the stored parts.
 
     Raises:
         OSError: The process may open no more files.
@@ -58,11 +58,11 @@ class Board:
         os.pwrite(self._file, len(task).to_bytes(8, "little") + task, (2 * cell + 1) * _STRIDE)
 
     def send(self, cell: int) -> None:
-        """Send a message, with which one more worker makes parts of a cell's batch."""
+        """Send a message. The worker that reads the message makes parts of the cell's batch."""
         os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
 
     def parts_left(self, cell: int) -> int:
-        """Return how many parts of a batch a second worker could take. The first worker needs at least one part."""
+        """Return how many parts further workers could take. The first worker needs at least one part."""
         taken, parts = self.counts[cell, :2].tolist()
         return int(parts - max(1, taken))
 
@@ -89,7 +89,7 @@ class Board:
         return bool(self.run[0] == run)
 
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
-        """Take the next part of a batch, or all that are left, and return their numbers; none if it is not wanted."""
+        """Take the next part of a batch, or all remaining parts. Return their numbers; none for an unwanted batch."""
         if not self.is_wanted(run):
             self.skip(cell)
         with self.lock:

@@ -48,7 +48,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
 
 
 def keeps_order(batches: Any) -> bool:
-    """Return whether a batch sampler takes the next ``batch_size`` samples for each batch; False if unknown."""
+    """Return whether each batch of a batch sampler contains the next samples of its sampler; False if unknown."""
     for module, name in (
         ("torch.utils.data", "BatchSampler"),
         ("torchdata.stateful_dataloader.sampler", "BatchSampler"),
@@ -68,8 +68,8 @@ class Position:
         state_dict: Returns the loader's own state, if it has one.
 
     Attributes:
-        received: The loader's own state after the last received batch. It is None at the beginning and at the end,
-            where the loader's present state is also the state of the consumer.
+        received: The loader's own state after the last received batch. None at the beginning and at the end: then
+            the loader's present state is also the state of the consumer.
     """
 
     _seed = 0
@@ -106,11 +106,11 @@ class Position:
         """Record that the iteration ended with an error."""
 
     def draw_seed(self) -> None:
-        """Draw a seed from torch's generator, in the consumer's thread. If a sampler has a seed, do nothing."""
+        """Draw the seed of ``sample_rng`` from torch's generator, in the consumer's thread."""
         self._seed = SampleRNG.from_torch(0).seed
 
     def sample_rng(self, number: int, samples: int) -> SampleRNG:
-        """Return the random numbers for preparing batch ``number`` (from 0), which has this number of samples."""
+        """Return the random numbers for preparing batch ``number`` (from 0), which has ``samples`` samples."""
         first, self._samples = self._samples, self._samples + samples
         return SampleRNG(self._seed, 0, np.arange(first, self._samples))
 

@@ -96,7 +96,7 @@ def create_loader(
             as the ``decode`` of a part, the Decoder would not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, the longer side of the output shows 0.875 of an image's shorter side.
-            It is refused for a dataset that has its own ``transform`` or ``decode``.
+            ``input_size`` is refused for a dataset that has its own ``transform`` or ``decode``.
         batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
@@ -104,8 +104,8 @@ def create_loader(
             ``transform`` or ``decode``. A transform that is given here replaces the transform of a store's dataset,
             and follows the transform of any other dataset. None applies nothing.
         collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
-            None means `Collate`, which is faster. In its batches, boxes are a list of tensors, and a list of numbers in
-            each sample is part of one tensor.
+            None means `Collate`, which is faster. It makes a list of tensors from the samples' boxes, and one tensor
+            from the samples' lists of numbers.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
             std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
@@ -115,7 +115,7 @@ def create_loader(
             dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
             resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random decoding
             is still the same for any number of workers.
-        distributed: Whether torch.distributed's processes share the samples; None means yes if there are any.
+        distributed: Whether torch.distributed's processes share the samples; None means yes if it is initialized.
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.
         on_error: ``"raise"`` raises the error of a damaged record or image. ``dbloader.Skip(share)`` uses another
@@ -127,9 +127,9 @@ def create_loader(
             which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` uses
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
             Worker processes do not see later changes of the dataset.
-        prefetch_factor: Batches made ahead by each worker process, or by all threads together. No more batches wait in
-            memory to be copied to the device. None means 2 for processes. For threads, None means at least 2 batches,
-            and at least 24 samples for each thread, so the other threads stay busy during a slow sample.
+        prefetch_factor: Most batches that are in production or wait to be copied to the device: for each worker
+            process, or for all threads together. None means 2 for processes. For threads, None means at least 2
+            batches, and at least 24 samples for each thread, so the other threads stay busy during a slow sample.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is
@@ -181,7 +181,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, which compute the next index, got {name}"
             )
-        # The tester looks for damage in single samples. It collates with len, because collate_fn may refuse one sample.
+        # ``tester`` examines samples one by one. Its collate_fn is len, because the given one may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
@@ -241,10 +241,10 @@ def _has_transform(dataset: Any) -> bool:
 def with_transform(
     dataset: Any, transform: Callable[..., Any] | None, *, only_missing: bool = False
 ) -> tuple[Any, Any]:
-    """Return the dataset, and the transform that its samples still need, or None.
+    """Return a dataset, and the transform that must still be applied to its samples, or None.
 
-    A copy of a store's dataset applies the transform itself. For a mixture, the second result is a list with the
-    transform for each dataset. With ``only_missing``, the datasets of a mixture keep their own transforms.
+    A store's dataset becomes a copy that applies the transform itself. For a mixture, the second result is a list with
+    the transform for each dataset. With ``only_missing``, the datasets of a mixture keep their own transforms.
     """
     if isinstance(dataset, Mixture):
         pairs = [
@@ -256,7 +256,7 @@ def with_transform(
         inner, rest = with_transform(dataset.dataset, transform, only_missing=only_missing)
         return Subset(inner, dataset.indices), rest
     if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
-        return dataset, transform  # not a copy, because attributes that are set on it later must take effect
+        return dataset, transform  # not a copy, so later changes of the caller's dataset take effect
     dataset = copy.copy(dataset)  # the caller's dataset must not change
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
@@ -324,10 +324,10 @@ def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
     """Return whether threads are better workers than processes."""
     if not fetcher.releases_gil:
         return False
-    # Even then, a thread holds the GIL for a tenth of the time of an image, or for a fifth if the image is small.
+    # Even such a fetcher holds the GIL for a tenth of the time of an image, or for a fifth if the image is small.
     if num_workers <= 4 or fetcher.image_nbytes is None:
         return True
-    # More workers should be processes, if processes start fast (by fork) and this process may start them.
+    # So processes are better for more workers, if processes start fast (by fork) and this process may start them.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return method != "fork" or multiprocessing.current_process().daemon
 

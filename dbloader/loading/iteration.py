@@ -115,7 +115,7 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it. This is called in the consumer's thread."""
         made, self._failed = in_transit.made, False
-        if made.skipped and self._check_skipped is not None:  # before counting, because it may raise an error
+        if made.skipped and self._check_skipped is not None:  # first, because this may raise an error
             self._check_skipped(made.skipped, *self.clock.stats.skip(made.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
@@ -146,7 +146,7 @@ def _is_from_a_sample(stop: StopIteration) -> bool:
     """Return whether a sample or a preparation raised this StopIteration, so the epoch has not ended."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
-        # This class reads map-style datasets only. An iterable-style dataset ends with StopIteration.
+        # torch reads only map-style datasets with this class. An iterable-style dataset ends with StopIteration.
         if module == "torch.utils.data._utils.fetch" and code.co_qualname.startswith("_MapDatasetFetcher."):
             return True
         if module == "torch._utils" or code is Iteration._prepare.__code__:
@@ -170,8 +170,8 @@ class ActiveLoader:
     """Shows Accelerate which batch is the last of an epoch.
 
     ``Accelerator.accumulate`` ends a step of the optimizer early with this batch, so no gradients are left for the next
-    epoch. Accelerate's GradientState finds this batch by an attribute of the active loader, which only Accelerate's own
-    loaders have. A PrefetchLoader therefore registers an ActiveLoader in the GradientState.
+    epoch. Accelerate's GradientState recognizes this batch by ``end_of_dataloader`` of the active loader. Only
+    Accelerate's own loaders have this attribute, so a PrefetchLoader registers an ActiveLoader in the GradientState.
 
     Attributes:
         end_of_dataloader: Whether the consumer has received the last batch of its epoch.

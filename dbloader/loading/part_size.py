@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dbloader.batches.timed import now
 
-_IDLE_SHARE = 0.05  # of the time of all workers, from one batch to the next
+_IDLE_SHARE = 0.05  # parts get smaller if workers are idle for more than this share of their time
 
 
 class PartSize:

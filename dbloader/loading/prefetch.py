@@ -42,7 +42,7 @@ class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
     Each ``iter()`` is a new run over the loader, with every batch in order. An error is raised in place of its batch.
-    The loader's iterator is made in the caller's thread: at once, or with the first ``next()`` if the loader can be
+    The loader's iterator is made in the caller's thread: in ``iter()``, or in the first ``next()`` if the loader can be
     resumed. The background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its
     workers in the same thread as without prefetching, and ``torch.manual_seed`` gives the same order. With
     ``num_workers=0`` the background thread makes the samples. Then samples and training draw from the global random
@@ -55,8 +55,8 @@ class PrefetchLoader(Generic[T]):
     **Epochs and resuming.** With one of dbloader's samplers, the latest event decides where ``iter()`` begins. After a
     received batch, ``iter()`` begins the next epoch. After ``set_epoch`` or ``load_state_dict``, ``iter()`` begins at
     the chosen epoch or state. An iteration begins with its first ``next()``, so ``set_epoch`` may be called between
-    ``iter()`` and ``next()``. With such a sampler (and a batch sampler of torch, or a SeededBatchSampler), or with a
-    loader that has its own ``state_dict``, this object has two more methods:
+    ``iter()`` and ``next()``. This object has two more methods if the loader has its own ``state_dict``, or if it has
+    such a sampler in a batch sampler of torch or a SeededBatchSampler:
 
     - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
       torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one
@@ -187,12 +187,12 @@ class PrefetchLoader(Generic[T]):
         expect_order = getattr(getattr(self._loader, "dataset", None), "expect_order", None)
         if expect_order is None:
             return
-        # One worker may be this many samples behind another.
+        # One worker may be ``margin`` samples behind another.
         batches = getattr(self._loader, "prefetch_factor", None) or 1
         if not getattr(self._loader, "shares_prefetch_factor", False):
             batches *= max(1, getattr(self._loader, "num_workers", 0))
         margin = batches * position.batch_size
-        # The size of the cache is checked only once, so it cannot end a training in a later epoch.
+        # Check the size of the cache only once: a cache that is too small must not end a training in a later epoch.
         expect_order(position.sampler, position.start, margin=margin, check=not self._cache_checked)
         self._cache_checked = True
 

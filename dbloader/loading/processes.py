@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from dbloader.batches.base import BatchFetcher
     from dbloader.loading.worker_process import Reply
 
-# Batches that have left the workers but still use their memory: three in the PrefetchLoader, and two of its consumer,
-# which works with one batch and may still refer to the batch before.
+# Batches that have left the workers but still use shared memory: three in the PrefetchLoader, and two in the training,
+# which may refer to its current batch and to the batch before.
 _HELD_BATCHES = 5
 # Most samples in a part, if the fetcher releases the GIL.
 _LARGEST_PART = 16

@@ -53,7 +53,7 @@ class Stats:
         copied_s: Seconds that the background thread took to send these batches to the device and to prepare them.
         blocked_s: Seconds that the background thread waited for the consumer to take a batch.
         work: Seconds to read, decode and collate these batches, summed over all workers; None if not measured.
-        serial_s: Seconds of ``work`` that the workers do not share: reading and collating in a ThreadLoader.
+        serial_s: Seconds of ``work`` that more workers do not save: reading and collating in a ThreadLoader.
         num_workers: Number of workers of the loader; None if unknown.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
         cpus: Number of CPUs that this process may use.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ThreadLoader:
-    """The TimedBatches of a BatchFetcher, made by threads of this process. Nothing is pickled or copied.
+    """Makes the batches of a BatchFetcher in threads of this process. Nothing is pickled or copied.
 
     It suits fetchers that release the GIL. All threads read records from a file, or one thread requests them from a
     server in one round trip. Then all threads decode images into the tensor of the batch. In each thread, torch's
@@ -178,7 +178,7 @@ class _Idling:
             self._ends.append(now())
 
     def since(self, asked: float) -> float:
-        """Return how many seconds the threads that are idle now have been idle after ``asked``, summed over them."""
+        """Return the idle seconds since ``asked``, summed over the threads that are idle now."""
         ended = now()
         with self._lock:
             idle = self._threads - self._open
@@ -197,7 +197,7 @@ def limit_intraop_threads() -> None:
     would slow each other down. OpenMP, which torch uses for this, stores the size of the team for each thread.
     ``torch.set_num_threads`` would change the size for all later threads.
     """
-    torch.get_num_threads()  # the first call in a thread sets the size, so this call must be before the limit
+    torch.get_num_threads()  # torch's first call in a thread sets the size, and would undo an earlier limit
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

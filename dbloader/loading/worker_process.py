@@ -120,7 +120,7 @@ class _Parts:
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Keep a part for later. After the last part, call a function at once, such as a search for damaged samples."""
+        """Keep a part for later. After all parts, call a further function at once, such as a search for damage."""
         if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()
@@ -151,7 +151,7 @@ class _Parts:
         try:
             for part in range(len(self._calls)):
                 self.make(part)
-            # Workers read and collate in parallel.
+            # Other workers read and collate at the same time, so none of this work is serial.
             return dataclasses.replace(finish(), serial=0.0)
         except Exception as failure:
             return _wrapped(failure, self._where)

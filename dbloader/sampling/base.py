@@ -35,7 +35,7 @@ class Start(NamedTuple):
 
 
 class ResumableSampler(DistributedSampler[int], ABC):
-    """A sampler whose order is a pure function of (seed, epoch), and which can start anywhere in it.
+    """A sampler whose order is a pure function of (seed, epoch). An iteration can start anywhere in the order.
 
     Of W ranks, rank r takes the positions r, r + W, r + 2 W and so on of one global order. So when each rank has taken
     k samples, the first k W samples of the order are consumed, and any number of ranks can share the rest.
@@ -108,7 +108,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return resolve_ranks(*self._given_ranks)[1]
 
     def _end(self, position: int) -> int:
-        """Return where the global order ends if it starts at a position. With padding, the end is above ``length``."""
+        """Return where the global order ends if it starts at a position: above ``length`` if the order is padded."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
         return position + shares * self.num_replicas
@@ -136,7 +136,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         yield from indices
 
     def positions(self, since: Mapping[str, Any]) -> range:
-        """Return this rank's positions in the iteration that starts at a state; padding is ``length`` and above."""
+        """Return this rank's positions in the iteration from a state. Positions from ``length`` on are padding."""
         return self._share(self._read(since).position)
 
     @property
@@ -148,7 +148,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """Choose the epoch of the next ``iter()``.
 
         The iteration starts at the beginning of the epoch, unless a state in the middle of this epoch was loaded.
-        After ``load_state_dict`` in the middle of another epoch, the rest of that epoch is left out, with a warning.
+        If a state in the middle of another epoch was loaded, the rest of that epoch is left out, with a warning.
 
         Raises:
             OptionError: The epoch is negative.
@@ -269,7 +269,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def _read(self, state: Mapping[str, Any]) -> Start:
         """Check a state, and return where its iteration starts. Raise the errors of ``load_state_dict``."""
         order = self.facts()
-        wanted = f"a state must be the dict that state_dict() of a loader with this {order['sampler']} gave"
+        wanted = f"a state must be a dict from state_dict() of a loader with this {order['sampler']}"
         if not isinstance(state, Mapping):
             raise TypeError(f"{wanted}, got {short_repr(state)}")
         known = {*order, *Start._fields}

@@ -23,7 +23,7 @@ class SeededBatchSampler(Sampler[list[int]]):
     Pass it to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a pure
     function of seed, epoch and position, in any process.
 
-    In a DataLoader, torch's Subset passes on the indices without their positions, and torch's generator draws the
+    In a DataLoader, torch's Subset passes on the indices without their positions, so torch's generator draws the
     crops. ``create_loader`` keeps the positions of a Subset too.
 
     ``iter()`` uses the current epoch and starts where the sampler does. ``len()`` is the number of batches in a whole

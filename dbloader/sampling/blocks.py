@@ -97,7 +97,7 @@ class BlockShuffleSampler(ResumableSampler):
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield pairs (position, blocks): which blocks some ranks read, beginning at this position of the global order.
+        """Yield pairs (position, blocks): the blocks that some ranks read from this position of the global order on.
 
         The ranks read the blocks of a pair in a mixed order, before the position of the next pair. Blocks are numbered
         by their order in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs. If the
@@ -294,7 +294,7 @@ class BlockOrder:
     def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:
         self.blocks = blocks
         self._lanes = lanes or 1
-        self._short, self._long_lanes = divmod(length, self._lanes)  # long lanes have one place more
+        self._short, self._long_lanes = divmod(length, self._lanes)  # the first lanes have one place more
         self._of_blocks, self._size = lanes is None, buffer
         self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # number in each lane
         self._key: tuple[int | str, ...] = ("buffer",) if lanes is None else ("lanes", lanes, buffer)

@@ -73,7 +73,7 @@ class MixtureOrder:
     Args:
         lengths: The number of samples of each source. In the mixture, the indices of a source follow the indices of the
             source before it.
-        schedule: Pairs of a position and the weights from there on, one for each source. The first position is 0.
+        schedule: Pairs of a position and the weights of all sources from this position on. The first position is 0.
 
     Attributes:
         length: Draws in an epoch; the caller sets it.
@@ -91,7 +91,7 @@ class MixtureOrder:
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return, for each source with a weight at position 0, an epoch length in which all its samples are drawn."""
+        """Return the epoch length that draws all samples of a source, for each source with a weight at position 0."""
         total, needed = sum(self.shares[0]), []
         # At most two blocks of each size end before a position, and each may have up to two draws less than its share.
         # In the last block, all draws from the source may be after the position.

@@ -113,7 +113,7 @@ def describe_weights(order: MixtureOrder) -> str:
     entries = [",".join(map(str, shares)) for shares in order.shares]
     entries = entries if sum(map(len, entries)) <= 200 else [*map(short_hash, entries)]
     text = " ".join(f"{start}:{entry}" for start, entry in zip(order.starts, entries, strict=True))
-    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # then no later weight may differ either
+    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # with this hash, no later weight may differ either
 
 
 def short_hash(text: str, digits: int = 16) -> str:

@@ -6,7 +6,7 @@ Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of 
 sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or of the row to
 the column. Both operations can be undone. A result of n or above goes through the network again until it is below n
 ("cycle walking"). The table has less than one column too many, so for n above 4,096 fewer than 2 % of the positions go
-through it again. In a table of 2**k rows and 2**k columns, it could be three quarters. The number of rows is even, and
+through the network again. With 2**k rows and 2**k columns, three quarters could do so. The number of rows is even, and
 the rounds add instead of xor: with two odd sides, or with xor and powers of two, a full table would have only even
 permutations.
 """
@@ -99,7 +99,7 @@ class _Network:
         row, column = self._split(cells)
         for even, odd in self._keys.reshape(-1, 2):
             row += _random(column, even, self._rows)
-            row = np.minimum(row, row - self._rows)  # modulo: a number below 0 wraps round to a huge one
+            row = np.minimum(row, row - self._rows)  # modulo: a difference below 0 wraps around to a huge number
             column += _random(row, odd, self._columns)
             column = np.minimum(column, column - self._columns)
         return row * self._columns + column

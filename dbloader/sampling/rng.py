@@ -101,7 +101,7 @@ class SampleRNG:
             raise OptionError(f"positions must be at least 0, got {positions.min()}")
         if as_index(self.epoch) < 0:
             raise OptionError(f"epoch must be at least 0, got {self.epoch}")
-        # Keys are derived from the text of these numbers, which is the same for all types of integers as Python's int.
+        # Keys depend on the text of these numbers. Python's int has the same text for any type of integer.
         for name, value in (("positions", positions), ("seed", as_index(self.seed)), ("epoch", as_index(self.epoch))):
             object.__setattr__(self, name, value)
 

@@ -391,9 +391,7 @@ def test_malformed_state_is_refused(tmp_path: Path) -> None:
         loader = PrefetchLoader(DataLoader(dataset, 4, sampler=OrderedSampler(dataset)))
         things: list[Any] = ["x", None, []]
         for thing in things:
-            with pytest.raises(
-                TypeError, match=r"^a state must be the dict that state_dict\(\) of a loader with this "
-            ):
+            with pytest.raises(TypeError, match=r"^a state must be a dict from state_dict\(\) of a loader with this "):
                 loader.load_state_dict(thing)
         with pytest.raises(OptionError, match="got one that lacks 'epoch', 'length', 'position', 'sampler', "):
             loader.load_state_dict({})

@@ -252,7 +252,7 @@ def test_state_with_a_seed_of_any_size_is_resumed(seed: int) -> None:
         assert [*begun, *resumed] == [*make(range(LENGTH), seed=seed)]
 
 
-WANTED = r"^a state must be the dict that state_dict\(\) of a loader with this BlockShuffleSampler gave, got "
+WANTED = r"^a state must be a dict from state_dict\(\) of a loader with this BlockShuffleSampler, got "
 
 
 def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:

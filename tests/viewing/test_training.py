@@ -181,7 +181,7 @@ def test_wrong_state_is_refused(place: Path, change: Any, sentence: str) -> None
     [
         ({"state": "{"}, "the state must be the output of print"),
         ({"state": "[" * 9999}, "the state must be the output of print"),
-        ({"state": "[1]"}, r"a state must be the dict that state_dict\(\) .* gave, got \[1\]"),
+        ({"state": "[1]"}, r"a state must be a dict from state_dict\(\) .*, got \[1\]"),
         ({"step": 5}, "step must be from 0 to 4, got 5"),
         ({"batch_size": 24}, "batch_size=24 is more than the 23 samples"),
         ({"batch_size": 0}, "batch_size must be from 1 to 65536, got 0"),

@@ -122,7 +122,7 @@ def join_tiles(
             f"a crop must lie within the image of {frame.width} x {frame.height} pixels, "
             f"got {width} x {height} at ({left}, {top})"
         )
-    # The crop needs the tiles from the first column and row up to, not including, the end column and row.
+    # The crop needs the tiles in these columns and rows. The end column and the end row are not included.
     first_column = max(left - header.margin_x, 0) // grid.tile_width
     end_column = min((left + width - 1 + header.margin_x) // grid.tile_width + 1, grid.across)
     first_row = max(top - header.margin_y, 0) // grid.tile_height
@@ -143,7 +143,7 @@ def join_tiles(
 
     slices = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     joined = bytearray().join(header.parts + slices)
-    # Each tile ends with a marker. These are the positions of its second byte in the result.
+    # Each tile ends with a marker. These are the positions of the markers' second bytes in ``joined``.
     marks = taken.cumsum() + (header.nbytes - 1)
     out = np.frombuffer(joined, np.uint8)
     if check_lengths:

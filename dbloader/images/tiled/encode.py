@@ -60,7 +60,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     program = find_jpegtran()
     header = read_header(memoryview(jpeg))
     if header.frame.process not in _SOURCES:
-        raise not_tiled(f"its process is SOF{header.frame.process - 0xC0}, which jpegtran does not know")
+        raise not_tiled(f"its process is SOF{header.frame.process - 0xC0}, which jpegtran cannot read")
     interval = choose_interval(header.row, header.mcu_width, tile_width)
     command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
     # In a new session, because Ctrl-C in a terminal would otherwise end jpegtran, as if the image were damaged.
@@ -72,7 +72,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     lengths = find_lengths(done.stdout)
     try:
         same = np.array_equal(simplejpeg.decode_jpeg(jpeg), simplejpeg.decode_jpeg(done.stdout))
-    except (ValueError, KeyError) as error:  # KeyError: a subsampling that simplejpeg does not know
+    except (ValueError, KeyError) as error:  # KeyError: a subsampling that simplejpeg does not support
         raise not_tiled(f"libjpeg-turbo does not decode it: {error}") from error
     if not same:
         raise not_tiled("its pixels change if it is converted to baseline")
