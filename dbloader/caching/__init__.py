@@ -1,1 +1,1 @@
-"""One cache of shards on each machine: which shards it keeps, its fetching process, and the stores that read it."""
+"""Cache the shards of a store on each machine. One process, the fetcher, fetches and removes shards for all readers."""

@@ -16,15 +16,16 @@ from typing import NamedTuple
 from dbloader.caching.folder import CHECKSUMS, write_whole
 
 _READ_BYTES = 2**22
-# File systems may give two writes within this time the same time of the last change.
+# After two writes within this time, a file may still have the time of change of the first write.
 _TICK_NS = 10**8
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Stamp(NamedTuple):
-    """Facts of a file. If the file is written or replaced, or the machine restarts, the Stamp of the file changes.
+    """Facts of a file, which change if the file is written or replaced.
 
-    A restart counts, because a power failure can leave zeros in a file without changing its size and time of change.
+    They also change when the machine restarts, because a power failure can leave zeros in a file without changing its
+    size and time of change.
     """
 
     boot: str

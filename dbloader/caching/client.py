@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STALL_S = 120.0
-"""How long a reader waits while no byte arrives, in seconds. MongoDB's driver repeats its reads for a minute."""
+"""A reader gives up after this many seconds without new bytes. The fetcher repeats reads from MongoDB for a minute."""
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # time between two looks at the arriving bytes
-# The fetcher forks once. So the fetcher is not a child of the reader, and the reader need not wait for its end. A new
-# Python process can fork safely, because it has no threads and has not imported obstore.
+# The started process forks and ends, and its child becomes the fetcher. So the reader need not wait for the fetcher's
+# end. A new Python process can fork safely, because it has no threads and has not imported obstore.
 _PROGRAM = """\
 import os
 if os.fork():

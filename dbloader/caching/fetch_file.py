@@ -99,7 +99,7 @@ def _is_replaced(origin: Origin, table: ShardTable) -> bool:
 
 
 def _files(table: ShardTable) -> list[tuple[str, str]]:
-    """Return what identifies the shards of a store. A cache may be used for every store with the same shards."""
+    """Return the names and digests of a store's shards. A cache may be used for every store with the same shards."""
     return [(shard.name, shard.digest) for shard in table.shards]
 
 

@@ -56,7 +56,7 @@ def _clean_up(cache: str) -> None:
 
 
 def _converse(cache: str, shards: CachedShards, reader: Reader, channel: Channel) -> None:
-    """Obey a reader until it disconnects. After the last reader, end this process."""
+    """Handle a reader's messages until it disconnects. When the last reader has disconnected, end this process."""
     try:
         with suppress(OSError, EOFError):  # the reader has disconnected
             while True:

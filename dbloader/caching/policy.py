@@ -57,7 +57,7 @@ class CachePolicy:
         self.limit = limit
         self._readers: dict[Hashable, _Reader] = {}
         self._questions = 0
-        self._asked: dict[int, int] = {}  # shard -> number of the last question for the shard
+        self._asked: dict[int, int] = {}  # shard -> value of `_questions` when the shard was last asked for
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
         """Replace the order in which a reader will need shards, from its present position on."""
@@ -119,7 +119,7 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # If N shards are in use, only the N shards needed next may replace shards that are needed later.
+                # If N shards are in use, shards that are needed later are removed only for the N shards needed next.
                 # Without this limit, a cache for half of the data would fetch three quarters of the data in each epoch.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)

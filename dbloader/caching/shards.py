@@ -34,9 +34,9 @@ class Reader:
 
     Attributes:
         name: The name of the reader's dataset. All processes with a copy of the dataset have the same name.
-        shard: The shard that the reader waits for or opens; None without such a shard. It must not be removed.
+        shard: The shard that the reader waits for or opens, which must not be removed; None without such a shard.
         is_waiting: Whether the reader waits for the shard.
-        damaged: 0, or if the reader's shard was damaged, the number of shards found damaged since the fetcher started.
+        damaged: Number of shards found damaged since the fetcher started; 0 if the reader's shard was undamaged.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -97,7 +97,7 @@ class CachedShards:
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
-        """Open the origin, and check that the cache has its shards. With ``known``, an open origin is not checked.
+        """Open the origin, and check that the cache is for this store. With ``known``, skip this if the origin is open.
 
         Raises:
             DBLoaderError: The origin cannot be opened, the cache has another store, or another limit is in use.
@@ -264,7 +264,7 @@ class CachedShards:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
 
     def _arrived(self, shard: int) -> None:
-        """Record that a shard has arrived, and its size. Before, the size of a shard made from records is estimated."""
+        """Record that a shard has arrived, and its size, which may have been only an estimate before."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

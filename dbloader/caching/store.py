@@ -51,7 +51,7 @@ _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 def with_cache(
     store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> Store:
-    """Return the store, or a CachedStore of the place if ``cache`` is given."""
+    """Return a CachedStore of the place if ``cache`` is given, and ``store`` otherwise."""
     if cache is not None:
         return CachedStore(place, cache, max_bytes=cache_bytes)
     if cache_bytes is not None:

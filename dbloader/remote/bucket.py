@@ -47,8 +47,8 @@ _PARTS_AT_ONCE = 4
 # A request is repeated for this time. If the server has never answered, a request is tried only a few times.
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
-# Incomplete answers are requested again, up to this number of answers. If 2 % are incomplete, one object in 3 * 10^8
-# fails.
+# An object is requested this many times at most, until an answer is complete. If 2 % of the answers are incomplete, one
+# object in 3 * 10^8 fails.
 _ANSWERS = 5
 # An ETag of S3; see `_etag_of`. The ETag of an object that is encrypted with a KMS key has this form, but is no MD5.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
@@ -161,7 +161,7 @@ class Bucket:
                 return result
 
     def close(self) -> None:
-        """Make all further requests fail, also in copies that are running."""
+        """Make all further requests fail, including requests of a running ``fetch``."""
         self._closed = True
 
     def items(self, below: str = "") -> list[Item]:
@@ -174,7 +174,7 @@ class Bucket:
         return sorted(found["common_prefixes"]), [_item(meta) for meta in found["objects"]]
 
     def head(self, key: str) -> Item | None:
-        """Return the description of an object; None if the object does not exist."""
+        """Return an object's Item; None if the object does not exist."""
         with suppress(StoreNotFoundError):
             return _item(self._repeat(lambda: self._once.head(key), key))
         return None
@@ -279,7 +279,7 @@ class Bucket:
         )
 
     def _agree(self, stated: str, found: str, before: str | None) -> bool:
-        """Return whether the ETag of the fetched bytes is the stated ETag, or the two cannot be compared.
+        """Return whether an answer has the stated ETag or the previous answer's ETag, or the ETags cannot be compared.
 
         ``found`` and ``before`` are the ETags that S3 would give the bytes of this answer and the previous answer. Some
         servers make ETags that only look like MD5s. If two answers have the same bytes, and no ETag of this server has

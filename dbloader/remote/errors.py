@@ -107,7 +107,7 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
 
 
 def _server(place: RemotePlace) -> str:
-    """Return the address of the server, or the variable that determines the server, as the end of a message."""
+    """Return the end of a message: the server's address, or the environment variable that determines the server."""
     if place.scheme == "s3" and place.server:
         return f" at {place.server.rpartition('@')[2]} (AWS_ENDPOINT_URL)"
     return f" ({_NAMES_SERVER[place.scheme]} determines the server)" if place.scheme in _NAMES_SERVER else ""

@@ -66,10 +66,10 @@ class Store(ABC):
     """Path or URI of the store, without credentials."""
 
     handle: Handle | None = None
-    """The open handle; None if the store is closed. A forked child replaces the handle of its parent."""
+    """The open handle; None if the store is closed. A forked child opens a new handle."""
 
     has_views = False
-    """Whether ``borrow`` avoids copying images. If it does, several threads can borrow parts of one batch."""
+    """Whether ``borrow`` yields images without copying them. Then each decoding thread borrows its part of a batch."""
 
     downloads = False
     """Whether reading a record may copy a whole shard to this machine."""
@@ -103,7 +103,7 @@ class Store(ABC):
         """
 
     def prefetch(self, indices: Sequence[int]) -> None:  # noqa: B027 - only LMDB needs it
-        """Start loading records into memory, without waiting. Call it before ``borrow`` and ``borrow_documents``."""
+        """Start loading records into memory, without waiting. Call this before ``borrow`` or ``borrow_documents``."""
 
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
@@ -198,7 +198,7 @@ class Store(ABC):
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Open the version of the store before shards were last added, if that version has this digest."""
+        """Switch to the version that the store had before shards were last added, if that version has this digest."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -381,7 +381,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             try:
                 stored = handle.chunk(name, number)
                 if _agree(name, packed[name], stored, lost):
-                    packed[name] = bytes(stored)  # the summary needs the stored kind of the chunk; see `_agree`
+                    packed[name] = bytes(stored)  # the manifest was made from the stored chunk, which may contain OTHER
                     continue
                 what = f"its column {name} disagrees with records {start} to {stop - 1}"
                 damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
@@ -407,7 +407,7 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
         "fields": totals.fields,
         "events": events.total(),
     }
-    # Only events have lines in the report. The other counts of the outcome cannot be verified.
+    # The report has lines only for events, such as rejections. Other counts of the outcome cannot be verified.
     expected["outcome"] = {kind: events.get(kind, count) for kind, count in manifest.outcome.items()}
     if any(not 0 <= label < len(manifest.classes) for label in summary.labels or ()):
         expected["classes"] = ()  # classes must name all labels, or none
@@ -447,8 +447,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[in
     if column not in DTYPES:
         unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
         skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # If the values of a chunk have several types, the chunk has OTHER for every record. A lost record, a record of
-        # a neighboring shard, or a record of an interrupted commit may have had another type. So OTHER always agrees.
+        # A field with several types in one chunk is stored as OTHER for each record of the chunk. The other type may
+        # come from a lost record, a neighboring shard, or an interrupted commit. So OTHER agrees with every value.
         return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
     one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
     return bool(np.array_equal(one, other))

@@ -39,9 +39,9 @@ COMMIT_SECONDS = 2.0
 class Writer(ABC):
     """A store that is being written. Use it in a ``with`` block.
 
-    Nothing can be read at the place before ``finish`` publishes the whole store. If the block ends without ``finish``,
-    the place is unchanged. With ``resumable``, committed records are then kept, and another Writer with ``resume``
-    continues after them. Only one process at a time can write to a place.
+    Nothing changes at the place before ``finish`` publishes the whole store. If the block ends without ``finish``, a
+    ``resumable`` Writer keeps the committed records, and another Writer with ``resume`` continues after them. Only one
+    process at a time can write to a place.
 
     Args:
         overwrite: ``finish`` may replace a finished store at the place. Without ``resume``, an unfinished store is
@@ -363,11 +363,11 @@ class Committer:
         self._running: Future[None] | None = None
 
     def start(self) -> None:
-        """Start the thread. If the first commit started the thread, Ctrl-C then could leave the commit running."""
+        """Start the thread before the first commit: Ctrl-C during the start could leave that commit running."""
         self._executor.submit(os.getpid).result()
 
     def begin(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the running commit, then start the next commit by calling the function."""
+        """Wait for the running commit. Then store the next commit by calling a function in the thread."""
         self.wait()
         self._running = self._executor.submit(function, *arguments)
 

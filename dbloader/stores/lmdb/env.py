@@ -35,7 +35,7 @@ class Environment:
             lock=False,
             readonly=True,
             create=False,
-            map_size=0,  # means the size of the file, which never changes
+            map_size=0,  # 0 means the size of the file, which never changes
             readahead=fits_memory(size),
         )
         self.ahead = ReadAhead(path, key)
@@ -57,16 +57,17 @@ class Environment:
 
 
 class ForkGate:
-    """Prevents a fork while a thread uses LMDB. A fork waits for the threads inside, and new threads wait for the fork.
+    """Prevents a fork while a thread uses LMDB. Each use of LMDB is in a ``with`` block of the gate.
 
-    Otherwise a forked child could hang. A child closes its environments, and py-lmdb then waits for the threads that
-    use them. In a child, those threads do not exist.
+    A fork waits for the threads in such a block, and no thread enters a block during the fork. Otherwise a forked child
+    could hang: it closes its environments, and py-lmdb then waits for the threads that use them. Those threads do not
+    exist in the child.
     """
 
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # ids of threads, because a KeyboardInterrupt could make a counter wrong
+        self._inside: set[int] = set()  # ids of the threads; a KeyboardInterrupt could make a counter wrong
         self._forking = False
 
     def __enter__(self) -> None:
@@ -85,7 +86,7 @@ class ForkGate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait until no other thread is inside, and keep all threads out until ``open``."""
+        """Wait until no other thread is in a block, and let no thread enter a block until ``open``."""
         self._changed.acquire()
         self._changed.wait_for(lambda: not self._forking)
         self._forking = True
@@ -102,7 +103,7 @@ gate = ForkGate()
 """Enter this around every use of an environment that ``acquire`` returned."""
 
 environments: dict[tuple[int, int], Environment] = {}
-"""Open environments by device and inode. So a link shares the environment of its file, and a replaced file does not."""
+"""Open environments by device and inode. A link shares the environment of its file; a new file at the path gets its own."""
 # Reentrant, because the garbage collector may call ``release`` in the middle of ``acquire``.
 _lock = threading.RLock()
 
@@ -119,7 +120,7 @@ def acquire(path: Path) -> Environment:
             environment.users += 1
             if key in environments:
                 return environment
-            # Try again: the garbage collector has just released the last other user, and so closed this environment.
+            # Try again: the garbage collector has just released the only other user, which closed the environment.
 
 
 def release(environment: Environment) -> None:
@@ -139,7 +140,7 @@ def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> 
 
 
 def fits_memory(size: int) -> bool:
-    """Return whether the kernel should read ahead. Pages of a large file would leave memory before they are used."""
+    """Return whether a file of this size fits into memory. Pages of a larger file could be dropped before their use."""
     return size < total_memory() // 2
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# After reading this many column chunks, a handle calls `release_pages`. Until then, chunks of names take 40 MB.
+# A handle calls `release_pages` after reading this many column chunks. They take up to 40 MB.
 _CHUNKS_KEPT = 256
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
@@ -54,7 +54,7 @@ class LMDBHandle:
         path: The file.
         place: The file's name in messages.
         digest: The expected digest; None accepts any digest.
-        index_of: Manifest of the sharded store whose index this file must be; None if the file must be a store.
+        index_of: Manifest of a sharded store, if the file must be its index; None if the file must be a store.
 
     Raises:
         _OtherStoreError: The file is not the expected store or index.
@@ -239,8 +239,8 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the version before shards were last added; None if that version has another digest."""
-        with suppress(OSError, StoreError):  # the files of that version may have been removed
+        """Return a handle of the version before shards were last added; None if it is gone or has another digest."""
+        with suppress(OSError, StoreError):
             older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
             if older.manifest.digest == digest:
                 return older
@@ -311,13 +311,13 @@ class ShardedHandle:
                 self._shard(number).prefetch([indices[position] - start for position in positions])
 
     def release_pages(self) -> None:
-        """Remove the file's pages from this process's memory. They stay in the page cache."""
+        """Remove the open shards' pages from this process's memory. They stay in the page cache."""
         with env.gate, self._lock:
             for handle in self._opened.values():
                 handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
-        """Yield a copy of each document, with its index and salt in the whole store; None if missing."""
+        """Yield a copy of each document, changed to the index and salt of the whole store; None if missing."""
         for begin in range(0, len(indices), _COPIED):
             part = indices[begin : begin + _COPIED]
             found: list[bytes | None] = [None] * len(part)

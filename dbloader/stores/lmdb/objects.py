@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dbloader.remote.bucket import Item
 
-# Keys of shards and indices, relative to the place of the store.
+# Keys of shards and index files, relative to the place of the store.
 _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
 
 
@@ -30,7 +30,7 @@ def open_target(place: str) -> Bucket:
 
 
 def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
-    """Return the manifest's object at a place, or None. Raise StoreExistsError if the store may not be replaced."""
+    """Return the manifest of the old store, or None. Raise StoreExistsError if the store may not be replaced."""
     replaces = target.head(MANIFEST_FILE)
     if replaces and not overwrite:
         raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
@@ -43,10 +43,10 @@ def read_table(bucket: Bucket) -> ShardTable:
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
-    """Publish a store by writing its manifest, in place of the manifest ``replaces`` if the place has a store.
+    """Publish a store by writing its manifest. All other files must be in the bucket already.
 
-    All other files must be in the bucket already. If another process has published at the place meanwhile, delete the
-    keys ``own``, and raise StoreExistsError.
+    ``replaces`` is the manifest of the old store; None if the place has no store. If another process has published at
+    the place meanwhile, delete the keys ``own``, and raise StoreExistsError.
     """
     try:
         target.put_if(MANIFEST_FILE, table.encode(), replaces)
@@ -59,6 +59,6 @@ def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Ite
 
 
 def list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return all shards and indices at a place by their keys, including files that no manifest names."""
+    """Return all shards and index files at a place by their keys, including files that no manifest names."""
     found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # if no server answers, ``folders`` fails quickly
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}

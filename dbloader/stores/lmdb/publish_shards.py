@@ -154,7 +154,7 @@ def _index_entries(
 def _seal_chunk(
     chunk: ColumnChunk, number: int, fields: set[str], summary: Summary, salt: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and sealed columns of a chunk, and of earlier chunks that lack one of its fields."""
+    """Yield the keys and sealed columns of a chunk. For a new field, also yield empty columns of all earlier chunks."""
     for at, packed in chunk.pack_columns(number, fields):
         if at == number:
             summary.add(packed)
@@ -217,7 +217,7 @@ def _give_second_name(path: Path, to: Path) -> None:
 
 
 def check_base(target: Path | str, table: ShardTable | None, index_file: str) -> None:
-    """Raise StoreExistsError if the store at the target has changed: it has another index than the plan expects."""
+    """Raise StoreExistsError if the store at the target has changed since the plan: its index is not ``index_file``."""
     if table is None or table.index_file != index_file:
         raise StoreExistsError(
             f"{target} has changed since the plan was made, because another process has published there: plan again "
@@ -237,7 +237,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 
 def unnamed_warning(target: Path) -> list[str]:
-    """Return a warning if a store's folder contains files that its manifest does not name; otherwise []."""
+    """Return [a warning] if a store's folder contains files that its manifest does not name; otherwise []."""
     with suppress(OSError, StoreError):  # a failed search for such files must not end the program
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"

@@ -26,7 +26,7 @@ _PAGE_HEAD = 16
 _META_HEAD = struct.Struct("<II")  # magic number and version at the beginning of a meta page
 # Offsets in a meta page: page size (md_pad of the first database), root page of the second database, transaction id.
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
-_LOWER_AT = 12  # offset in any page: where the list of node offsets ends
+_LOWER_AT = 12  # offset of mp_lower in any page: the end of the list of node offsets
 # The head of a node. In a leaf: size of the value (two numbers), flags, length of the key. In a branch, the first three
 # numbers are the child's page number.
 _NODE = struct.Struct("<HHHH")
@@ -117,7 +117,7 @@ class ReadAhead:
             self._file = -1
 
     def locate(self, index: int) -> tuple[int, int] | None:
-        """Return a record's offset and size in the file in bytes, or None if the record shares a page with others."""
+        """Return a record's offset and size in the file in bytes; None if the record has no pages of its own."""
         key = record_key(index)
         page = self._page(self._root)
         for _ in range(self._depth - 1):

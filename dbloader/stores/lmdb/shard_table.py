@@ -50,7 +50,7 @@ class ShardTable(NamedTuple):
         manifest: The manifest of all records.
         index_file: File name of the index.
         shards: The shards, in the order of their records.
-        previous: File name of the index before shards were last added; "" if none were added.
+        previous: File name of the previous version's index, before shards were last added; "" if none were added.
     """
 
     manifest: Manifest
@@ -65,7 +65,7 @@ class ShardTable(NamedTuple):
 
     @property
     def older_files(self) -> list[str]:
-        """Paths of files that only the version before shards were last added needs, relative to the store's folder."""
+        """Paths of the index and the manifest of the previous version, relative to the store's folder."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:
@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name under which the manifest of an older version is kept. ``index_file`` is its index."""
+    """Return the file name for the previous version's manifest. ``index_file`` is the previous version's index."""
     return f"{index_file}.{MANIFEST_FILE}"

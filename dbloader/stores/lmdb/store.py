@@ -177,5 +177,5 @@ class LMDBStore(Store):
 
 
 def _is_in(path: Path, folder: Path) -> bool:
-    """Return whether a path is ``folder`` or below it. ``folder`` may be a file, and must exist."""
+    """Return whether a path is ``folder``, which may be a file, or below it; False if ``folder`` does not exist."""
     return folder.exists() and any(part.exists() and part.samefile(folder) for part in (path, *path.parents))

@@ -172,7 +172,7 @@ class Catalog:
         """Give up a partial store and remove its data, if this writer still holds the lease.
 
         With ``forget``, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if no other
-        writer has ever written to the store, because that writer could write more data later.
+        writer has ever written to the store, because a former writer could write more data later.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})

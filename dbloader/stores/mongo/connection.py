@@ -89,7 +89,7 @@ def _make_client(place: MongoURI) -> pymongo.MongoClient[Any]:
         "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
         "socketTimeoutMS": round(1000 * SILENCE_SECONDS),
         "maxIdleTimeMS": round(1000 * _IDLE_SECONDS),
-        # Connection.retry repeats operations. The driver would repeat an operation only once, and never getMore.
+        # Connection.retry repeats operations. The driver would do so only once, and not for getMore.
         "retryReads": False,
         "retryWrites": False,
     }
@@ -106,7 +106,7 @@ def _close(client: pymongo.MongoClient[Any], pid: int) -> None:
 
 def _begin_child() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread of the parent, which the child lacks, may hold the old lock
+    _lock = threading.Lock()  # a thread that exists only in the parent may hold the old lock
     _inherited.extend(_clients.values())
     _clients.clear()
 
@@ -174,11 +174,11 @@ class Connection:
         limit.
 
         If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), the next attempt uses another connection.
-        It may take all the remaining time, because the network may be slow.
+        That attempt may take all the remaining time, because the network may be slow.
 
         Args:
             function: The function to call.
-            seconds: Repeat calls until this many seconds after this method was called, not RETRY_SECONDS.
+            seconds: Repeat calls for this time, from the first call on, instead of RETRY_SECONDS after a failure.
             scan: A collection that the server may have to read document by document. After the server has answered a
                 ping, such a scan may take SCAN_SECONDS. During the scan, the driver pings the server on another
                 connection every 10 s (``heartbeatFrequencyMS``). If the server does not answer, the scan fails.
@@ -246,7 +246,7 @@ class Connection:
 
 
 def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Decorate a method to run in ``self.connection.retry``. A decorated method must not call another."""
+    """Decorate a method to run in ``self.connection.retry``. The method must not call another decorated method."""
 
     @wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

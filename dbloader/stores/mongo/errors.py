@@ -43,7 +43,7 @@ def is_transient(error: errors.PyMongoError) -> bool:
         return False
     if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
         return True
-    if isinstance(error, errors.ExecutionTimeout):  # Connection.retry checks whether its own deadline has passed too
+    if isinstance(error, errors.ExecutionTimeout):  # Connection.retry also checks its own deadline
         return True
     if isinstance(error, errors.BulkWriteError):
         codes = {failure.get("code") for failure in _failures(error)} - {_DUPLICATE_KEY}

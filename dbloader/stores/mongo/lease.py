@@ -154,7 +154,7 @@ def _start_time(pid: int) -> str:
     """Return when a process began, in clock ticks since boot; "" if the process has ended."""
     try:
         # See proc(5). After the name of the process, which is in parentheses, the first field is its state. Field 20 is
-        # its start time. The name may contain parentheses too, so split at the last.
+        # its start time. The name may contain parentheses too, so split at the last parenthesis.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
@@ -162,7 +162,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether the holder of a lease, another process or an earlier writer of this process, has surely ended."""
+    """Return whether a lease's holder has surely ended: another process, or an earlier writer in this process."""
     if not _machine() or holder.get("machine") != _machine():
         return False
     pid = holder.get("pid")

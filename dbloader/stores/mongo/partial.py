@@ -62,9 +62,9 @@ class PartialStore:
     """A store that is being written. Every method can be called again after an interruption.
 
     Late writes do no harm. A writer may continue to write after another writer has taken over the place. The server may
-    run a command late, after the command was repeated. Therefore records are only inserted, and existing records are
-    compared. Columns and events contain the number of the run and commit that wrote them, and only a later run or
-    commit replaces them. No file in GridFS is written twice.
+    run a command late, after the command was repeated. Therefore an existing record is replaced only if it still has
+    the CRC-32 that this writer has just read. Columns and events contain the number of the run and commit that wrote
+    them, and only a later run or commit replaces them. No file in GridFS is written twice.
 
     ``run`` is the number of this writer among all writers of the store, from 1 on.
     """
@@ -97,8 +97,8 @@ class PartialStore:
     def _shard_records(self) -> None:
         """If the server is a router of a sharded cluster, spread the records over its shards by a hashed ``_id``.
 
-        MongoDB spreads only an empty collection at once. If the server refuses, warn that all records will be on one
-        shard.
+        Call this before the first insert, because MongoDB moves existing records only slowly. If the server refuses,
+        warn that all records will be on one shard.
         """
         client, place = self.connection.client, self.connection.place
         if not client.is_mongos:

@@ -70,7 +70,7 @@ class MongoReader:
         newest = PrimaryPreferred() if self.may_lag else Primary()
         self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
         with ExitStack() as on_error:
-            on_error.callback(self.connection.close)  # otherwise an error that is kept would keep the client open
+            on_error.callback(self.connection.close)  # otherwise a caller that keeps the error keeps the client open
             self.store, self.manifest = self._find_store()
             on_error.pop_all()
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
@@ -183,7 +183,7 @@ class MongoReader:
         """Raise DamagedStoreError if the number of records on the server differs from the manifest.
 
         If a query compares labels, check the number of records with each label too. Without this check, the query could
-        miss records without an error, because they were lost or their labels were edited.
+        silently miss records that were lost, or records with edited labels.
         """
         manifest = self.manifest
         expected: dict[Any, int] = {None: manifest.length}

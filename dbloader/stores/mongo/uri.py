@@ -85,7 +85,7 @@ class MongoURI(NamedTuple):
         return self.uri.partition("://")[2].partition("?")[0].rpartition("@")[0]
 
     def without_credentials(self) -> MongoURI:
-        """Return this place without secret options, and without its password and the user of this password."""
+        """Return this place without secret options. If it has a password, also leave out the user and the password."""
         scheme, _, rest = self.uri.partition("://")
         hosts_and_path, mark, query = rest.partition("?")
         kept = [part for part in _split_options(query) if _option_name(part) not in _SECRET]
@@ -144,7 +144,8 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     if _NOT_IN_COLLECTION.search(collection):
         raise PlaceError(f"no collection can be named {collection!r}: {_FORM}")
     if _PART_OF_STORE.search(collection):
-        raise PlaceError(f"{collection!r} is the name of a part of a store: give the name without its last part")
+        store = _PART_OF_STORE.sub("", collection)
+        raise PlaceError(f"{collection!r} is a part of the store {store!r}: give the name of the store")
     if len(f"{database}.{collection}".encode()) + _LONGEST_SUFFIX > _MAX_NAMESPACE:
         raise PlaceError(f"the name {database}.{collection} is too long for a place in MongoDB")
     options = frozenset(map(_option_name, _split_options(query)))

@@ -92,7 +92,7 @@ def test_place_has_database_and_collection(place: str, database: str, collection
 NO_COLLECTION = r"^mongodb://host/ names no database and no collection: a place in MongoDB is mongodb://host/"
 NO_HOST = "got a place without a host"
 NO_PORT = "got a place whose port is not a number, or whose host is missing after a password"
-PART = "is the name of a part of a store"
+PART = "is a part of the store 'a': give the name of the store"
 ESCAPE = r"'/', '\?', '@' and ':' must be escaped \(%2F, %3F, %40, %3A\)"
 
 
