@@ -103,7 +103,7 @@ gate = ForkGate()
 """Enter this around every use of an environment that ``acquire`` returned."""
 
 environments: dict[tuple[int, int], Environment] = {}
-"""Open environments by device and inode. A link shares the environment of its file; a new file at the path gets its own."""
+"""Open environments by device and inode. A link shares the environment of its file; a new file at the path does not."""
 # Reentrant, because the garbage collector may call ``release`` in the middle of ``acquire``.
 _lock = threading.RLock()
 
