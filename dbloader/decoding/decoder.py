@@ -109,7 +109,7 @@ class Decoder(ABC):
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning; or the tiles are of another image.
-                Pillow decodes CMYK and rare chroma subsamplings, and does not report warnings.
+                Pillow, which decodes CMYK and rare chroma subsamplings, reports no warnings.
             NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
             PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
             OptionError: There are not ``draws`` random numbers, or one is not in [0, 1); or an array has another dtype

@@ -35,8 +35,8 @@ class MultiCrop(Decoder):
     Normalization and ``preparation`` apply to each of these tensors.
 
     Each crop equals the output of its Decoder alone for the same random numbers, bit for bit. (With ``scaled``, the
-    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded. For a
-    tiled JPEG, these are the tiles of the box; for other JPEGs, the rows down to the box's lower edge.
+    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded: from
+    a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
 
     A sample takes the random numbers of the first crop, then of the second, and so on.
 

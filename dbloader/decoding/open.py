@@ -1,9 +1,9 @@
 """Open images for decoders: files, arrays and PIL images.
 
-Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. Its arguments are the left and upper
-edge, the width and the height of a part of the image in pixels, and ``factor``. The method does the work that needs
-Python, and returns a function that decodes the part. With ``factor`` 2, 4 or 8, the decoded part may be smaller by this
-factor, if that is faster.
+Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. The arguments of ``part`` are the
+left and upper edge, the width and the height of a part of the image in pixels, and ``factor``. ``part`` does the work
+that needs Python, and returns a function that decodes the part of the image. With ``factor`` 2, 4 or 8, the decoded
+part may be smaller by this factor, if that is faster.
 
 The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
 strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or only

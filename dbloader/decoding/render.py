@@ -30,7 +30,7 @@ class Crop(NamedTuple):
     in this order.
 
     Attributes:
-        left: Left edge of the part. This and ``top``, ``width`` and ``height`` are in pixels of the image.
+        left: Left edge of the part. ``left``, ``top``, ``width`` and ``height`` are in pixels of the image.
         top: Upper edge of the part.
         width: Width of the part, at least 1.
         height: Height of the part, at least 1.

@@ -39,7 +39,7 @@ _ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of th
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have those of _ANY too.
+# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have a brand of _ANY.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 

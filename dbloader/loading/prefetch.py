@@ -284,7 +284,7 @@ class PrefetchLoader(Generic[T]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the loader, or else of its samplers and dataset, for the next iteration.
 
-        Inside a loop over the loader it has no effect, because the next received batch overrides it.
+        Inside a loop over the loader, this has no effect, because the next received batch overrides the epoch.
         """
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):

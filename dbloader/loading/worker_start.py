@@ -34,6 +34,6 @@ class WorkerStart:
 
 
 def _begin() -> WorkerStart:
-    """Stop the garbage collector; return an object whose function and arguments are unpickled next."""
+    """Stop the garbage collector. Return a WorkerStart without its function and arguments."""
     gc.disable()
     return WorkerStart.__new__(WorkerStart)

@@ -158,8 +158,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         if epoch != self.epoch:
             if self._held is None and 0 < self._position < self.length:
                 warnings.warn(
-                    f"set_epoch({epoch}) leaves out the rest of epoch {self.epoch}: the loaded state is at position "
-                    f"{self._position} of {self.length} there. To train on the rest, call set_epoch({self.epoch}). "
+                    f"set_epoch({epoch}) leaves out the rest of epoch {self.epoch}, where the loaded state is at "
+                    f"position {self._position} of {self.length}. To train on the rest, call set_epoch({self.epoch}). "
                     "Lightning calls set_epoch too. It counts an epoch as complete even if max_steps ended it: resume "
                     "from a checkpoint that ModelCheckpoint(every_n_train_steps=...) saved before the end of fit()",
                     UserWarning,

@@ -133,7 +133,7 @@ class MixtureWalk:
             for number in numbers.tolist():
                 chosen = passes == number
                 samples[chosen] = Permutation(length, self._seed, number, "mixture", source)(samples[chosen])
-        else:  # a batch may have many passes
+        else:  # a batch may contain many passes of a short source
             key = derive_keys(2, "mixture samples", self._seed, source)
             step = max(1, AT_A_TIME // length)
             for at in range(0, len(numbers), step):

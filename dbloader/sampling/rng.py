@@ -139,7 +139,7 @@ class SampleRNG:
 class SeededIndices(list[int]):
     """A list of the indices of a batch, with their positions in the epoch, which decide the samples' random numbers.
 
-    A dataset that gets it in ``__getitems__``, in any process, can use the random numbers in ``rng``.
+    In any process, a dataset's ``__getitems__`` receives this list, and can use the random numbers in ``rng``.
 
     Args:
         indices: The index of each sample.

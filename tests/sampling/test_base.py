@@ -124,7 +124,7 @@ def test_set_epoch_keeps_the_position_in_the_same_epoch_and_warns_otherwise() ->
     assert sampler.remaining == LENGTH - 4 == len(list(sampler))
     for epoch in (6, 0):
         sampler.load_state_dict(state)
-        with pytest.warns(UserWarning, match=rf"set_epoch\({epoch}\) leaves out the rest of epoch 5: .* position 4 of"):
+        with pytest.warns(UserWarning, match=rf"set_epoch\({epoch}\) leaves out the rest of epoch 5, .* position 4 of"):
             sampler.set_epoch(epoch)
         assert sampler.remaining == LENGTH == len(list(sampler))
     sampler.set_epoch(1)
