@@ -198,7 +198,7 @@ def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
     differences = ["bytes"] if image == "bytes" else []
     if mine.label != theirs.label:
         differences.append("label")
-    if image in ("changed", "repaired"):  # do not compare width, height, format and tiles of these images
+    if image in ("changed", "repaired"):  # the conversion changed width, height, format or tiles
         mine, theirs = (
             Record(fields={name: value for name, value in record.fields.items() if name != TILES})
             for record in (mine, theirs)
@@ -227,7 +227,7 @@ def _compare_images(record: Record, image: object) -> str:
 
 
 def _is_repaired(stored: object, data: bytes) -> bool:
-    """Return whether the stored image is this JPEG with its missing end marker appended."""
+    """Return whether ``stored`` is the JPEG ``data`` with its missing end marker appended."""
     structure = examine(data)
     with suppress(ImageError):
         return structure.state is State.NO_END and repair(data, structure) == stored
@@ -250,8 +250,8 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # `take` skips this number of records with a key, because they were found before. Only the entry at the first
-        # position of a key is used.
+        # At the first position of each key: the number of records with this key that `take` skips, because they were
+        # found before. The other entries are not used.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:

@@ -1,4 +1,4 @@
-"""Find duplicate images in one store or between two: the same bytes, or nearly the same picture.
+"""Find images with the same bytes, or with nearly the same picture, in one store or in two stores.
 
 Each image has a hash of 128 bits, and similar pictures have similar hashes. The search does not compare all pairs of
 hashes. A hash has eight parts of 16 bits. If two hashes differ in at most 7 bits, at least one part is equal. If they
@@ -245,7 +245,7 @@ def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[
     """Find pairs of hashes that differ in at most ``distance`` bits: one hash in ``one``, the other in ``two``.
 
     Without ``two``, both hashes are in ``one``. Yield (positions in ``one``, positions in ``two``, numbers of different
-    bits). A pair may be repeated, and without ``two`` also in reverse order.
+    bits). A pair may be repeated. Without ``two``, a pair may also be repeated in reverse order.
     """
     flips = [0] if distance < _PARTS else [0, *(1 << bit for bit in range(16))]
     for part in range(_PARTS):

@@ -1,8 +1,8 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
 A fingerprint is a dHash. It compares the brightness of each of 8 x 8 spots with the spot to the left (Neal Krawetz,
-"Kind of Like That", hackerfactor.com, 2013) and with the spot above. This gives 128 bits. 64 bits find the same share
-of copies, but three times as many false matches.
+"Kind of Like That", hackerfactor.com, 2013) and with the spot above. This gives 128 bits. A fingerprint of 64 bits
+found the same share of copies, but three times as many false matches.
 
 The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
 the fingerprints.
@@ -50,7 +50,7 @@ _MAGIC = "dbloader fingerprints 2"
 
 NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 
-# Least side of a reduced image, in pixels. With half this side, an image and its copy at 0.9 of the size differed in 5
+# Least side of a reduced image, in pixels. With 36 pixels, an image and its copy of 0.9 times the size differed in 5
 # bits instead of 3.
 _LEAST = 72
 # Least contrast of the spots, from 0 to 255. With less contrast, noise decides the bits.
@@ -159,7 +159,7 @@ def _decode_jpeg(data: bytes) -> Array | None:
         gray = simplejpeg.decode_jpeg(data, "GRAY", strict=True, **least)[:, :, 0]
     except (ValueError, KeyError):
         return None
-    # The reduced size is rounded up. The box cuts off the parts of the last column and row that are beyond the image.
+    # The decoder rounds the reduced size up. The box leaves out the parts of the last column and row beyond the image.
     eighths = 8 * gray.shape[1] // width
     box = (0, 0, width * eighths / 8, height * eighths / 8)
     return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))

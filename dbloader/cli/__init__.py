@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-# Messages of an ImportError or RuntimeError if no memory is left for a library or a new thread.
+# Messages of the errors that Python raises if no memory is left for a library or a new thread.
 _NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 

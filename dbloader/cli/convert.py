@@ -151,16 +151,16 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Number of threads; with --shards, of processes; with --executor, of threads for each part.  "
+    help="Number of threads. With --shards: number of processes. With --executor: number of threads for each part.  "
     "[default: one per CPU; with --executor, 1]",
 )
 @click.option(
-    "--shards", metavar="N", type=int, help="Make a folder of N LMDB files. Records and digest are as in a single file."
+    "--shards", metavar="N", type=int, help="Make a folder of N LMDB files, with the records and digest of one file."
 )
 @click.option(
     "--executor",
     type=click.Choice(["ray"]),
-    help="Make the shards as tasks of the Ray cluster on this machine or at RAY_ADDRESS. If there is none, start Ray.",
+    help="Make the shards as tasks of the Ray cluster on this machine or at RAY_ADDRESS. If needed, start Ray.",
 )
 @click.option(
     "--append",

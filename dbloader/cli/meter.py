@@ -38,8 +38,8 @@ class Meter:
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
 
-        The first call with a total restarts the clock. The rate excludes the ``done`` of this call, because an earlier
-        run did this work.
+        The first call with a total restarts the clock. The ``done`` of this call is work of an earlier run, so the rate
+        excludes it.
         """
         if self._quiet:
             return

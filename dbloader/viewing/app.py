@@ -1,4 +1,4 @@
-"""The web application of the viewer: its routes and requests. No text of a request is used as the path of a file."""
+"""The web application of the viewer: its routes and requests. It never uses text from a request as a file path."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
 _MOST_BODY = 100_000  # bytes of a POST body, which may contain a query of 10,000 letters
 _INTEGER = re.compile("-?[0-9]{1,19}")
-# After this number of answers, LMDB's pages are released. Otherwise the pages of all shown images would count as memory
-# of this process. After 4,500 thumbnails of a store of ten million images, that was 600 MB.
+# The viewer releases LMDB's pages after this number of answers. Otherwise all pages that it has read count as memory of
+# this process: 600 MB after 4,500 thumbnails of a store of ten million images.
 _RELEASED_AFTER = 50
 
 
@@ -85,7 +85,7 @@ class ViewerState:
 
     Args:
         stores: The stores. Several threads read them.
-        tell: Called with each line for the person who started the viewer.
+        tell: Called with each line to show to the person who started the viewer.
         training: Makes the training view; None for a training view with the default transform.
         listing: A listing whose columns are joined to the records of each store.
         read_only: Refuse to set marks.
@@ -123,7 +123,7 @@ class ViewerState:
 
 
 class ViewerRequest:
-    """A request: the values in its path and query, its body, and the store with the number in the value ``s``."""
+    """A request to the viewer. The value ``s`` in its path is the number of a store."""
 
     def __init__(self, state: ViewerState, request: Request, body: bytes) -> None:
         self.state, self.body = state, body
@@ -200,7 +200,7 @@ def _change_marks(request: ViewerRequest) -> dict[str, Any]:
 
 def _note(request: ViewerRequest) -> dict[str, str | None]:
     """Return a note if the store has been replaced or removed since the start of the viewer."""
-    with copy.copy(request.store) as now:  # the copy opens the store that is at the place now
+    with copy.copy(request.store) as now:  # a copy of a store opens its place again
         try:
             if now.manifest == request.store.manifest:
                 return {"note": None}
@@ -292,7 +292,7 @@ def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
 
 
 def _seen(request: ViewerRequest) -> Response:
-    """Return an image as the neural network gets it. The header X-Values describes how its values are shown."""
+    """Return an image as the neural network gets it. The header X-Values describes how the pixel values are shown."""
     data, note = _training(request, "show_image", request.integer("index"), request.integer("position"))
     return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})
 
@@ -305,7 +305,7 @@ def _static(name: str) -> Response:
 
 
 # (path, function, whether the function decodes images). A function takes a request, and returns a Response or a value
-# that becomes JSON. The number of decoding functions that run at the same time is at most the number of CPUs.
+# that becomes JSON. At most one decoding function per CPU runs at the same time.
 ROUTES: tuple[_Route, ...] = (
     ("/", lambda _: _static("index.html"), False),
     ("/static/{name}", lambda request: _static(request.text("name")), False),
@@ -344,7 +344,7 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
                 if len(body) > _MOST_BODY:
                     return error_response(413, f"a request may have at most {_MOST_BODY:,} bytes")
             async with slots if decodes else nullcontext():
-                if await request.is_disconnected():  # the user has scrolled past the image meanwhile
+                if await request.is_disconnected():  # the user has scrolled past the image while the request waited
                     return Response(status_code=_CLIENT_GONE)
                 return await run_in_threadpool(_answer, function, ViewerRequest(state, request, body))
 

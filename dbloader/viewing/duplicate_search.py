@@ -24,8 +24,7 @@ class DuplicateSearch:
     """Searches a store for duplicates, like `dbloader duplicates`, in a thread. Threads may share this object.
 
     Queries can use the result as two columns. ``duplicates.extra`` is true for each duplicate, but not for its
-    original. ``duplicates.differ`` is true for each duplicate with a different label than its original, and for this
-    original.
+    original. ``duplicates.differ`` is true for a duplicate and its original if their labels differ.
     """
 
     def __init__(self, selections: Selections) -> None:
@@ -70,7 +69,7 @@ class DuplicateSearch:
             return
         try:
             labels = self._store.column("label")
-        except DamagedStoreError:  # the page gets the same error when it counts the classes
+        except DamagedStoreError:  # the page shows this error when it counts the classes
             return
         index, of = groups.rows["index"], groups.rows["of"]
         differs = labels[index] != labels[of]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-_MOST_PIXELS = 2**27  # a browser gets a converted picture of an image with more pixels
+_MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:
@@ -55,7 +55,7 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
 
 
 def why_rendered(image: Any) -> str | None:
-    """Return why a browser must get a converted picture of an image; None if it can show the stored image."""
+    """Return why an image must be converted for a browser; None if browsers can show the stored image."""
     if not isinstance(image, bytes):
         return "it is an array"
     try:

@@ -153,7 +153,7 @@ class Guard:
             return HTMLResponse(_RELOAD, headers={"Cache-Control": "no-store"})
         if token is None or not any(_equal(token, used) for used in self._used):
             return _refusal(f"this browser is not known here: {_OPEN}", is_page=is_page)
-        if self._token is None:  # the last link that was printed has been used
+        if self._token is None:  # no unused link is left
             self._tell(f"A used link was opened in another browser. Open this new link instead: {self.link()}")
         return _refusal("this link was used before, and works only once: open the new link", is_page=is_page)
 
@@ -178,7 +178,8 @@ class Guard:
 
 
 def _is_same_origin(request: HTTPConnection) -> bool:
-    """Return whether a page of this server sent a request. Browsers send sec-fetch-site with https or to loopback."""
+    """Return whether a page of this server sent a request."""
+    # Over http, browsers send sec-fetch-site only to loopback addresses. Otherwise the origin decides.
     site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
     return site == "same-origin" or (site is None and origin == f"http://{request.headers['host']}")
 

@@ -1,4 +1,4 @@
-"""Write a report of a store as one HTML file, for a mail or as a CI artifact. The file needs no server or script."""
+"""Write a report about a store as one HTML file, to send by mail or keep in CI. It needs no server or script."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_html(
         where: A query. With a query, samples, histograms and classes describe only the matching records, and the file
             has no report of the conversion.
         listing: A listing with further columns for the query.
-        tell: Called with sentences about the listing.
+        tell: Called with each message about the listing.
 
     Raises:
         OptionError: ``output`` exists, its folder does not exist, or the query is wrong.
@@ -116,7 +116,7 @@ def _samples(store: Store, selected: Any) -> list[int]:
     order = rng.permutation(len(labels))
     by_label = order[np.argsort(labels[order], kind="stable")]
     _, begins, counts = np.unique(labels[by_label], return_index=True, return_counts=True)
-    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # number of each record in its class, from 0
+    turns = np.arange(len(by_label)) - np.repeat(begins, counts)  # position of each record in its class, from 0
     chosen = by_label[np.lexsort((rng.permutation(len(labels)), turns))[:_SAMPLES]]
     indices: list[int] = np.asarray(selected)[chosen].tolist()
     return indices
@@ -164,7 +164,7 @@ def _bars(counts: Sequence[int], kind: str = "") -> str:
     most = max(counts, default=1) or 1
     return "".join(
         f'<rect{kind} x="{x + 0.06:.2f}" y="{_HIGH - high:.1f}" width=".88" height="{high:.1f}"/>'
-        # Every bar is visible, except for the count 0.
+        # 1.5 pixels make the bar of a small count visible.
         for x, high in enumerate(number and max(1.5, number / most * _HIGH) for number in counts)
     )
 

@@ -46,7 +46,7 @@ def join_listing(
     Args:
         store: The store.
         listing: A listing in one of the formats of ``convert``.
-        tell: Called with sentences about the join.
+        tell: Called with each message about the joined columns.
 
     Raises:
         SourceError: The listing cannot be read, names no record, or has two rows for a record.

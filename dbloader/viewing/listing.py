@@ -1,4 +1,4 @@
-"""Write the records that match a query as a listing for ``dbloader copy --select``, ``--drop`` and ``--labels``."""
+"""Write a listing of the records that match a query, for ``dbloader copy --select``, ``--drop`` and ``--labels``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS = ("index", "path", "label")
 
 
 def stream_listing(selections: Selections, query: str, kind: str) -> Iterator[bytes]:
-    """Write the records that match a query as a listing, and return blocks of its lines in UTF-8.
+    """Return a listing of the records that match a query, as blocks of lines in UTF-8.
 
     The columns are ``index``, ``path`` (the name of the record) and ``label`` (the name of the class, or an integer).
 

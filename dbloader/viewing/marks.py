@@ -170,7 +170,7 @@ class Marks:
         return _signature(status)
 
     def _show(self, marks: dict[int, dict[str, Any]]) -> None:
-        """Keep new marks, and replace the columns of marks."""
+        """Replace the marks and their columns."""
         self._marks, length = marks, len(self._selections.store)
         drops = [index for index, mark in marks.items() if mark.get("drop")]
         labels = {index: self._label_text(mark["label"]) for index, mark in marks.items() if "label" in mark}
@@ -214,7 +214,7 @@ def _pack(texts: dict[int, str], length: int) -> Names:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
-    """Return numbers that differ when the file has changed."""
+    """Return numbers that change when the file changes."""
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -78,7 +78,7 @@ def boxes_of(store: Store, record: Record) -> tuple[list[list[float]], list[str]
 
 def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:
     names = dict(enumerate(store.manifest.field_classes.get(field) or ()))
-    with suppress(ImageError):  # the page gets the same error when it requests a picture of the mask
+    with suppress(ImageError):  # the page shows this error when it requests the mask
         return [(value, color, share, names.get(value) or "") for value, color, share in legend_of(data)]
     return []
 

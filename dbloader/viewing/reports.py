@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _MOST_ROWS = 500  # largest number of lines in one answer
-_MOST_COUNTS = 100  # number of texts for which the counts of matching lines are cached
+_MOST_COUNTS = 100  # number of searches with cached counts of their lines
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
@@ -53,7 +53,7 @@ class ConversionReport:
         rows = [*islice(lines, start, min(start + min(count, _MOST_ROWS), total))]
         indices: dict[str, int] = {}
         for index, name in find_names(self._store, {line["name"] for line in rows if line["event"] != "rejected"}):
-            indices.setdefault(name, index)  # the first of several records with this name
+            indices.setdefault(name, index)  # if several records have this name, use the first
         rows = [{**line, "index": indices.get(line["name"])} for line in rows]
         return {"total": total, "counts": counts, "rows": rows}
 
@@ -69,7 +69,7 @@ def list_duplicates(store: Store, start: int, count: int, *, differing: bool = F
     """Return groups of duplicates that the last search of this store found; None if the store was not searched.
 
     - ``groups``: the groups. Each group has the ``index``, ``name`` and ``class`` of the original; the ``count`` of the
-      duplicates; and the first 60 duplicates, ``others``. A class without a name is its label;
+      duplicates; and the first 60 duplicates, ``others``. If a class has no name, ``class`` is the label;
     - ``total``: the number of all groups;
     - ``differing``: the number of groups with different labels;
     - ``duplicates``: the number of duplicates in all groups;

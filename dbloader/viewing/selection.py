@@ -1,4 +1,4 @@
-"""Find the records that match a query, in the columns of the store."""
+"""Find the records of a store that match a query, and keep the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-_MOST_BYTES = 40_000_000  # size of each cache: enough for the indices of ten million records
+_MOST_BYTES = 40_000_000  # size of each cache, enough for the indices of ten million records
 _MOST_HISTOGRAMS = 200
 
 
@@ -55,11 +55,11 @@ class Selections:
         self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
 
     def join(self, what: str, columns: Mapping[str, FieldColumn]) -> None:
-        """Replace the columns of ``what``: "marks" or "duplicates"."""
+        """Replace the columns of the marks or duplicates. ``what`` is "marks" or "duplicates"."""
         with self._lock:
             self._joined[what] = columns
             self.columns = self.columns.with_joined({k: v for some in self._joined.values() for k, v in some.items()})
-            self.revision += 1  # last, because a result of the old columns must not be kept with this revision
+            self.revision += 1  # last, so no result of the old columns is kept under the new revision
 
     def key(self, query: str) -> tuple[str, int]:
         """Return the key under which the result of a query is kept. The key changes if the query's columns change."""

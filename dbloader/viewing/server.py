@@ -31,8 +31,8 @@ _PORTS_TRIED = 100
 _OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses"
 _PRIVILEGED = "ports below 1024 may need more rights: choose another port"
 _CLOSING_S = 1  # time for unfinished answers when the server ends
-# timeoutMS for stores in MongoDB. If the server does not answer, the page shows an error after this time, not after the
-# minute that is dbloader's default.
+# timeoutMS for stores in MongoDB. If the MongoDB server does not answer, the page shows an error after this time.
+# dbloader's default of a minute is too long for a page.
 _SILENCE_MS = 10_000
 
 
@@ -84,7 +84,7 @@ class View:
             self._guard = Guard(
                 create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
             )
-            # uvicorn logs nothing, because it would log each answer that close() interrupts as an error. The
+            # uvicorn must not log, because it would log an error for each answer that close() interrupts. The
             # application reports its own errors.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
@@ -110,7 +110,7 @@ class View:
     def close(self) -> None:
         """End the server and close the stores. Unfinished answers are cut off after a second."""
         for key in self._shown:
-            if viewers.get(key) == self._repr_html_:  # otherwise the entry belongs to a later viewer of the store
+            if viewers.get(key) == self._repr_html_:  # a later viewer of the store may have replaced the entry
                 del viewers[key]
         self._server.should_exit = True
         self._thread.join()
@@ -186,7 +186,7 @@ def serve(
         host: As for ``view``.
         port: As for ``view``.
         open_browser: Open the page in a browser, if this machine has a display and this is not an ssh session.
-        tell: Called with each line for the person at the terminal. The first line ends in the link.
+        tell: Called with each line to print in the terminal. The first line ends in the link.
         transform: ``module:name`` of a transform, see ``load_transform``.
         listing: As for ``view``.
         read_only: As for ``view``.
@@ -227,7 +227,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         raise OptionError(f"host {host!r} is unknown here: {why}; {_OWN_ADDRESS}") from error
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for number in tried:
-        # asyncio sets TCP_NODELAY only if the socket has a protocol. This saves 40 ms.
+        # Without ``protocol``, asyncio does not set TCP_NODELAY, and answers take 40 ms longer.
         server = socket.socket(family, kind, protocol)
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port stays taken for a minute

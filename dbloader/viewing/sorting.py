@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from dbloader.viewing.selection import Selections
 
 ODD = "odd"
-"""Name of the order in which images with a rare size (width and height) are first."""
+"""Name of the order that puts images with a rare size (width and height) first."""
 
 LIKE = "like:"
-"""Begins the name of an order by similarity.
+"""First part of the name of an order by similarity.
 
-``like:embedding:17`` compares the field ``embedding`` of each record with the field of record 17.
+``like:embedding:17`` compares the vector in the field ``embedding`` of each record with the vector of record 17.
 """
 
 _BITS = 32
@@ -84,7 +84,7 @@ def _by_column(columns: Columns, indices: Any, name: str, *, descending: bool) -
 def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
     field, _, index = by.removeprefix("-").removeprefix(LIKE).rpartition(":")
     if not index.isdecimal() or len(index) > _DIGITS or int(index) >= len(selections.store):
-        raise OptionError(f"sort must be like {LIKE}embedding:17, with the index of a record, got {short_repr(by, 50)}")
+        raise OptionError(f"sort must be {LIKE}FIELD:INDEX, with the index of a record, got {short_repr(by, 50)}")
     vectors = selections.vectors.get(field, lambda: read_vectors(selections.store, field))
     if np.isnan(vectors[int(index)]).all():
         raise OptionError(f"record {index} has no vector in {short_repr(field)}, or one of another length")
@@ -108,7 +108,7 @@ def _by_rarity(columns: Columns, indices: Any, _: str, *, descending: bool) -> A
     begins = np.append(0, np.flatnonzero(differs) + 1)[: has_size or None]  # first position of each size
     counts = np.diff(begins, append=has_size)
     turns = np.argsort(-counts if descending else counts, kind="stable")
-    shifts = np.cumsum(counts[turns]) - counts[turns] - begins[turns]  # how far the records of each size move
+    shifts = np.cumsum(counts[turns]) - counts[turns] - begins[turns]  # how far each size moves
     moved = np.arange(has_size, dtype=np.uint32) - np.repeat(shifts.astype(np.uint32), counts[turns])
     order[:has_size] = order[moved]
     return _at(indices, order)
@@ -130,7 +130,8 @@ def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
     """Return the positions of the sorted keys, unknown keys last: uint32, shape (keys,). The keys are overwritten.
 
     The first step packs the upper bits of each key, and its position, into one integer, and sorts these integers. If
-    keys have more bits, the second step sorts by all bits. Ten million keys take 0.7 s; with np.argsort, 2 s.
+    some bits of the keys did not fit, the second step sorts by all bits. Ten million keys take 0.7 s; with np.argsort,
+    2 s.
     """
     least = keys.min(where=known, initial=2**64 - 1)
     greatest = keys.max(where=known, initial=0)

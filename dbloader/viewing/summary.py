@@ -28,8 +28,8 @@ _MOST_ROWS = 500  # largest number of rows in one answer
 _MOST_VALUES = 200  # largest number of values of a field in one answer
 _MOST_PAIRS = 600  # largest number of pairs of label and prediction in one answer
 _BINS = 40
-_SAMPLED = 100_000  # about this number of values decide the edges of a histogram; all values are counted
-_FINEST = 1e-9  # least width of a histogram, relative to its greatest value, because edges are rounded to 12 digits
+_SAMPLED = 100_000  # the edges of a histogram are computed from about this number of values
+_FINEST = 1e-9  # least range of a histogram, as a share of its greatest value; edges have only 12 digits
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -78,8 +78,8 @@ def count(selections: Selections, query: str, axes: str = "") -> dict[str, Any]:
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
     store with more than 65,536 labels. ``histograms`` has the `histogram` of the width, height, aspect and bytes.
-    ``formats`` is None if the formats of the matching records are unknown, because only whole records contain them.
-    ``problem`` is the reason why the events cannot be read, or None.
+    If only some records match, ``formats`` is None unless the store has a single format, because no column contains the
+    formats. ``problem`` is the reason why the events cannot be read, or None.
 
     Args:
         selections: Evaluates the query.
@@ -99,7 +99,7 @@ def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
         formats = dict.fromkeys(manifest.formats, len(indices))
     try:
         events, problem = selections.columns.events(), None
-    except DamagedStoreError as error:  # the other counts do not need the report
+    except DamagedStoreError as error:  # return the other counts, which do not need the report
         events, problem = {}, str(error)
     return {
         "count": len(indices),
@@ -162,7 +162,7 @@ def histogram(selections: Selections, query: str, column: str, axis: str = "") -
 def field(selections: Selections, query: str, name: str, axes: str = "") -> dict[str, Any]:
     """Count the values of a field, or of a joined column, for the records that match a query.
 
-    For numbers, return a `histogram`; `count` describes ``axes``. For bools and texts, ``values`` are the 200 most
+    See `count` for ``axes``. For numbers, return a `histogram`. For bools and texts, ``values`` are the 200 most
     frequent values, each with its number of records, and ``different`` is the number of different values in the store.
 
     Raises:
@@ -180,7 +180,7 @@ def _axes(axes: str) -> dict[str, str]:
 
 
 def _count_values(columns: Columns, column: str, indices: Any) -> Counter[int]:
-    """Return the number of records among ``indices`` with each value of ``Columns.known``."""
+    """Count the records in ``indices`` by their value in a column. ``Columns.known`` describes the values."""
     counts: Counter[int] = Counter()
     for _, here in parts(indices):
         values, known = columns.known(column, here)
@@ -195,7 +195,7 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
     A value is equal to a label if it is the label or the name of the label's class.
 
     - ``pairs``: lists of a label, a value and their number of records, the most frequent pair first. If there are more
-      than 600 pairs, only the 600 most frequent pairs with a different value;
+      than 600 pairs, the list has only pairs with a different value, at most 600;
     - ``different``: the number of pairs with a different value;
     - ``equal``: the number of records with an equal value;
     - ``total``: the number of records with a label and a value.

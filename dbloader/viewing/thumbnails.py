@@ -62,7 +62,7 @@ class Thumbnails:
         fields = [*map(str, range(len(store.manifest.file_fields)))]
         if wrong := {*over} - {"boxes", *fields}:
             raise OptionError(f"over must be boxes, or numbers of file fields, got {short_repr(min(wrong), 50)}")
-        # The place is in the key because a damaged copy has the same digest.
+        # The key contains the place, because a store and its damaged copy have the same digest.
         key = (store.place, store.manifest.digest, index, field, px, over)
         return self.kept.get(key, lambda: self._make(store, index, px, field, over))
 

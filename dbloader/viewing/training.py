@@ -1,4 +1,4 @@
-"""The training view: the batch of any step with the crop of each image, and the pixels that the neural network gets.
+"""Compute the training view: the batch of any step, the crop of each image, and the input of the neural network.
 
 The code of ``create_loader`` computes the order, the random numbers, the crops and the pixels. This module imports
 torch.
@@ -56,7 +56,7 @@ def show_batch(store: Store | Mixture, options: Options, transform: Any = None) 
     whole, rest = divmod(len(sampler.positions(since)), options.batch_size)
     steps = whole + (rest > 0 and not options.drop_last)
     if not steps:
-        raise OptionError(f"the state is at the end of epoch {sampler.epoch}: no batch of it is left")
+        raise OptionError(f"the state is at the end of epoch {sampler.epoch}: the epoch has no batch left")
     whole_number("step", options.step, 0, steps - 1)
     sampler.load_state_dict(sampler.state_after(options.step * options.batch_size, since=since))
     indices: SeededIndices = next(iter(batches))
@@ -220,8 +220,8 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
 
     ``crop`` is [left, top, width, height] in pixels of the decoded image, or None if the transform is not a Decoder.
     ``size`` is the [width, height] of the decoded image. ``shares`` is the crop on the upright thumbnail, as shares of
-    its width and height, 0 to 1. ``turned`` is the EXIF orientation, 1 to 8, if only the thumbnail applies the
-    orientation; 1 if the Decoder applies it too.
+    its width and height, 0 to 1. ``turned`` is the EXIF orientation, 1 to 8, that the thumbnail applies and the Decoder
+    does not; 1 if both apply the orientation.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
@@ -252,8 +252,8 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
 def to_png(value: Any) -> tuple[bytes, str]:
     """Return an image of any kind as PNG, and a note on how its values are shown; "" if they are shown unchanged.
 
-    uint8 values are shown unchanged. Floats from 0 to 1 are shown from black to white. Of other values, the least is
-    shown black and the greatest white. A list of images is shown side by side.
+    uint8 values are shown unchanged. Floats from 0 to 1 are shown from black to white. Other values are shown from
+    black (the least value) to white (the greatest value). A list of images is shown side by side.
 
     Args:
         value: A PIL image; a tensor, shape (channels, height, width); an array, shape (height, width, channels); a
@@ -288,7 +288,7 @@ def _picture(value: Any, notes: dict[str, None]) -> Image.Image:
     drawn = isinstance(value, np.ndarray) and value.ndim in (2, 3) and value.size and value.dtype.kind in "buif"
     if not drawn:
         kind = f"{value.dtype} of shape {value.shape}" if hasattr(value, "shape") else short_repr(value, 50)
-        raise OptionError(f"a transform must return an image to be shown: PIL, tensor or array, got {kind}")
+        raise OptionError(f"the page shows only images (PIL, tensor or array), but the transform returned {kind}")
     if value.ndim == 3 and value.shape[2] not in (3, 4):
         if value.shape[2] != 1:
             notes[f"only {'channels 1 to 3' if value.shape[2] > 4 else 'channel 1'} of {value.shape[2]}"] = None

@@ -16,4 +16,5 @@ class Options(NamedTuple):
     step: int = 0
     size: str = "224"  # height and width in pixels: "224", or "192x256"
     drop_last: bool = True
-    state: str = ""  # a state_dict() as JSON. It sets the order, seed and epoch, and the position of step 0
+    # A state_dict() as JSON. It sets the order, seed and epoch, and step 0 is the first batch after the state.
+    state: str = ""

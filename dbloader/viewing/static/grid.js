@@ -51,7 +51,7 @@ class Grid extends HTMLElement {
     this.chosen = make("p", {id: "chosen"});
     this.marks = make("db-marks");
     this.overlays = make("span", {class: "overlays", ariaLabel: "Over the images", role: "group"});
-    this.filters = make("div", {class: "filters", ariaLabel: "Search", role: "group"}); // in a narrow window
+    this.filters = make("div", {class: "filters", ariaLabel: "Search", role: "group"}); // shown only in a narrow window
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
     this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
       make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.overlays, this.filters), this.list,

@@ -210,7 +210,7 @@ class Record extends HTMLElement {
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
       parts.push(make("svg:path", {class: "tiles", d: lines.join("")}));
     }
-    const size = (13 * this.width * columns) / (this.frame.clientWidth || this.width); // of the text: 13 px on the screen
+    const size = (13 * this.width * columns) / (this.frame.clientWidth || this.width); // of the text, in pixels of the image: 13 px on the screen
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";

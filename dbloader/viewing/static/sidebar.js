@@ -88,7 +88,7 @@ class Sidebar extends HTMLElement {
 
   draw(now, facts) {
     const found = new Map(facts.labels);
-    const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // null if the store has too many
+    const labels = Object.keys(stores[now.store].label_counts ?? {}).map(Number); // label_counts is null if the store has too many labels
     this.all = labels.length ? [...found.has(null) ? [null] : [], ...labels].map((label) => [label, found.get(label) ?? 0]) : facts.labels;
     this.classes.hidden = !this.all.length;
     this.list();

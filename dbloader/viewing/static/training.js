@@ -93,7 +93,7 @@ class Training extends HTMLElement {
 
   /** Return an item: the original with its crop, the image that the network gets, and facts. */
   pair(now, sample, data) {
-    const store = sample.store ?? now.store; // a mixture has several
+    const store = sample.store ?? now.store; // a sample of a mixture names its store
     let [width, height] = sample.size?.every(Boolean) ? sample.size : [1, 1];
     if (sample.turned > 4) [width, height] = [height, width];
     const stored = make("img", {loading: "lazy", alt: `Original of ${sample.index}`});
