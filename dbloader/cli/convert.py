@@ -155,12 +155,15 @@ Examples:
     "[default: one per CPU; with --executor, 1]",
 )
 @click.option(
-    "--shards", metavar="N", type=int, help="Make a folder of N LMDB files, with the records and digest of one file."
+    "--shards",
+    metavar="N",
+    type=int,
+    help="Make a folder of N LMDB files, with the same records and digest as a single file.",
 )
 @click.option(
     "--executor",
     type=click.Choice(["ray"]),
-    help="Make the shards as tasks of the Ray cluster on this machine or at RAY_ADDRESS. If needed, start Ray.",
+    help="Make the shards as tasks of the Ray cluster on this machine or at RAY_ADDRESS. Without a cluster, start Ray.",
 )
 @click.option(
     "--append",
