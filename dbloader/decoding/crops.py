@@ -93,7 +93,7 @@ class RandomCrop(Decoder):
         padding: Number of black pixels to add around the image, less than ``size``: one number for all sides, (left and
             right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
         pad_if_needed: Whether to pad the image further if its width or height is still less than ``size``. Each
-            of two opposite sides then gets the whole number of missing pixels, in black.
+            of two opposite sides then gets all missing pixels, in black.
         flip: Probability that the output is mirrored.
         exif_transpose: Whether to turn images upright according to their EXIF.
 

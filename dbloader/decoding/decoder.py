@@ -127,8 +127,8 @@ class Decoder(ABC):
     ) -> Plan:
         """Do all work that needs Python. The returned plan decodes in libraries, which release the GIL.
 
-        A loader plans all images of a batch and then decodes them. If it decoded each image after its plan, decoding
-        would remove Python's code and data from the CPU's caches, and threads would often wait for the GIL.
+        A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
+        planning it, Python's code and data would leave the CPU's caches, and threads would often wait for the GIL.
 
         Arguments and errors are as in a call. This method or the plan raises the errors.
 

@@ -37,7 +37,7 @@ _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB
 # four are needed, because libjpeg-turbo upsamples very narrow JPEGs differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-_LOWEST_EDGE = 0.95  # share of the height; above this edge, decoding only the upper rows saves time
+_LOWEST_EDGE = 0.95  # decoding only the upper rows saves time if they are less than this share of the height
 _HEIGHT = struct.Struct(">H")
 
 # Side of a block in pixels. Smaller images are decoded at full size, because several factors give them the same size.

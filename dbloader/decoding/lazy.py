@@ -102,8 +102,8 @@ def open_lazy(
 ) -> Image.Image:
     """Open an image file as a PIL image of mode RGB, with the pixels, ``info`` and errors of ``decode_pil``.
 
-    Only the needed part of a JPEG is decoded, when its pixels are needed, if the file is known to be intact. Other
-    files are decoded at once, to find damage early.
+    If the file is a JPEG that is known to be intact, only the needed pixels are decoded, and only when they are needed.
+    Other files are decoded at once, to find damage early.
 
     Args:
         data: The encoded file.

@@ -71,7 +71,7 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
     if begin + max(size, 2) > len(data):
         raise segment.error("is cut short")
     if size < 2:
-        raise segment.error("contradicts itself: it is shorter than its own length")
+        raise segment.error(f"contradicts itself: its length is {size}, below 2")
     return segment
 
 

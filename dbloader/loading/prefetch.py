@@ -56,7 +56,7 @@ class PrefetchLoader(Generic[T]):
     received batch, ``iter()`` begins the next epoch. After ``set_epoch`` or ``load_state_dict``, ``iter()`` begins at
     the chosen epoch or state. An iteration begins with its first ``next()``, so ``set_epoch`` may be called between
     ``iter()`` and ``next()``. This object has two more methods if the loader has its own ``state_dict``, or if it has
-    such a sampler in a batch sampler of torch or a SeededBatchSampler:
+    one of dbloader's samplers, in a batch sampler of torch or a SeededBatchSampler:
 
     - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
       torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one

@@ -92,7 +92,7 @@ class MixtureSampler(ResumableSampler):
             for weights in (state["weights"], self._weights)
         )
         if used != own_used:
-            different.append(f"its weights, position:weights, are {' '.join(used)}, not {' '.join(own_used)}")
+            different.append(f"its weights (as position:weights) are {' '.join(used)}, not {' '.join(own_used)}")
         if state["length"] != self.length:
             different.append(f"its epochs have {state['length']} samples, not {self.length}")
         if different:

@@ -76,7 +76,8 @@ class Permutation:
 
     @cached_property
     def _table(self) -> Array:
-        # The positions are sorted by 64 random bits each. This is uniform but for ties, one in 10**12 tables.
+        # Sort the positions by 64 random bits each. All orders are equally frequent, except for ties (in one of 10**12
+        # tables).
         random = bits(np.arange(self.n), derive_keys(2, "table", *self._purpose))
         return np.argsort(random, kind="stable")
 

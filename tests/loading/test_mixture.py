@@ -124,7 +124,7 @@ def test_weights_may_change_only_after_the_position_of_a_state(
     assert sorted(sources[9:29]) == ["b"] * 8 + ["c"] * 12
     assert len(sources) == 32
     early = loader_of(mixture_of(places, ([(0, 5), (63, 0)], 2, 1)), 8)
-    with pytest.raises(OptionError, match=r"its weights, position:weights, are 0:5,2,1, not 0:5,2,1 63:0,2,1"):
+    with pytest.raises(OptionError, match=r"its weights \(as position:weights\) are 0:5,2,1, not 0:5,2,1 63:0,2,1"):
         early.load_state_dict(state)
 
 
@@ -138,7 +138,7 @@ def test_state_of_another_mixture_is_refused_with_the_difference(places: list[st
         r"it has other samples of .*/b\.lmdb\. Make": mixture_of([places[0], str(tmp_path / "b.lmdb"), places[2]]),
         "its sources are in another order": mixture_of([places[1], places[0], places[2]], (2, 5, 1)),
         "it has 3 sources, not 2": mixture_of(places[:2]),
-        "its weights, position:weights, are 0:5,2,1, not 0:5,2,2": mixture_of(places, (5, 2, 2)),
+        r"its weights \(as position:weights\) are 0:5,2,1, not 0:5,2,2": mixture_of(places, (5, 2, 2)),
         "its epochs have 48 samples, not 50": mixture_of(places, length=50),
     }
     (tmp_path / "copy.lmdb").write_bytes(Path(places[1]).read_bytes())
