@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _MOST_ROWS = 500  # largest number of lines in one answer
-_MOST_COUNTS = 100  # number of searches with cached counts of their lines
+_MOST_COUNTS = 100  # number of searched texts whose line counts are cached
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
