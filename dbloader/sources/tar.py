@@ -9,9 +9,9 @@ decompressed into a temporary file first::
 
 The files of a sample follow each other and have the same path up to the first dot of their names, as in WebDataset
 (https://github.com/webdataset/webdataset). The file with the extension of an image is the image. ``.cls`` is the label:
-an integer or the name of a class, as in a CSV, or as in the ``classes.json`` beside the tar files. ``.fields.json``
-contains fields that export has written. ``.json`` and ``.txt`` become fields of these names. Any other file becomes a
-field of bytes.
+an integer or the name of a class. If ``classes.json`` is beside the tar files, it gives the names in the order of their
+labels; otherwise, the rules for a CSV apply. ``.fields.json`` contains fields that export has written. ``.json`` and
+``.txt`` become fields of these names. Any other file becomes a field of bytes.
 """
 
 from __future__ import annotations
@@ -158,10 +158,11 @@ class TarSource(ArchiveSource):
         files: dict[str, FieldFile] = {}
         archive = _key(path)
         try:
-            for extension, other in sample.others.items():
+            # FIELDS first, because it has the order of the fields, and null for each further file
+            for extension, other in sorted(sample.others.items(), key=lambda item: item[0] != FIELDS):
                 field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
-                    fields[checked_field_name(field)] = None  # if fields.json has it too, the order of fields stays
+                    fields[checked_field_name(field)] = None
                     files[field] = FieldFile(readable(other.path), (archive, other.start, other.size))
                     continue
                 if extension == LABEL:
@@ -210,7 +211,7 @@ def _key(path: Path) -> bytes:
 
 
 def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield the samples of a tar, and a Problem for each group of files that does not show which image is the main one.
+    """Yield the samples of a tar, and a Problem for each group of files with several possible images.
 
     Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".
     """
@@ -235,7 +236,7 @@ def _field_of(extension: str) -> str:
 
 
 def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield the samples among files with the same path up to the first dot. Count the files if none is an image."""
+    """Yield the samples in a group of files, or a Problem. If none of the files is an image, count them."""
     images = {
         extension: file
         for extension, file in group.items()
@@ -243,7 +244,7 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
     }
     others = {extension: file for extension, file in group.items() if extension not in images}
     plain = [extension for extension in images if "." not in extension]
-    if others and len(images) > 1 and len(plain) == 1:  # for example jpg, seg.png, cls
+    if others and len(images) > 1 and len(plain) == 1:  # for example jpg, seg.png, cls: the jpg is the image
         image = images.pop(plain[0])
         yield _Sample(image, {**others, **images})
     elif others and len(images) > 1:

@@ -144,6 +144,14 @@ def test_shards_of_webdataset_are_converted(tmp_path: Path) -> None:
         assert (record.fields["json"], record.fields["txt"]) == ({"n": n}, f"caption {n}")
 
 
+def test_export_whose_files_are_sorted_by_webdataset_is_converted(tmp_path: Path) -> None:
+    """In the order of their names, ``depth.png`` is before ``fields.json``."""
+    depth = picture("PNG", 3)
+    shards = write_shards(tmp_path / "a", {"jpg": photo(1), "depth.png": depth, "fields.json": {"n": 1, "depth": None}})
+    assert convert(shards, tmp_path / "a.lmdb", file_fields=("depth",)).rejected == 0
+    assert [*records(tmp_path / "a.lmdb")[0].fields.items()] == [("n", 1), ("depth", depth)]
+
+
 def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "cls": "dog"}, {"jpg": photo(2), "cls": 2})
     plant(shards, {"classes.json": b'["cat", "dog", "ant"]'})
@@ -154,7 +162,7 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (b'["cat"]', "its label is '1', but classes.json allows only the number or name of one of its 1 classes"),
+        (b'["cat"]', "its label is '1', but classes.json allows only a class name, or its number from 0 to 0"),
         (b"[]", "its label is 'dog', but classes.json allows only 64-bit integers"),
         (b'{"0": "cat"}', "must be a list of names, got .*; mend it, or move it away"),
         (b"[", "cannot be read"),
