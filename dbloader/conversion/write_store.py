@@ -86,8 +86,8 @@ def write_store(
         overwrite: Replace the store at the place when the new store is finished.
 
     Raises:
-        FieldError: A sample has a value that a record cannot hold; a label that is none of the classes, or the name of
-            several classes; or no image file in one of ``file_fields``. The message names the sample and the field.
+        FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
+            several classes; or one of ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: A PIL image does not decode.
         TypeError: ``quality`` or ``overwrite`` has the wrong type.
         OptionError: An option is out of its range; the samples cannot be iterated; there are no samples, but
@@ -216,7 +216,7 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Ma
     label: Any = record.label
     if isinstance(label, str):
         if label not in numbers:
-            what = f"is not one of the {len(classes)} classes: give all names in the order of their labels (classes=)"
+            what = "is none of the classes: give all names in the order of their labels (classes=)"
             raise FieldError(f"label {short_repr(label)} {what}, or put the text into another field")
         if len(numbers) < len(classes) and classes.count(label) > 1:
             raise FieldError(f"label {short_repr(label)} is the name of several classes: give labels as ints")
@@ -224,7 +224,7 @@ def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Ma
     if classes and record.label is not None and not 0 <= record.label < len(classes):
         # Writer.finish also checks labels, but only after all samples are written.
         raise FieldError(
-            f"label {record.label} is not one of the {len(classes)} classes (0 to {len(classes) - 1}): "
+            f"label {record.label} is none of the classes (0 to {len(classes) - 1}): "
             "give names for all labels, or classes=() to store labels without names"
         )
     return record

@@ -216,7 +216,7 @@ def copy_intact(
 
 
 def _check_length(store: Store) -> None:
-    """Raise DamagedStoreError if no column confirms the manifest's number of records, which may be damaged and huge."""
+    """Raise DamagedStoreError if no column confirms the number of records. A damaged manifest may have a huge one."""
     for name in COLUMNS[:-1]:
         with suppress(DamagedStoreError):
             store.open_handle().chunks(name)

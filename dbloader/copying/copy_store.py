@@ -150,7 +150,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         if split and resume:
             done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
             if None not in done:
-                done = [None] * len(places)  # all are finished: begin again, which needs overwrite
+                done = [None] * len(places)  # all copies are finished: copy again, which needs overwrite
         writers = {
             number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
             for number, place in enumerate(places)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NAME_COLUMNS = ("name", *PATH_COLUMNS)
 _EXAMPLES = 3
-_MAX_DIGITS = 20  # of an index; int() refuses more than 4,300 digits
+_MAX_DIGITS = 20  # most digits of an index; int() refuses more than 4,300
 
 
 class RecordNames:
@@ -74,7 +74,7 @@ class RecordNames:
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield the name of each record if an earlier store has a record of this name. ``keep`` masks the records."""
+        """Yield the name of each record whose name also occurs in an earlier store. ``keep`` masks the records."""
         hashes = np.where(keep, self._hashes, 0)  # unnamed records have the hash 0 too
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():

@@ -156,9 +156,9 @@ def _unite_labels(
 def _unite_classes(
     classes: Sequence[Sequence[str | None]], places: Sequence[str], rename: Mapping[str, str]
 ) -> tuple[tuple[str, ...], list[Array]]:
-    """Return all class names, and for each origin an array with the new label of each old label.
+    """Return all class names, and for each item of ``classes`` an array with the new label of each old label.
 
-    The new label is -1 if the class is None. The new names are sorted if the names of each origin are sorted.
+    The new label is -1 if the class is None. The new names are sorted if the names in each item are sorted.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)

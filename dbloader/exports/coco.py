@@ -31,7 +31,7 @@ ANNOTATIONS = "annotations.json"
 
 
 class COCOExporter(DetectionExporter):
-    """Writes COCO's layout. The constructor reads these records to find their original annotations."""
+    """Writes COCO's layout. The constructor reads all records to write, to find their original annotations."""
 
     kept = frozenset({BOXES, LABELS, "iscrowd", "image_id", "annotations"})
 
@@ -41,7 +41,7 @@ class COCOExporter(DetectionExporter):
         self._is_original = bool(original)
         self._ids = original or [*range(1, len(self.classes) + 1)]
         self._made = 0  # number of new annotations
-        self._before_image = self._before_annotation = ""  # "" for the first image or annotation, then a comma
+        self._before_image = self._before_annotation = ""  # separators: "" before the first item, then a comma
         self._images = (folder / ANNOTATIONS).open("w", encoding="utf-8")
         self._images.write('{"images": [')
         self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below

@@ -67,6 +67,6 @@ class DetectionExporter(Exporter):
             raise ExportError(f"{describe(record)} has no arrays {BOXES!r} and {LABELS!r} of the same length: {REMEDY}")
         for label in labels.tolist():
             if type(label) is not int or not 0 <= label < len(self.classes):
-                what = f"has a box with the label {label}, but the store has {len(self.classes)} classes"
+                what = f"has a box with the label {label}, which is no class of the store"
                 raise ExportError(f"{describe(record)} {what}: {REMEDY}")
         return boxes.astype(np.float64), labels.tolist()

@@ -56,7 +56,7 @@ class FolderExporter(Exporter):
         # These files are created first, so no image can take their names.
         self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
         self._order: tuple[str, ...] = ()  # sort key of the last image, in the order of `convert`
-        # Whether the folder gives the same store without the two files.
+        # Whether `convert` makes the same store without METADATA and CLASSES.
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._make_class_folder, self._classes))
 

@@ -59,7 +59,7 @@ class ParquetExporter(Exporter):
 
     def _add_types(self, record: Record) -> None:
         kinds: dict[str, Any] = {}
-        new: dict[str, list[str]] = {}  # known field -> the new fields after it; "" -> the new fields at the start
+        new: dict[str, list[str]] = {}  # new fields by the known field before them; "" at the start
         before = ""
         for name, value in all_fields(record).items():
             try:

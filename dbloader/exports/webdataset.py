@@ -8,7 +8,7 @@ A sample has these files. Only the first is always present::
     cat/0001.fields.json    other fields, null for files; ``damaged`` and ``resized_from``; ``name``, if it differs
                             from the path
 
-The last file is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
+``.fields.json`` is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
 contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and
 ``file_fields.json`` has the names of the file fields.
 """
@@ -82,7 +82,7 @@ class WebDatasetExporter(Exporter):
             if "/" in name:
                 raise ExportError(f"{describe(record)} has a file in {name!r}, and the slash makes a folder: {REMEDY}")
             if (facts := find_facts(data)) is None:
-                raise ExportError(f"{describe(record)} has in {name!r} a file in no known image format: {REMEDY}")
+                raise ExportError(f"{describe(record)} has a file in {name!r}, but in no known image format: {REMEDY}")
             files[f"{key}.{name}{extension_of(facts.format)}"] = data
         self._add(files)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ArchiveSource(Source):
     """The images in one or more tar or zip files.
 
-    ``labels`` has the label of each text in the ``.cls`` files. If ``shared`` is a number, ``labels`` has the label of
-    each class folder instead. See ``number_folders``.
+    ``labels`` has the label of each text in the ``.cls`` files or, if ``shared`` is given, of each class folder.
+    ``shared`` is the number of outer folders that all images have in common.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class ArchiveSource(Source):
 
 
 def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
-    """Find the classes in the folders of all images. Return class names, labels by class folder, and ``shared``.
+    """Find the class folders of all images. Return class names, labels by class folder, and ``shared``.
 
-    All images are in the same ``shared`` outer folders. The next folder in the path of an image is its class. For
-    ``data/cat`` and ``data/dog``, return ("cat", "dog"), {"cat": 0, "dog": 1} and 1.
+    ``shared`` is the number of outer folders that all images have in common. The class of an image is the next folder
+    in its path. For ``data/cat`` and ``data/dog``, return ("cat", "dog"), {"cat": 0, "dog": 1} and 1.
     """
     parts = [folder.split("/") if folder else [] for folder in folders]
     shared = 0

@@ -28,7 +28,7 @@ _LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 _OBJECTS = "objects"
 _BOX_LABEL_NAMES = ("category", "categories", "label", "labels")
 
-_OWN = b"dbloader"  # key of a schema's metadata in tables that dbloader wrote
+_OWN = b"dbloader"  # key in the metadata of a schema that dbloader wrote
 _FIELD_TYPES = (
     types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_large_string,
     types.is_binary, types.is_large_binary, types.is_fixed_size_binary,
@@ -42,13 +42,13 @@ class Columns(NamedTuple):
     image: str
     path: str | None  # column with the path of the image, such as "image.path"; None if there is none
     label: str | None
-    classes: tuple[str, ...]  # of Hugging Face's ClassLabel; () without one
+    classes: tuple[str, ...]  # class names of the label, if it is a Hugging Face ClassLabel; else ()
     fields: dict[str, tuple[str, Any]]  # column -> name of its field, and its Arrow type or ArrayRule
     absent: frozenset[str]  # columns in which null means that the record has no such field
     is_own: bool  # whether dbloader wrote the table
     files: tuple[str, ...]  # columns with image files that become fields, such as masks
     field_classes: dict[str, list[str]]  # class names of integers in fields, as in a Manifest
-    objects: tuple[str, str] | None  # column with boxes, and its part with their classes: ("objects", "category")
+    objects: tuple[str, str] | None  # column of boxes, and key of the classes in it: ("objects", "category")
     warnings: tuple[str, ...]
 
 
@@ -94,7 +94,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
         classes = field_classes.pop(".".join(objects), [])
         warnings.append(
             f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
-            "pixels, as in COCO; if it means something else, rename the column, and it stays a field"
+            "pixels, as in COCO; if that is wrong, rename the column to keep it as a field"
         )
     return Columns(
         image=image,
@@ -168,7 +168,7 @@ def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the name of the column with boxes, and of its part with the classes of boxes; None without boxes."""
+    """Return the column of boxes, and the key of the classes in its structs; None without a column of boxes."""
     kind = kinds.get(_OBJECTS)
     if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
         return None
@@ -195,7 +195,7 @@ def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any],
 
 
 def _choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
-    """Return the only column found, or the first preferred one; None if neither exists."""
+    """Return the column found. Of several columns, return the first that is in ``preferred``; None without one."""
     chosen = found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
     if len(found) > 1 and chosen is not None:
         warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")

@@ -202,7 +202,7 @@ def read_file(
     stays open; None to open the file.
     """
     try:
-        # O_NONBLOCK: opening a named pipe would wait forever.
+        # Without O_NONBLOCK, opening a named pipe would wait forever.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags) if opened is None else os.dup(opened)
         try:
@@ -216,7 +216,7 @@ def read_file(
                 return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
             there = min(size, max(status.st_size - start, 0))  # a tar's header may give too large a size
             hold(there)
-            data = os.pread(descriptor, there, start) if there else b""  # a wrong start may be too large for a call
+            data = os.pread(descriptor, there, start) if there else b""  # a wrong start may be too large for pread
             while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
                 data += more
             if wanted is not None and len(data) < size:
@@ -257,7 +257,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
 
 
 def readable(path: bytes | str | os.PathLike[str]) -> str:
-    r"""Return a path as valid text: unchanged if it is UTF-8, else with each other byte written as ``\xe9``."""
+    r"""Return a path as valid text: unchanged if it is UTF-8, else with each invalid byte written as ``\xe9``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
-_MAX_BYTES = 2**24  # of one image's annotations; parsed annotations take about ten times as much memory
+_MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
 _ROUNDING = 1.0  # a box that reaches more pixels beyond its image is an error
 
 

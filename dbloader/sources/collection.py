@@ -101,7 +101,7 @@ class CollectionSource(ListingSource):
                 yield Problem(entry.name, "is not in the collection") if data is None else data
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of files by their names, read by one query; missing files are left out."""
+        """Return a dict of file names and bytes, read by one query. Leave out missing files."""
         connection = self._connect()
         collection = connection.database[self._uri.collection]
         query = {self._name_field: {"$in": list(dict.fromkeys(names))}}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
 
+from dbloader._describe import counted
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, Tally, Unreadable, checked_root, problem_of, readable
 
@@ -60,7 +61,7 @@ def scan(folder: str | os.PathLike[str]) -> FolderSource:
     except OSError as error:
         raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
     if not contents.folders:
-        loose = _count(len(contents.images), "image lies", "images lie")
+        loose = counted(len(contents.images), "image")
         found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
         raise SourceError(
             f"{readable(root)}: it contains no class folders ({found}): "
@@ -118,7 +119,7 @@ class FolderSource(Source):
         """
         root = os.fsencode(self.root)
         pending = [(_order(folder), folder)]
-        visited = {self._identity: b"."}  # the root too: a link to it would mix all classes into this one
+        visited = {self._identity: b"."}  # the root, because a link to it would mix all classes into this one
         while pending:
             path = heapq.heappop(pending)[1]
             try:
@@ -162,7 +163,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 contents.problems.append(Problem(readable(entry.name), reason))
                 continue
             if entry.name.lower().endswith(SUFFIXES):
-                contents.images.append(entry.name)  # even a named pipe: reading it reports the problem
+                contents.images.append(entry.name)  # or a named pipe, which becomes a problem when it is read
                 continue
             tally.skip(entry.name)
             note_skipped(entry.name, readable(entry.path), tally)

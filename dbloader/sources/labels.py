@@ -64,7 +64,7 @@ def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str,
     for text, where in first.items():
         label = int(text) if _ANY_INTEGER.fullmatch(text) else known.get(text)
         if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
-            what = f"the number or name of one of its {len(classes):,} classes" if classes else "64-bit integers"
+            what = f"a class name, or its number from 0 to {len(classes) - 1}" if classes else "64-bit integers"
             raise SourceError(f"{where}: its label is {short_repr(text, 50)}, but {CLASSES} allows only {what}")
         labels[text] = label
     return labels
@@ -85,10 +85,10 @@ def _are_integers(first: dict[str, str], where: str) -> bool:
     if not numbers:
         return False
     label = odd[0] if len(odd) < len(first) else numbers[0]
-    labels = [f"the label of {first[label]} is {short_repr(label, 50)}"]
-    labels += [f"of {first[other]} {short_repr(other, 50)}" for other in [*first] if other != label][:1]
+    shown = [label, *(other for other in first if other != label)][:2]
+    labels = [f"the label of {first[text]} is {short_repr(text, 50)}" for text in shown]
     raise SourceError(
-        f"{where}: {', '.join(labels)}: write only plain integers, such as 3, or only names that do not "
+        f"{where}: {' and '.join(labels)}: write only plain integers, such as 3, or only names that do not "
         "look like numbers; in a .jsonl, text is always a name"
     )
 
@@ -102,6 +102,6 @@ def _check_names(first: dict[str, str], where: str) -> None:
         other = stripped.setdefault(name.strip(), name)
         if other != name:
             raise SourceError(
-                f"{where}: the label of {first[other]} is {other!r}, of {where_first} {name!r}: "
-                "they differ by spaces only; write them alike"
+                f"{where}: the label {other!r} of {first[other]} and the label {name!r} of {where_first} "
+                "differ by spaces only: write them alike"
             )

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
 
-# Columns of metadata: the path of the image, two attributes of the record, and the end of the names of columns with
-# paths of further files, such as "mask_file_name" for the field "mask".
-FILE_NAME = "file_name"
-_RECORD_COLUMNS = ("name", "resized_from")
+# Columns of metadata. A column such as "mask_file_name" has the paths of the files in the field "mask".
+FILE_NAME = "file_name"  # path of the image
+_RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
 
 
@@ -157,7 +156,7 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
     has_labels = not rules.is_metadata
     listed = array("q")  # hashes of the paths in metadata, to find images that it does not name
     file_fields: dict[str, None] = {}
-    folders: dict[str, int] = {}  # for each first folder of a path without a label, the first row that has it
+    folders: dict[str, int] = {}  # first folder of each path -> its first row; empty with a column of labels
     for row in _rows(listing, rules):
         if isinstance(row, Problem):
             first_problem = first_problem or row
@@ -191,8 +190,10 @@ def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingS
         rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
     if first_integer and first_of and not classes:
         name, number = next(iter(first_of.items()))
-        both = f"the label of row {first_integer.number} is the integer {first_integer.label}, of row {number} {name!r}"
-        raise SourceError(f"{where}: {both}: give every row an integer or every row a name")
+        raise SourceError(
+            f"{where}: row {first_integer.number} has the label {first_integer.label}, and row {number} has the label "
+            f"{name!r}: give every row an integer or every row a name"
+        )
     warnings = []
     if unlabelled == rows:
         warnings.append(f"no row has a label, {_why_unlabelled(first)}")
@@ -222,8 +223,8 @@ def _check_extension(first: _Row, root: Path, where: str) -> None:
     if found and not os.path.exists(path):  # noqa: PTH110
         name = readable(first.path)
         raise SourceError(
-            f"{where}, row {first.number}: there is no file {name!r} in {readable(root)}, but {name + found!r}: write "
-            "the paths with their extensions"
+            f"{where}, row {first.number}: there is no file {name!r} in {readable(root)}, but there is "
+            f"{name + found!r}: write the paths with their extensions"
         )
 
 

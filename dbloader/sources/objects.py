@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from dbloader._describe import counted
 from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError, ObjectChangedError
@@ -42,7 +43,7 @@ _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
     "from object storage, convert reads only class folders of images, and files that a listing names (--listing); copy "
-    "it to a disk, and convert it there"
+    "anything else to a disk, and convert it there"
 )
 
 
@@ -59,7 +60,7 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
 
     Raises:
         SourceError: The place has no class folders, is a single object, is on a web server, or cannot be listed; or a
-            file beside the class folders, such as a tar, can be converted only on a disk.
+            file beside the class folders, such as a tar, is of a kind that dbloader reads only on a disk.
     """
     bucket = Bucket(place)
     where = bucket.place
@@ -79,7 +80,7 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     classes = tuple(name for name in folders if not name.startswith("."))
     if not classes:
         images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
-        what = f"{images} images lie directly in it" if images else "nothing is there"
+        what = f"{counted(images, 'image')} directly in it" if images else "nothing is there"
         raise SourceError(
             f"{where}: it contains no class folders ({what}): put the images of each class into a folder "
             "or use --listing FILE"

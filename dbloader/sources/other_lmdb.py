@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # The generator returns the number of values that it left out.
     Entries = Generator[Entry | Problem, None, int]
 
-_KEYS_AT_ONCE = 1000  # read in one transaction
+_KEYS_AT_ONCE = 1000  # number of keys that one transaction reads
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
 _LOOKED_AT = 20  # the number of values in which an image is searched for
 
@@ -45,7 +45,7 @@ def is_store(path: Path) -> bool:
 
 
 def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:
-    """Return the source of the images in an LMDB file; SourceError if it has none, or they cannot be read."""
+    """Return the source of the images in an LMDB file; SourceError if the file has no images, or cannot be read."""
     with ExitStack() as after_error:
         pairs = Pairs(path)
         after_error.callback(pairs.close)
@@ -200,7 +200,7 @@ def _is_image(value: bytes | None) -> bool:
     return value is not None and value.startswith(_IMAGES)
 
 
-# --- texts to be read (CRNN, MORAN and others): num-samples, image-000000001, label-000000001 -------------------------
+# --- text recognition (CRNN, MORAN and others): num-samples, image-000000001, label-000000001 -------------------------
 
 
 def _ocr(pairs: Pairs) -> _Layout | None:
@@ -253,7 +253,7 @@ def _serialized(pairs: Pairs) -> _Layout | None:
         return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
     if about is None or _is_image(first):
         return None
-    if about.startswith(b"\0\0\0\0"):  # the number of tensors is 0; an IPC stream follows
+    if about.startswith(b"\0\0\0\0"):  # pyarrow.serialize begins with a number of tensors
         by, how = "pyarrow.serialize, which pyarrow no longer has", "pyarrow.deserialize of pyarrow 11 or older"
     elif about and about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
         by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"

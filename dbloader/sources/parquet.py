@@ -195,7 +195,7 @@ class ParquetSource(Source):
         if label is None or (count and label == -1):  # -1 means no label to Hugging Face
             return None
         if abs(label) >= 2**63 or (count and not 0 <= label < count):
-            wanted = f"from 0 to {count - 1}, as it has {count:,} classes" if count else "of 64 bits"
+            wanted = f"from 0 to {count - 1}" if count else "of 64 bits"
             return Problem(name, f"its label is {label}, not {wanted}")
         return label
 

@@ -100,7 +100,8 @@ class _Block:
         size, self._length = file.image_bytes(block, column), file.rows[block]
         self.is_large = size > _KEPT
         self.size = min(size, _KEPT)
-        self._rows = max(1, int(self._length * _PIECE // size)) if self.is_large else self._length  # in a batch
+        # number of rows in a batch
+        self._rows = max(1, int(self._length * _PIECE // size)) if self.is_large else self._length
         self._decode = partial(file.batches, block, [column], self._rows)
         self._count_pass = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
@@ -179,7 +180,7 @@ class Files:
         """Return the bytes or the path of an image; None if there is neither.
 
         Raises:
-            SourceError: The file cannot be read, or not in a random order.
+            SourceError: The file cannot be read, or its row groups are too large for a random order.
             Exception: One of ``UNREADABLE``: this row is damaged.
         """
         key = path, block, column

@@ -103,7 +103,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
             "numpy.core.multiarray._reconstruct": self._reconstruct,
             "numpy.core.multiarray.scalar": self._scalar,
             "numpy.core.numeric._frombuffer": self._frombuffer,
-            "_codecs.encode": self._encode,  # protocol 2 writes bytes as such a call
+            "_codecs.encode": self._encode,  # in protocol 2, bytes are a call of this function
         }
         wanted = f"{module}.{name}"
         try:

@@ -65,8 +65,8 @@ class StoreSource(Source):
         self.stores = (store,)
         self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
         if self._is_tiled:
-            what = "they lose their tiles without tile (--tile); dbloader copy keeps them"
-            self.warnings = (f"the store is of tiled images: {what}",)
+            what = "without tile (--tile), the tiles are lost; dbloader copy keeps them"
+            self.warnings = (f"the images of the store are tiled: {what}",)
         if not manifest.length:
             raise SourceError(f"{place}: is a store without records; {_REMEDY}")
         with suppress(DamagedRecordError):  # other records may be intact

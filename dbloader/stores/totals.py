@@ -70,7 +70,7 @@ class Totals:
         """Return the manifest. Raise FieldError if a label has no class, or a value cannot be stored."""
         for label in (summary.labels or ()) if classes else ():
             if not 0 <= label < len(classes):
-                raise FieldError(f"label {label} is not one of the {len(classes)} classes (0 to {len(classes) - 1})")
+                raise FieldError(f"label {label} is none of the classes (0 to {len(classes) - 1})")
         manifest = Manifest(
             length=self.length,
             salt=salt,

@@ -99,7 +99,7 @@ def test_class_names_are_found_through_wrappers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", [2, -1])
 def test_label_without_a_class_is_refused_with_the_number_of_its_sample(tmp_path: Path, label: int) -> None:
     samples = [(IMAGE, 1), (IMAGE, 1), (IMAGE, label)]
-    message = rf"^sample 2: label {label} is not one of the 2 classes \(0 to 1\): .* or classes=\(\) to store labels"
+    message = rf"^sample 2: label {label} is none of the classes \(0 to 1\): .* or classes=\(\) to store labels"
     with pytest.raises(FieldError, match=message):
         written(samples, tmp_path, classes=("a", "b"))
     assert [record.label for record in written(samples, tmp_path)][2] == label
@@ -118,8 +118,8 @@ def test_class_names_become_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (("a", "b"), "label 'c' is not one of the 2 classes: give all names in the order of their labels"),
-        (None, "label 'c' is not one of the 0 classes: give all names"),
+        (("a", "b"), "label 'c' is none of the classes: give all names in the order of their labels"),
+        (None, "label 'c' is none of the classes: give all names"),
         (("c", "b", "c"), "label 'c' is the name of several classes: give labels as ints"),
     ],
 )

@@ -123,7 +123,7 @@ def test_export_warns_about_labels_fields_and_names_that_it_loses(root: Path, tm
     ("sample", "classes", "message"),
     [
         ({}, ("cat",), "has no arrays 'boxes' and 'box_labels' of the same length"),
-        ({"boxes": np.zeros((1, 4)), "box_labels": np.array([1])}, ("cat",), "the label 1, but the store has 1"),
+        ({"boxes": np.zeros((1, 4)), "box_labels": np.array([1])}, ("cat",), "1, which is no class of the store"),
         ({"boxes": np.zeros((1, 4)), "box_labels": np.array([0])}, ("c", "c"), "two of its classes have the same name"),
     ],
 )

@@ -247,7 +247,7 @@ def test_name_in_another_encoding_is_stored_as_text(tmp_path: Path) -> None:
 def test_folder_without_classes_is_an_error_with_remedy(tmp_path: Path) -> None:
     plant(tmp_path, "1.jpg", "2.jpg", "3.txt", ".git/")
     remedy = "put the images of each class into a folder or use --listing FILE"
-    with pytest.raises(SourceError, match=rf"it contains no class folders \(2 images lie directly in it\): {remedy}$"):
+    with pytest.raises(SourceError, match=rf"it contains no class folders \(2 images directly in it\): {remedy}$"):
         scan(tmp_path)
 
 

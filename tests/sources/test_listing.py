@@ -142,7 +142,7 @@ def test_names_that_differ_only_by_spaces_are_an_error(tmp_path: Path, name: str
             return "\n".join(["path,label", *(f"a,{label}" for label in labels)])
         return "\n".join(["", *(json.dumps({"path": "a", "label": label}) for label in labels)])
 
-    with pytest.raises(SourceError, match="the label of row 2 is 'cat', of row 4 'cat ': they differ by spaces only"):
+    with pytest.raises(SourceError, match="the label 'cat' of row 2 and the label 'cat ' of row 4 differ by spaces"):
         listed(tmp_path, name, content("cat", "Cat", "cat ", "dog"))
     with pytest.raises(SourceError, match=r"the label of row 3 is '  ': give it a name, or leave it empty$"):
         listed(tmp_path, name, content("cat", "  "))
@@ -174,7 +174,7 @@ def test_rows_without_a_label_give_a_warning(tmp_path: Path, name: str, content:
 
 def test_mix_of_names_and_integers_as_labels_is_an_error(tmp_path: Path) -> None:
     content = {"path_list": ["a", "b", "c", "d"], "label_list": [7, 8, "cat", "cat"]}
-    with pytest.raises(SourceError, match=r"the label of row 1 is the integer 7, of row 3 'cat': give every"):
+    with pytest.raises(SourceError, match="row 1 has the label 7, and row 3 has the label 'cat': give every"):
         listed(tmp_path, "a.json", content)
 
 
@@ -265,7 +265,7 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         ("a.csv", "cat/0.jpg,0\ncat/1.jpg,1\n", r"row 2: it has no path in a column called path or image or "),
         ("a.json", [], "there are none$"),
         ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path in a column called path or"),
-        ("a.csv", "path,label\ncat/a,1\n", r"row 2: there is no file 'cat/a' in .*, but 'cat/a\.jpg': write"),
+        ("a.csv", "path,label\ncat/a,1\n", r"row 2: there is no file 'cat/a' in .*, but there is 'cat/a\.jpg': write"),
         ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, got '\.xlsx'$"),
         ("a.csv", b"path\na\ncaf\xe9\n", r"a\.csv, row 3: is not UTF-8 \(.*\); save the listing as UTF-8$"),
         ("a.json", "path".encode("utf-16"), r"a\.json, row 1: is not UTF-8 \(.*\); save the listing as UTF-8$"),

@@ -118,9 +118,9 @@ def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, ou
     place, to = object_store.place(""), tmp_path / "out.lmdb"
     images = {"flat/1.jpg": photo(1), "flat/.2.jpg": photo(1), "table/cat/1.jpg": photo(1)}
     outside(put, place, {**images, "x.tar": b"x", "table/metadata.csv": b"x"})
-    with pytest.raises(SourceError, match=r"x\.tar: is one object: .* copy it to a disk"):
+    with pytest.raises(SourceError, match=r"x\.tar: is one object: .* copy anything else to a disk"):
         outside(convert, f"{place}x.tar", to)
-    with pytest.raises(SourceError, match="1 images lie directly in it"):
+    with pytest.raises(SourceError, match=r"\(1 image directly in it\)"):
         outside(convert, f"{place}flat", to)
     with pytest.raises(SourceError, match=r"holds metadata\.csv"):
         outside(convert, f"{place}table", to)

@@ -199,7 +199,7 @@ def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
     assert isinstance(first, Entry)
     assert isinstance(second, Entry)
     assert (first.label, second.label) == (0, None)
-    assert problem == ("2.jpg", "its label is 1, not from 0 to 0, as it has 1 classes")
+    assert problem == ("2.jpg", "its label is 1, not from 0 to 0")
 
 
 def test_repeated_paths_get_names_that_begin_with_file_and_row(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_conversion_without_tile_warns_of_lost_tiles(tmp_path: Path) -> None:
     tiled = convert(plant_photos(tmp_path / "images", 4, width=100, height=80), tmp_path / "a.lmdb", images=tiles)
     untiled = convert(tmp_path / "a.lmdb", tmp_path / "b.lmdb")
     assert untiled.warnings == (
-        "the store is of tiled images: they lose their tiles without tile (--tile); dbloader copy keeps them",
+        "the images of the store are tiled: without tile (--tile), the tiles are lost; dbloader copy keeps them",
     )
     assert [record.fields for record in records(tmp_path / "b.lmdb")] == [{}] * 4
     again = convert(tmp_path / "a.lmdb", tmp_path / "c.lmdb", images=tiles)

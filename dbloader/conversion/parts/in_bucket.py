@@ -133,8 +133,8 @@ def list_parts_in_bucket(place: str) -> Parts:
 def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float = KEEP_HOURS) -> Report:
     """Make one store of the parts of a plan in object storage; the arguments and errors are as in `publish`.
 
-    The indices of the parts are fetched, not the shards. Objects at the place that the new manifest does not name are
-    removed when they are ``keep_hours`` old, because programs may still read the store that was there before.
+    The indices of the parts are fetched, not the shards. Objects that the new manifest does not name are removed only
+    when they are ``keep_hours`` old, because programs may still read the old store.
     """
     started = time.monotonic()
     target, bucket = _open(place)
@@ -239,8 +239,8 @@ def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: 
     def is_left(item: Item) -> bool:
         return f"-{token}" in item.key or item.modified < limit
 
-    if _token(bucket) == token:  # a newer plan stays
-        bucket.delete([PLAN_FILE])  # first, because a plan without receipts would seem not to be published
+    if _token(bucket) == token:  # otherwise it is a newer plan
+        bucket.delete([PLAN_FILE])  # first: a plan without its receipts would ask for all parts again
     bucket.delete([item.key for item in _plan_files(bucket) if is_left(item)])
     target.delete([key for key, item in list_files(target).items() if key not in table.files and is_left(item)])
 

@@ -227,7 +227,7 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
         OptionError: The labels contradict each other.
     """
     if not found.classes:
-        return [*base.classes], [] if base.classes else None  # with [], every label is an error
+        return [*base.classes], [] if base.classes else None  # with [], an image with a label is an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "

@@ -279,7 +279,7 @@ def missing_parts(plan: Plan, receipts: Iterable[PartReceipt]) -> list[int]:
 def state_of(plan: Plan, receipts: list[PartReceipt], written: Iterable[tuple[str, float]]) -> Parts:
     """Return the state of a conversion. ``written`` has the name and Unix time of the file of each attempt."""
     missing = missing_parts(plan, receipts)
-    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # not attempts of a replaced plan
+    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # a replaced plan has another token
     found = [Attempt(int(file[1]), file[2], since) for name, since in written if (file := ours.fullmatch(name))]
     return Parts(plan, receipts, missing, sorted(attempt for attempt in found if attempt.part in missing))
 

@@ -49,7 +49,7 @@ class Plan:
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
-        ends: Byte of the list where the files of each part end, as the bytes of int64 values.
+        ends: Offset in the list where the files of each part end, in bytes: int64 values, packed as bytes.
         options: The fields of `Settings`, by their names.
         described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
@@ -87,7 +87,7 @@ class Plan:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Plan:
-        """Return the plan in the content of a plan file; DamagedStoreError if that is damaged."""
+        """Return the plan in the content of a plan file; DamagedStoreError if the content is damaged."""
         try:
             return cls(where=where, **open_sealed(data))
         except (ValueError, TypeError) as error:

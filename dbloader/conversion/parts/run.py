@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait does not accept
 _PATIENCE_S = 300.0
-_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # these start their own workers, so none can be missing
+_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # they start their own workers, so no worker can be missing
 
 # Number of times that Ray repeats a task after its worker or node has died. Repeating a part is safe.
 _RAY_RETRIES = 10
@@ -105,8 +105,8 @@ def run_parts(
     """Make parts, and yield the receipt of each one as soon as it is made.
 
     After an error, parts that have not begun are canceled. The wait for free workers has no limit, because a cluster
-    may grow. If no part is made for ``patience`` seconds, a warning is issued. With Ray, it is an error if no node is
-    large enough.
+    may grow. If no part is made for ``patience`` seconds, a warning is issued. With Ray, an error is raised
+    instead if no node has enough CPUs.
 
     Args:
         place: Absolute path of the destination.
@@ -279,7 +279,7 @@ class _RayTasks:
         return future
 
     def cancel(self) -> None:
-        """Cancel all tasks that have not ended. Canceling their futures would not do it."""
+        """Cancel all tasks that have not ended. Canceling a future would not cancel its task."""
         for result in self._results:
             self._ray.cancel(result)
 
