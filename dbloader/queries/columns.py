@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 2**20  # records in one computation; a small number keeps temporary arrays small
 _NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
-_MOST_CHUNKS = 8  # values in more chunks than this are read with the whole column
+_MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column is read
 
 
 class Columns:
@@ -69,7 +69,7 @@ class Columns:
         return values
 
     def values_of(self, column: str, indices: Array) -> list[int | None]:
-        """Return the values of a few records, reading only their chunks; None for no label or an unknown size."""
+        """Return the values of a column for some records; None for no label or an unknown size."""
         numbers, which = np.unique(indices // CHUNK, return_inverse=True)
         if not len(indices):
             return []
@@ -102,9 +102,9 @@ class Columns:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The columns of further fields, and the kind of each. A joined column hides a field of the same name.
+        """The kind of each further field that has a column. A joined column hides a field of the same name.
 
-        A field with a name that queries use for something else, such as ``bytes``, is ``field.bytes`` here.
+        If queries use the name of a field for something else, such as ``bytes``, the key is ``field.bytes``.
         """
         stored = self.store.manifest.columns.items()
         own = {PREFIX + name if name in KEYS else name: kind for name, kind in stored}
@@ -119,10 +119,10 @@ class Columns:
         return found
 
     def texts(self, name: str) -> tuple[Array, Sequence[str]]:
-        """Return the number of each record's text in a field of texts, and the text of each number, sorted.
+        """Return a field of texts as numbers: a number for each record, and the text of each number.
 
-        The numbers are int32; the least int32 means no text. For a field of booleans, the numbers are uint8, and the
-        texts are "false" and "true"; the number 2 means no value.
+        The texts are sorted. The numbers are int32; the least int32 means no text. For a field of booleans, the numbers
+        are uint8, and the texts are "false" and "true"; the number 2 means no value.
         """
         column = self.field(name)
         if column.kind == "bool":
@@ -139,7 +139,8 @@ class Columns:
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
         """Return two arrays: the values of a column for some records, and whether each record has a value.
 
-        The aspect is width / height, float64. Texts and booleans are the numbers of ``texts``.
+        The aspect is width / height, float64. For a field of texts or booleans, the values are the numbers from
+        ``texts``.
 
         Args:
             what: Name of the column, one of ``sortable``.
@@ -159,7 +160,10 @@ class Columns:
         return {name: _plain(self.field(name), index) for name in names}
 
     def events(self) -> dict[str, Array]:
-        """Return, by event of the report, the indices of its records: int64, shape (records,), ascending."""
+        """Return a dict from the events of the conversion's report to the indices of the records that have them.
+
+        The indices are int64, shape (records,), ascending.
+        """
         found: dict[str, Array] = self._columns.get("events", self._find_events)
         return found
 
@@ -201,7 +205,10 @@ def _number_texts(texts: Names) -> tuple[Array, Sequence[str]]:
 
 
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
-    """Yield the blocks of a selection: the positions in the selection, and the indices there, a slice or an array."""
+    """Divide a selection of records into blocks. Yield the positions of each block, and the indices at these positions.
+
+    The selection is an array of indices, or a range of all records. For a range, the indices are a slice.
+    """
     for part in blocks(len(indices)):
         yield part, part if isinstance(indices, range) else indices[part]
 
@@ -215,7 +222,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and the name of each record with one of the names. This scans the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    is_possible = np.zeros(2**16, bool)  # looking up the lower half of a hash is 10 times faster than a search
+    is_possible = np.zeros(2**16, bool)  # by the lower half of a hash; 10 times faster than searching for whole hashes
     is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         stored = np.frombuffer(chunk, DTYPES["name_hash"])

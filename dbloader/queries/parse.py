@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIZES = ("width", "height", "aspect", "bytes")
 EVENTS = ("damaged", "repaired", "rejected")
-"""Events of the conversion's report that are conditions by themselves."""
+"""Events of the conversion's report. Each of these words is a condition by itself."""
 
 _NUMBERS = ("<", "<=", ">", ">=", "=", "!=")
 _SIGNS = {
@@ -27,7 +27,7 @@ _SIGNS = {
     "class": (":",), "name": (":",), "event": (":",),
 }  # fmt: skip
 KEYS = tuple(_SIGNS)
-"""The values that each query can compare. If a further field has such a name, as ``bytes``, it is ``field.bytes``."""
+"""Keys of conditions for any store. A further field with such a name, for example ``bytes``, is ``field.bytes``."""
 
 _SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
 _NOUNS = {"bool": "true or false", "int": "integers", "float": "numbers", "text": "texts"}
@@ -35,10 +35,10 @@ _EXAMPLES = {"class": "cat", "label": "3", "name": "_012", "index": "5", "event"
 _MOST_LETTERS, _MOST_CONDITIONS, _DEEPEST = 10_000, 32, 20
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
-_QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # \" is a quote in it, and \\ a backslash
+_QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # between the quotes, \" means a quote, and \\ means a backslash
 _WORD = rf'(?:{_QUOTED}|[^\s()"])+'
 _CONDITION = re.compile(rf"({_QUOTED}|[^\W\d][\w.-]*)\s*(<=|>=|==|!=|[<>=~:])\s*({_WORD})?")
-_UNQUOTED_KEY = re.compile(r'[^<>=!~:"]+(?=[<>=!~:])')  # for example 1st in 1st=3
+_UNQUOTED_KEY = re.compile(r'[^<>=!~:"]+(?=[<>=!~:])')  # matches 1st in 1st=3
 _NAME_PART = re.compile(_WORD)
 _KEYWORD = re.compile(r"(or|and|not)(?=[\s()]|\Z)|([()])")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?)([kKmMgG]?[bB]?)")
@@ -53,7 +53,7 @@ class Condition(NamedTuple):
         position: Position of the condition's first letter in the query, from 1.
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
             name of a further field.
-        sign: ``":"``, ``"~"`` (contains), or a comparison.
+        sign: ``":"``, ``"~"`` (contains), or a comparison such as ``"<="``.
         value: A float or an int for sizes, labels, indices and fields of numbers. A bool for fields of booleans. After
             the sign ``":"``, an int or None (no label) for ``"label"``, and a list of ranges for ``"index"``. For every
             other key, a text.
@@ -78,7 +78,7 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
     Args:
         text: The query.
         fields: The further fields that have a column, and the kind of each.
-        others: Further fields without a column, for messages.
+        others: The further fields without a column. A message explains why they cannot be compared.
 
     Raises:
         OptionError: The query is wrong. The message has the position, what is allowed, and an example.
@@ -143,7 +143,7 @@ class _Parser:
 
     def _part(self, depth: int) -> Condition | Group:
         if depth > _DEEPEST:
-            self.fail(f"at most {_DEEPEST} parentheses and words not may be within each other")
+            self.fail(f"parentheses and the word not may be nested at most {_DEEPEST} deep")
         word = self._keyword()
         if word == "not" or (self.rest[:1] == "-" and self.rest[1:2].strip()):
             self._skip(word or "-")
@@ -169,10 +169,9 @@ class _Parser:
         if self._conditions > _MOST_CONDITIONS:
             self.fail(f"at most {_MOST_CONDITIONS} conditions are allowed")
         match = _CONDITION.match(self.rest) or _NAME_PART.match(self.rest)
-        if match is None:
-            self.fail('a quote is opened and not closed; write it as in name:"a b"')
-        if self.rest[match.end() :].startswith('"'):
-            self._at += match.end()
+        end = match.end() if match else 0
+        if match is None or self.rest[end:].startswith('"'):
+            self._at += end
             self.fail('a quote is opened and not closed; write it as in name:"a b"')
         position, word = self._at + 1, match[0]
         if len(match.groups()) == 3:
@@ -200,7 +199,7 @@ class _Parser:
         kind = self._kind(key)
         signs = _SIGNS_OF_KIND[kind] if kind else _SIGNS.get(key, ())
         if not signs and field.removeprefix(PREFIX) in self._others:
-            what = "only fields with all numbers, all booleans, or all texts of up to 2,000 bytes can be"
+            what = "queries use fields whose values are all numbers, all booleans, or all texts of up to 2,000 bytes"
             raise query_error(position, f"{key} cannot be compared: {what}")
         if not signs:
             known = listed((*_SIGNS, *self._fields))

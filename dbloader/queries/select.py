@@ -36,7 +36,9 @@ def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> A
     Args:
         store: The store.
         query: The query.
-        booleans: Fields of booleans of other stores. If this store lacks such a field, a query for it is an error.
+        booleans: Names of boolean fields in other stores. The query ``checked`` finds records with this text in their
+            names. But if ``booleans`` contains "checked", the query is about this field, and an error if the store
+            lacks the field.
 
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
@@ -89,7 +91,7 @@ def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
 
 
 def _is_slow(part: Condition | Group) -> bool:
-    """Return whether the check reads names or texts. Slow checks come last, when few records are left."""
+    """Return whether checking a part of a query may read names or texts. They are checked last, on fewer records."""
     return isinstance(part, Group) or part.key == "name" or isinstance(part.value, str)
 
 
