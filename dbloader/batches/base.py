@@ -1,8 +1,9 @@
 """The base classes that make batches, in one thread or in many.
 
-``BatchFetcher.begin`` reads the records of the batch. (From a file, it only asks the kernel to load them, and threads
-read them.) Then it submits parts of the batch to threads, which decode the images. The function that ``begin`` returns
-waits for the parts and collates them. The batch is the same for any number of threads and parts.
+``BatchFetcher.begin`` reads the records of the batch, and submits parts of the batch to threads, which decode the
+images. (A TensorBatchFetcher reads the records of a file in the threads; ``begin`` only asks the kernel to load them.)
+The function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number of
+threads and parts.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ class DatasetBatchFetcher(BatchFetcher):
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
     def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:
-        """Return the tensor for the images of a batch, and its memory for each image, to decode the image into.
+        """Return the tensor for the images of a batch, and its memory as an array, to decode images into.
 
-        In a worker process, an object that becomes a tensor when it is pickled takes the place of the tensor. If the
-        samples contain their images, return (None, ()).
+        In a worker process, the first value may be an object that is unpickled as the tensor. If the samples contain
+        their images, return (None, ()).
         """
         return None, ()
 
@@ -103,12 +104,12 @@ class DatasetBatchFetcher(BatchFetcher):
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
         """Read the records at some indices, or request them from the kernel; return what ``make`` needs.
 
-        ``rows`` are a row of random numbers for each sample; None draws them.
+        ``rows`` has a row of random numbers for each sample. With None, this method draws the random numbers.
         """
 
     @abstractmethod
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
-        """Make a part of the samples of a batch, in any thread. Return them, and the time that it took to make them.
+        """Make some samples of a batch, in any thread. Return the samples, and the time spent on them.
 
         Args:
             given: The result of ``read``.

@@ -30,14 +30,15 @@ class Collate:
     """Makes a batch of samples (dicts or tuples), like torch's default_collate. Fields may differ in length.
 
     `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
-    DataLoader, or to choose ``lists``. A field always has the same type, because the rules do not depend on lengths:
+    DataLoader, or to `create_loader` if you need ``lists``. A field always has the same type, because the rules do not
+    depend on lengths:
 
-    - A field in ``lists`` becomes a list with one element for each sample: a tensor for an array or a list of numbers,
-      anything else as it is. Fields with one row for each object in their image become lists too: ``boxes``, fields
-      whose names begin with ``box_``, and arrays in ``iscrowd``, ``difficult`` and ``truncated``.
+    - A field in ``lists`` becomes a list with one element for each sample. Arrays and lists of numbers become tensors
+      in it; other values do not change. Fields with one row for each object in their image become lists too:
+      ``boxes``, fields whose names begin with ``box_``, and arrays in ``iscrowd``, ``difficult`` and ``truncated``.
     - A list of numbers in each sample, such as ``[1, 0, 1]`` for several classes, becomes one tensor of shape (batch,
       length), like an array. default_collate would give ``length`` tensors of shape (batch,).
-    - A list that contains a text stays a list for each sample.
+    - A field of lists that contain texts becomes a list of these lists.
     - default_collate makes a batch of everything else.
 
     Args:
@@ -45,8 +46,8 @@ class Collate:
 
     Raises:
         TypeError: ``lists`` contains something other than names.
-        OptionError: ``lists`` is one str. From a call: lists of numbers, or arrays, differ in length or shape, and
-            their field is not in ``lists``.
+        OptionError: ``lists`` is one str. A call raises it if lists of numbers, or arrays, differ in length or shape,
+            and their field is not in ``lists``.
     """
 
     def __init__(self, lists: Iterable[str] = ()) -> None:
@@ -105,7 +106,7 @@ def collate(
     collate_fn: Callable[[list[Any]], Any] | None,
     names: Sequence[str] = ELEMENTS,
 ) -> Any:
-    """Return the batch of some samples of a dataset, which is None if it is unknown.
+    """Return the batch of some samples. ``dataset`` is None if it is unknown.
 
     Without ``collate_fn``, the rules of `Collate` apply to a store's dataset, and default_collate to other datasets.
     ``names`` are the names of the elements if samples are tuples.

@@ -1,4 +1,4 @@
-"""Choose the fetcher that makes the batches of a dataset. One such fetcher collates the samples of any dataset."""
+"""Choose the fetcher that makes the batches of a dataset. A SampleBatchFetcher makes the batches of any dataset."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
     """Collates the samples of any map-style dataset, with ``collate_fn``, or with ``collate.collate`` if it is None.
 
     ``transform`` is applied to the first element of each sample, or to the image of a dict. None means that the dataset
-    transforms its samples itself. A Decoder takes PIL images, arrays and encoded files, with random numbers.
+    transforms its samples itself. If it is a Decoder, images may be PIL images, arrays or encoded files.
     """
 
     def __init__(

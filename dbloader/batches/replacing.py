@@ -43,7 +43,7 @@ class Skip:
     DamagedImageError or NotAnImageError. All other errors end the epoch.
 
     Args:
-        share: Largest share, 0 to 1, of a process's samples of an epoch that may be damaged.
+        share: The largest allowed share of damaged samples, 0 to 1, among the samples of one process in an epoch.
 
     Raises:
         OptionError: ``share`` is out of range.
@@ -61,13 +61,13 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
 
     The sample at position p is tested with the random numbers of p, because a crop of a tiled image may not touch the
     damage. If it is damaged, the samples at the positions p + 1, p + 2 and so on (after the last one, from 0) are
-    tested with the same random numbers, and the first undamaged sample takes the place. So the batch is still a
-    function of (seed, epoch, positions).
+    tested with the same random numbers, and the first undamaged sample replaces the damaged one. So the batch is still
+    a function of (seed, epoch, positions).
 
     Args:
         fetcher: Makes batches of SeededIndices.
         tester: Makes the same samples, and collates a single sample of any kind.
-        sampler: The order.
+        sampler: The sampler that gives the order of the samples.
         skip: The largest share of damaged samples.
     """
 
@@ -104,7 +104,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def _replace(
         self, indices: SeededIndices, tested: Iterable[int], submit: Submit
     ) -> tuple[SeededIndices, tuple[SkippedSample, ...]]:
-        """Test some places of a batch; return the indices with replacements, and the damaged samples."""
+        """Test the samples at some places of a batch. Return the indices after replacement, and the damaged samples."""
         chosen, skipped = [*indices], []
         for at, future in [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]:
             damage = future.result()
@@ -115,12 +115,12 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         return SeededIndices(chosen, indices.seed, indices.epoch, indices.positions), tuple(skipped)
 
     def _find_damage(self, index: int, indices: SeededIndices, at: int) -> SkippedSample | None:
-        """Return the damage of a sample, or None. Make it with the random numbers of the place ``at`` in the batch."""
+        """Make a sample with the random numbers of the place ``at`` in the batch. Return its damage, or None."""
         one = SeededIndices([index], indices.seed, indices.epoch, indices.positions[at : at + 1])
         try:
             self._tester.begin(one, call_now, 1)()
         except DAMAGE as error:
-            error.__traceback__ = error.__cause__ = error.__context__ = None  # for the reason in _try
+            error.__traceback__ = error.__cause__ = error.__context__ = None  # see the comment in _try
             return SkippedSample(index, _find_name(self.dataset, index), str(error))
         return None
 
@@ -129,7 +129,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         length, first = self._sampler.length, [damage]
         order = self._sampler.order(indices.seed, indices.epoch)
         for count in itertools.count(1):
-            self._check_share(count, length, first)  # after a whole epoch, it raises an error
+            self._check_share(count, length, first)  # raises an error at the latest when all samples were tested
             index = int(order(np.array([(indices.positions[at] + count) % length]))[0])
             other = self._find_damage(index, indices, at)
             if other is None:
@@ -142,7 +142,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         for sample in new:
             if sample.index not in self._warned:
                 self._warned.add(sample.index)
-                # The fourth caller is the loop over the loader.
+                # Stack level 4 is the user's loop over the loader.
                 warnings.warn(f"skipped the damaged {sample}{self._remedy}", UserWarning, stacklevel=4)
         self._check_share(count, len(self._sampler), first)
 

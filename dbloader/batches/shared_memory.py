@@ -165,7 +165,7 @@ os.register_at_fork(before=_keep_received)
 class TensorByValue:
     """A contiguous tensor that is pickled with its values; unpickling makes a tensor with memory of its own.
 
-    ``axes`` is the order of the axes in the new tensor, over the same memory.
+    The new tensor has its axes in the order ``axes``; its memory keeps the old order.
     """
 
     def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...] | None = None) -> None:

@@ -115,7 +115,8 @@ def decode_together(
 ) -> list[tuple[list[Any], Work]]:
     """Decode images of several datasets into ``pixels``.
 
-    Several images are planned before they are decoded, because planning holds the GIL (see ``Decoder.plan``).
+    Several images are planned, and then decoded. This takes less time than one image after the other: see
+    ``Decoder.plan``.
 
     Args:
         parts: For each dataset: its fetcher, what ``read`` returned, and which of these samples to make.
@@ -152,9 +153,9 @@ def decode_together(
 def _borrow(
     parts: Sequence[tuple[TensorBatchFetcher, Any, slice]], seconds: list[float], stack: ExitStack
 ) -> Iterator[tuple[int, Record, Any]]:
-    """Yield (part, record, random numbers) for each record, which is valid until the stack is closed.
+    """Yield (number of the part, record, random numbers) for each record. Records are valid until ``stack`` is closed.
 
-    Add the time for reading to the seconds of the part.
+    Add the time for reading a part to its entry in ``seconds``.
     """
     for at, (_, (store, records, rows), part) in enumerate(parts):
         began = now()
@@ -189,7 +190,7 @@ class BatchMemory:
     """
 
     def __init__(self) -> None:
-        # A loader has some batches ahead, and its consumer one or two.
+        # Four are enough: a loader makes a few batches ahead, and its consumer keeps one or two.
         self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=4)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A batch on its way from a worker to the training, with the time that it took to make it."""
+"""A batch on its way from a worker to the training, with the time spent on making it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class TimedBatch:
     Attributes:
         serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not save these seconds.
         skipped: The damaged samples that other samples replace in this batch.
-        sources: In a mixture, by source: the number of samples, and the seconds that workers waited for records.
+        sources: For a mixture, by the name of a source: the number of its samples in the batch, and the seconds that
+            workers waited for its records.
     """
 
     batch: Any

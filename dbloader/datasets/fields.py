@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OWN_FIELDS = (*STANDARD_FIELDS, "index")
 
 _BOXES = "boxes"
-_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # of COCO and VOC
+_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # annotations of COCO and VOC have these
 
 
 def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
@@ -68,7 +68,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
     known = (*_OWN_FIELDS, *manifest.fields)
     for field in names_of(dataset.fields).values():
         if field not in known:
-            hint = "; a mapping is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
+            hint = "; a dict is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
             what = f"no record of {dataset.root} has a field {short_repr(field)}"
             raise OptionError(f"{what}; the fields are {listed(known)}{hint}")
     if dataset.fields is None and manifest.length and not manifest.labelled:
@@ -84,7 +84,7 @@ def value_of(record: Record, field: str) -> Any:
 
 
 def has_fields_to_crop(dataset: Any) -> bool:
-    """Return whether samples have an image, and files or boxes that must be cropped together with it."""
+    """Return whether samples have an image, and files or boxes that must be cropped together with the image."""
     if dataset.fields is None:
         return False
     fields = {*names_of(dataset.fields).values()}
@@ -97,7 +97,7 @@ def has_image(fields: tuple[str, ...] | dict[str, str] | None) -> bool:
 
 
 def join_image(fields: tuple[str, ...] | dict[str, str] | None, image: Any, rest: Any) -> Any:
-    """Return a sample made of its image and its rest, or a batch made of its images and its collated rest."""
+    """Return a sample, given its image and its other fields; or a batch, given its images and its other fields."""
     if fields is None:
         return (image, *rest)
     return {name: image if field == "image" else rest[name] for name, field in names_of(fields).items()}
@@ -111,7 +111,7 @@ def other_fields(
     Args:
         dataset: The StoreDataset.
         record: The record of the sample.
-        plan: The plan of the image, to crop files and boxes with it; None if no Decoder decodes the image.
+        plan: A Decoder's plan for the image, or None. The plan also crops files and boxes.
         value: Returns the value of one field.
 
     Raises:
@@ -171,7 +171,7 @@ def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _rows_of_boxes(values: dict[str, Any], boxes: Any) -> dict[str, Any]:
-    """Return cropped boxes, and the fields with a row for each box, without boxes that have no area."""
+    """Drop cropped boxes without an area. Return the other boxes, and their rows in fields with a row for each box."""
     kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
     result = {_BOXES: boxes[kept]}
     for name, value in values.items():

@@ -26,27 +26,28 @@ class LMDBDataset(StoreDataset):
     without one is None, which torch cannot collate. With ``fields``, a sample is a dict of these fields.
 
     Args:
-        place: Path of the store: an LMDB file, or a folder of shards; with a cache also its place in object storage.
+        place: Path of the store: an LMDB file, or a folder of shards. With ``cache``, it may be in object storage.
         transform: Called with each decoded image, if there is one. A transform of albumentations gets an array, and the
             loader's random numbers seed it.
         target_transform: Called with each label, if there is one.
         decode: Called with the bytes of each image file; None returns the bytes. Images that are stored as arrays are
-            not decoded. The default returns an RGB PIL image, as ImageFolder does. If conversion decoded the images
-            (its default), a JPEG is decoded when its pixels are needed, and a crop decodes only its part
-            (docs/transforms.md). Other images are decoded at once, to find damage here.
-        transforms: Called with the whole sample, instead of ``transform`` and ``target_transform``: with the image and
-            the label, and returns both; or with the dict, and returns the sample. A transform of albumentations gets
-            the image of a pair.
+            not decoded. The default returns an RGB PIL image, as ImageFolder does. If the conversion decoded the
+            images to check them (its default), JPEGs are decoded when their pixels are needed, and a crop decodes only
+            a part (docs/transforms.md). Other images are decoded at once, to find damage early.
+        transforms: Replaces ``transform`` and ``target_transform``. It is called with the image and the label, and
+            returns both. With ``fields``, it is called with the dict, and returns the sample. Without ``fields``, a
+            transform of albumentations gets only the image.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A field
             that a record does not have is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Fields
             that are image files, such as masks, become PIL images of the file's own mode, or bytes with
-            ``decode=None``. A Decoder crops, resizes and mirrors them, and ``"boxes"``, together with the image
-            (docs/masks.md). It drops boxes outside its crop, with their rows in ``iscrowd``, ``difficult``,
+            ``decode=None``. A Decoder crops, resizes and mirrors these images and ``"boxes"`` together with the
+            image (docs/masks.md). It drops boxes outside the crop, and their rows in ``iscrowd``, ``difficult``,
             ``truncated`` and all fields named ``box_...``.
-        resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: bilinear and
-            bicubic by torch, within 1 and 2 levels of Pillow. ``"scaled"``: like ``"fast"``, and a JPEG that becomes at
-            most 1/2, 1/4 or 1/8 as large is decoded at that size, which changes pixels more.
+        resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch; pixels
+            differ from Pillow's by at most 1 level (bilinear) or 2 levels (bicubic). ``"scaled"``: like ``"fast"``, but
+            a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the result is at most this large, which changes pixels
+            more.
         where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``, in the order
             of the store (docs/queries.md). Index 0 is the first record found; the field ``"index"`` is the index in the
             store.
@@ -61,7 +62,7 @@ class LMDBDataset(StoreDataset):
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
             ``transforms`` is given with another transform; or ``resize`` is another word, or is given with another
-            ``decode``; or ``where`` is wrong; or the cache is at its origin, or smaller than a shard.
+            ``decode``; or ``where`` is wrong; or the cache is at the store's place, or smaller than a shard.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 

@@ -56,20 +56,20 @@ def mix(
 
     Args:
         sources: A dict from each source to its weight. A source is a place, as for LMDBDataset and MongoDataset, or
-            one of these datasets, a Subset of one, or a mixture without a schedule, whose sources share its weight. A
-            weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
-            samples of the training, and then 1.
+            one of these datasets, a Subset of such a dataset, or a mixture without a schedule. The sources of a mixture
+            share its weight. A weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5
+            for the first million samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
             has given all of its samples; with ``"shortest"``, when one source has. Both use the first weights.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
-        fields: Names of the fields for all sources, as for LMDBDataset, and ``"source"``: the place of the sample's
-            source, with its query, or the class. With None, each dataset keeps its fields.
+        fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` names the source of the
+            sample by its place and query, or by its class. With None, each dataset keeps its fields.
 
     Raises:
         OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
-            images different shapes. Or a weight is out of range, all are 0, a source has no samples or no labels, or a
-            mixture with a schedule is a source.
+            images have different shapes. Or a weight is out of range, all are 0, a source has no samples or no labels,
+            or a mixture with a schedule is a source.
         TypeError: A source is something else, or a weight is not a number.
         DBLoaderError: As from LMDBDataset and MongoDataset.
     """
@@ -111,12 +111,12 @@ class Source(NamedTuple):
 class Mixture(Dataset[Any]):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. The indices below ``len`` are the positions of the first epoch with
-    seed 0. With them, any sampler keeps the shares, but each epoch has the same samples. ``sampler()`` has the order of
-    all epochs. Its indices begin at ``len``, and number the samples of all sources, one source after the other.
+    ``len`` is the number of samples in an epoch. An index below ``len`` is a position in the first epoch with seed 0.
+    So with any other sampler, each epoch has the right shares, but the same samples. ``sampler()`` has the order of all
+    epochs. Its indices begin at ``len``, and number the samples of all sources, one source after the other.
 
     Attributes:
-        sources: The sources. The sources of a mixture are in the place of the mixture.
+        sources: The sources. If a source of ``mix`` is a mixture, the sources of that mixture are here instead.
         datasets: The datasets of the sources. Their samples have the labels of the mixture.
         classes: The class names of all sources in the order of their labels; empty if they have no names.
         fields: The fields of a sample, as in LMDBDataset.
@@ -192,7 +192,11 @@ class Mixture(Dataset[Any]):
                 )
 
     def replaced(self, datasets: list[StoreDataset]) -> Mixture:
-        """Return a copy with changed datasets for the same samples; OptionError if their images differ in shape."""
+        """Return a copy that reads the same records with other datasets.
+
+        Raises:
+            OptionError: The images of two datasets are known to differ in shape or type.
+        """
         other = copy.copy(self)
         other.datasets = datasets
         other._check_outputs()
@@ -209,7 +213,7 @@ class Mixture(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a batch of samples. Each dataset reads its own in one transaction. torch's DataLoader calls this."""
+        """Return a batch of samples, for torch's DataLoader. Each dataset reads its samples in one transaction."""
         sources, groups = self.divide(indices)
         samples: list[Any] = [None] * len(indices)
         for number, places, own in groups:
@@ -218,7 +222,7 @@ class Mixture(Dataset[Any]):
         return self.name_sources(samples, sources)
 
     def name_sources(self, samples: list[Any], sources: Array) -> list[Any]:
-        """Return samples with the names of their sources, if ``fields`` has them."""
+        """Return samples with the names of their sources, if ``"source"`` is one of the fields."""
         for name, field in names_of(self.fields).items():
             if field == _SOURCE:
                 named = zip(samples, sources.tolist(), strict=True)
@@ -269,7 +273,10 @@ class Mixture(Dataset[Any]):
         return self.datasets[number], own
 
     def count_sources(self, sources: Array, waited: Array) -> dict[str, tuple[int, float]]:
-        """Return, by source, its number of samples in a batch, and its share of the seconds that its dataset took."""
+        """Return, by the name of a source, its number of samples in a batch, and the seconds of waiting for them.
+
+        ``waited`` has the seconds of each dataset. The sources of a dataset share them in proportion to their samples.
+        """
         numbers, counts = np.unique(sources, return_counts=True)
         datasets = self._dataset_of[numbers]
         seconds = waited[datasets] * counts / np.bincount(datasets, counts)[datasets]
@@ -289,7 +296,7 @@ class Mixture(Dataset[Any]):
         return MixtureSampler(self.order, names, digests, num_replicas, rank, seed=seed, drop_last=drop_last)
 
     def passes(self, state: Mapping[str, Any]) -> dict[str, float]:
-        """Return how often each source has given all of its samples before a state of the sampler."""
+        """Return the number of passes over each source, such as 1.5, up to a state of the sampler."""
         draws = self.order.walk(state["seed"]).before(state["epoch"] * len(self) + state["position"])
         pairs = zip(self.sources, draws.tolist(), strict=True)
         return {source.name: count / source.length for source, count in pairs}
@@ -306,7 +313,7 @@ class Mixture(Dataset[Any]):
             dataset.expect_order(part, since, margin=margin, check=check)
 
     def _inside(self, number: int, indices: Array) -> Array:
-        """Return the index of each sample in the dataset with this number; -1 for samples of other datasets."""
+        """Return, for each sample, its index in dataset ``number``, or -1 if the sample is in another dataset."""
         result = np.full(len(indices), -1)
         for dataset, places, own in self.divide(indices.tolist())[1]:
             if dataset == number:
@@ -416,7 +423,7 @@ def _with_fields(dataset: StoreDataset, fields: Any) -> StoreDataset:
 
 
 def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Fraction]]]:
-    """Return (position, weights) for each change of weights; the weights count from the position on.
+    """Return (position, weights) for each change of weights. The weights are for the samples from this position on.
 
     ``sources`` maps each source to its weight or schedule.
     """
@@ -439,7 +446,7 @@ def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Fraction]]]:
 
 
 def _output_of(dataset: StoreDataset) -> str | None:
-    """Return the type and shape of a dataset's images; None if they differ, or if `create_loader` may add a Decoder."""
+    """Return the type and shape of a dataset's images; None if they may vary, or `create_loader` may add a Decoder."""
     if dataset.transform is dataset.transforms is None and not dataset.makes_own_samples:
         if isinstance(dataset.decode, Decoder):
             return dataset.decode.size and f"torch.uint8 of shape {(3, *dataset.decode.size)}"

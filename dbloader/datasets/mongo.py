@@ -35,7 +35,7 @@ class MongoDataset(StoreDataset):
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
-            credentials; any other pickle of the dataset has none.
+            credentials. Other pickles of the dataset do not contain the credentials.
         transform, target_transform, decode, transforms, fields, resize, where: As in LMDBDataset.
         query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
@@ -47,7 +47,7 @@ class MongoDataset(StoreDataset):
         StoreUnreachableError: No server answers within seconds.
         StoreAccessError: The server refuses the user.
         OptionError: As in LMDBDataset; or the query cannot be sent to a server.
-        NotAStoreError: As in LMDBDataset; or the cache is of another store.
+        NotAStoreError: As in LMDBDataset; or the cache belongs to another store.
         StoreError: As in LMDBDataset.
     """
 
@@ -110,10 +110,10 @@ class MongoDataset(StoreDataset):
         would mix old and new samples. If ``refresh`` fails, the dataset does not change.
 
         Raises:
-            NotAStoreError: The cache is of the old store: remove it, or name another.
+            NotAStoreError: The cache belongs to the old store: remove the cache, or name another folder.
             StoreError: As from the constructor.
         """
-        origin = copy.copy(self._origin)  # iterations that have begun keep the old origin
+        origin = copy.copy(self._origin)  # a copy, because iterations that have begun still use the old one
         store = self._store_of(origin)
         manifest = store.manifest
         check_fields(self, manifest)

@@ -94,13 +94,13 @@ class StoreDataset(RecordDataset):
 
     @property
     def makes_own_samples(self) -> bool:
-        """Whether a subclass overrides ``__getitem__``, ``__getitems__`` or ``sample``, which then make the samples."""
+        """Whether a subclass makes samples itself: it overrides ``__getitem__``, ``__getitems__`` or ``sample``."""
         names = ("__getitem__", "__getitems__", "sample")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     @property
     def gives_records(self) -> bool:
-        """Whether samples are records, perhaps decoded. If so, ``write_store`` copies the records."""
+        """Whether samples are unchanged records, perhaps with decoded images. ``write_store`` copies such records."""
         return (
             self.transform is self.target_transform is self.transforms is None
             and (self.decode is None or self.decode is decode_pil)
@@ -216,14 +216,14 @@ class StoreDataset(RecordDataset):
             return self._decoded(record, None)
 
     def _decoder_options(self, record: Record) -> dict[str, Any]:
-        """Return arguments for a Decoder from the manifest and the record; raise an error if the image is damaged."""
+        """Return the options for decoding the image of a record. Raise an error if the image was stored damaged."""
         if isinstance(record.image, np.ndarray):
             return {}
         check_whole(record, self.root)
         source = self.manifest.source
-        # Without the option ``tile`` of the conversion, ``tiles`` is any field of the user.
+        # Conversion with the option ``tile`` stores the field ``tiles``. Otherwise, ``tiles`` is a field of the user.
         tiles = record.fields.get("tiles") if source.get("tile") else None
-        # If the conversion decoded the image and its CRC is right, a check could find no damage.
+        # If the conversion decoded the image, a check would find no damage, because the CRC-32 of the record is right.
         return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 
 
