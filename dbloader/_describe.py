@@ -57,7 +57,7 @@ def stop_iteration_error(what: str) -> LoaderError:
     """Return the error to raise if a user's function raises StopIteration, which would silently end the epoch."""
     return LoaderError(
         f"StopIteration was raised while {what} was made, which would end the epoch early: "
-        "catch it there, or give next() a default"
+        "catch it in the function that raises it, or give next() a default"
     )
 
 

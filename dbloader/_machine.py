@@ -1,6 +1,6 @@
 """Find the CPUs, memory, file systems and training processes of this machine, and block SIGINT.
 
-The limits of a container are those of its control groups (cgroups). Linux documents the files of control groups in
+The control groups (cgroups) of a container limit its CPUs and memory. Linux documents the files of control groups in
 admin-guide/cgroup-v2 (``cpu.max``, ``memory.max``), and for version 1 in scheduler/sched-bwc and
 admin-guide/cgroup-v1/memory. In all functions, ``root`` is the folder that contains ``proc`` and ``sys``.
 """
@@ -91,9 +91,9 @@ def _memory_limits(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of its parents. The lowest of their limits applies.
+    """Yield the folders of this process's control group and of all parent groups. The lowest limit applies.
 
-    A folder may be missing, because a container may see only its own group, as the root.
+    Some folders may be missing, because ``sys/fs/cgroup`` in a container may be the folder of its own group.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -66,7 +66,7 @@ class StoreFullError(StoreError, OSError):
 
 
 class StoreUnreachableError(StoreError, ConnectionError):
-    """No server at the place answers, or the server cannot do what is needed."""
+    """No server at the place answers, the connection fails, or the server is overloaded."""
 
 
 class NotAStoreError(StoreError, ValueError):

@@ -1,4 +1,4 @@
-"""Pack small values of all records, such as labels and names, into columns. A store keeps them apart from the records.
+"""Pack small values of all records, such as labels and names, into columns. A store keeps columns apart from records.
 
 Each column is divided into chunks of 4,096 records. A chunk holds little-endian numbers, packed names, or the values of
 a further field (field_columns.py). docs/format.md describes every byte.
@@ -50,7 +50,7 @@ class ColumnChunk:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._rows = bytearray()
-        self._fields: dict[str, list[Any]] = {}  # each list ends with the last record that has the field
+        self._fields: dict[str, list[Any]] = {}  # a list is shorter if the last records lack the field
 
     def __len__(self) -> int:
         return len(self.names)
@@ -96,9 +96,9 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield pairs: the number of a chunk, and the columns to write for this chunk.
+        """Yield the number of this chunk, and its columns. Then yield columns to add to earlier chunks.
 
-        The first pair is for this chunk. If it has a new field, each earlier chunk gets a column without values.
+        If this chunk has new fields, each earlier chunk gets a column without values for each new field.
 
         Args:
             number: The number of this chunk.

@@ -169,7 +169,8 @@ def _decode_error(error: Exception, what: str, index: int) -> Exception:
 
 def _record(values: dict[str, Any], index: int) -> Record:
     """Check the types of some values, and return the record with these values. This modifies ``values``."""
-    if values.pop("_id", None) is None or values.pop("crc32", None) is None:  # their bytes are inside another element
+    if values.pop("_id", None) is None or values.pop("crc32", None) is None:
+        # Then another element contains their bytes.
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

@@ -34,8 +34,8 @@ def crc32_of(document: bytes | memoryview) -> int:
 def bound_crc32(content: Any, index: Any, salt: int) -> Any:
     """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of the index, XOR salt.
 
-    ``content`` is the CRC-32 of the content, which does not depend on the index. The result fits no other index, and no
-    store with another salt. ``content`` and ``index`` may be int64 arrays.
+    ``content`` is the CRC-32 of the content alone, as from ``crc32_of``. The result fits no other index, and no store
+    with another salt. ``content`` and ``index`` may be int64 arrays.
     """
     return content ^ (index & 0xFFFF_FFFF) ^ salt
 
@@ -72,7 +72,7 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # its bytes are inside another element
+    if values.pop("crc32", None) is None:  # then another element contains its bytes
         raise ValueError("it has no crc32")
     return values
 

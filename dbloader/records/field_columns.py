@@ -178,7 +178,7 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
     begin = 0
     for chunk in chunks:
         if (own := bytes(chunk[:1])) in _DTYPES:
-            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # perhaps integers in a column of floats
+            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # may be integers, even in a column of floats
             np.copyto(values[begin : begin + len(part)], part, where=known_values(part))
             begin += len(part)
         else:

@@ -126,7 +126,7 @@ def records_html(store: ShownStore, indices: Sequence[Any], head: str, code: str
 
 @_none_after_errors
 def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str:
-    """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None if that fails."""
+    """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None after an error."""
     large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
     rows = [(text(name), text(value)) for name, value in describe()]
     return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
