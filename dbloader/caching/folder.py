@@ -89,8 +89,8 @@ def make_folder(cache: str, origin: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not ((folder / MARKER).exists() and (folder / MANIFEST_FILE).exists()):  # the folder is new or was cleared
             # Another process may be making the same cache. So look for the marker again after listing the folder.
-            strangers = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
-            if strangers and not (folder / MARKER).exists():
+            other_files = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
+            if other_files and not (folder / MARKER).exists():
                 raise NotAStoreError(
                     f"{cache} is not a cache, and not empty: name an empty folder, or a folder that does not exist"
                 )

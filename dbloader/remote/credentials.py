@@ -27,8 +27,8 @@ _KEYS = (
     ("secret_access_key", "aws_secret_access_key", "SecretAccessKey"),
     ("token", "aws_session_token", "SessionToken"),
 )
-# Credentials without an expiry are used for this time. Then the profile's file is read again, because programs for
-# single sign-on rewrite the file, and the profile's program is run again.
+# Credentials without an expiry are used for this time. Then the profile's file is read again, or the profile's program
+# is run again. Programs for single sign-on rewrite the file.
 _READ_AGAIN = timedelta(minutes=5)
 _LONGEST_S = 60.0
 

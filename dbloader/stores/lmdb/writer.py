@@ -100,7 +100,7 @@ class LMDBWriter(Writer):
             raise translate_refusal(error, self.place) from error
 
     def _check_replaceable(self) -> None:
-        """Raise an error if the place has anything but a store that may be overwritten."""
+        """Raise an error if the file at the place may not be overwritten."""
         if not self._target.exists():
             return
         if self.resumed:

@@ -55,7 +55,7 @@ class Catalog:
         if document is not None and not _is_valid(document):
             raise StoreExistsError(
                 f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write: "
-                "choose another collection's name, or remove that collection"
+                "name another collection, or remove that collection"
             )
 
     @retried
@@ -122,7 +122,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write. It replaces the published store ``replaces``, which may be None.
+        """Publish a partial store by one write, in place of the store ``replaces``; None if no store is published.
 
         Raises:
             StoreLockedError: Another writer has taken over the place.
