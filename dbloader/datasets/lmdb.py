@@ -22,8 +22,8 @@ class LMDBDataset(StoreDataset):
     or fork opens the store again at its first read. Threads may share a dataset. ``targets``, ``names`` and ``samples``
     take 8, about 30 and about 40 bytes of memory for each record, once they are used.
 
-    A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. The label of a record
-    without one is None, which torch cannot collate. With ``fields``, a sample is a dict of these fields.
+    A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. A missing label is
+    None, which torch cannot collate. With ``fields``, a sample is a dict of these fields.
 
     Args:
         place: Path of the store: an LMDB file, or a folder of shards. With ``cache``, it may be in object storage.

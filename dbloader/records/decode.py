@@ -67,7 +67,8 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
         raise DamagedRecordError("it does not begin with its _id and end with its crc32")
     if not isinstance(values["_id"], Int64) or values["_id"] != index:
-        raise DamagedRecordError(f"it is record {values['_id']!r}")
+        found = f"{values['_id']!r} ({type(values['_id']).__name__})"
+        raise DamagedRecordError(f"its _id is {found}, not {index} (Int64)")
     try:
         content = _crc32_of_values(values)
     except UNREADABLE as error:
@@ -100,7 +101,7 @@ def verify(document: bytes | memoryview, index: int, salt: int) -> None:
     if length != len(document) or tag != ID:
         raise DamagedRecordError(f"it does not begin with its length of {len(document)} bytes and its _id")
     if stored_index != index:
-        raise DamagedRecordError(f"it is record {stored_index}")
+        raise DamagedRecordError(f"its _id is {stored_index}, not {index}")
     tag, stored_crc, end = TAIL.unpack_from(document, length - TAIL.size)
     if tag != CRC32 or end:
         raise DamagedRecordError("it does not end with its crc32")

@@ -57,7 +57,7 @@ class ShownStore(Protocol):
 
 
 def text(value: object) -> str:
-    """Return a text for HTML, without invisible characters and at most 200 letters long."""
+    """Return a text for HTML, at most 200 letters long. Invisible characters are escaped."""
     return html.escape(cut(printable(str(value)), _LETTERS))
 
 
@@ -152,7 +152,7 @@ def _cell(store: ShownStore, index: int) -> str:
 
 def _small(image: Any, px: int) -> tuple[bytes, str]:
     if image is None:
-        raise NotAnImageError("without an image")
+        raise NotAnImageError("the record has no image")
     if isinstance(image, memoryview) or (isinstance(image, np.ndarray) and not image.flags.writeable):
         raise NotAnImageError("not drawn: the image may be borrowed from a store, and no longer in memory")
     from dbloader.images.preview import thumbnail  # slow to import, and workers never need it

@@ -151,7 +151,7 @@ def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     # By default, NumPy refuses headers of more than 10,000 bytes, but a dtype with many fields has such a header.
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
     if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded, as that could run any code")
+        raise ValueError("Object arrays cannot be loaded, because loading them could run any code")
     if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by the itemsize
         raise ValueError(f"its header has the shape {shape} and the dtype {dtype}")
     return shape, fortran_order, dtype

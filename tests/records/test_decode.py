@@ -105,14 +105,14 @@ def test_every_changed_byte_is_found(change: int) -> None:
         document = bytearray(DOCUMENT)
         document[position] ^= change
         for way in (decode, decode_encoded):
-            with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^it is record|^it does not (begin|end) with"):
+            with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^its _id is|^it does not (begin|end) with"):
                 way(bytes(document), 6, SALT)
 
 
 def test_document_with_another_length_index_or_salt_is_refused() -> None:
     for document, index, salt, message in (
         (DOCUMENT + b"\0", 6, SALT, r"it does not begin with its length of .* bytes and its _id"),
-        (DOCUMENT, 5, SALT, "it is record 6"),
+        (DOCUMENT, 5, SALT, "its _id is 6, not 5"),
         (DOCUMENT, 6, SALT ^ 1, r"its CRC-32 is \w+, not \w+"),
         *((DOCUMENT[:n], 6, SALT, rf"it (has only {n} bytes|does not begin with .*)") for n in range(len(DOCUMENT))),
     ):
@@ -168,8 +168,8 @@ def whole_values() -> dict[str, Any]:
         ({"image": "abc"}, "its CRC-32 is "),
         ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
         ({"caption": "y"}, "its CRC-32 is "),
-        ({"_id": Int64(5)}, "it is record 5"),
-        ({"_id": 4}, "it is record 4"),  # an int32
+        ({"_id": Int64(5)}, r"its _id is 5 \(Int64\), not 4 \(Int64\)"),
+        ({"_id": 4}, r"its _id is 4 \(int\), not 4 \(Int64\)"),  # an int32
         ({"crc32": Int64(3)}, "its CRC-32 is .*, not "),
         ({"another": 1}, "it does not begin with its _id and end with its crc32"),
     ],
