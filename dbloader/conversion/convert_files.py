@@ -108,10 +108,10 @@ class FileWriter:
         return self._converter.convert(item, data, hold, self._source.file_fields)
 
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
-        """Return the results to write, without unreadable files at the end.
+        """Return the results to write, and hold back unreadable files at the end.
 
-        These are held back until a later file is readable or the list ends. If the conversion fails before that, a
-        resumed conversion reads them again.
+        Unreadable files are held back until a later file is readable or the list ends. If the conversion fails before
+        that, a resumed conversion reads the files again.
 
         Raises:
             SourceError: The file system seems to fail for all files.

@@ -170,7 +170,7 @@ def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, rep
 def nothing_stored(files: int, first_rejected: str) -> str:
     """Return the error message of a conversion in which no file could be stored."""
     first = f"; the first is {first_rejected}" if first_rejected else ""
-    return f"none of the {files:,} files could be stored{first}"
+    return f"no file of {files:,} could be stored{first}"
 
 
 def image_warnings(outcome: Mapping[str, int], depths: Mapping[str, int], *, raw: bool) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import ExifTags, Image
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader._options import whole_number
 from dbloader.conversion.stored_records import is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
@@ -97,8 +97,8 @@ class SampleEncoder:
             names = getattr(sample, "_fields", self.fields)
             if len(sample) > len(names):
                 raise FieldError(
-                    f"it has {len(sample)} items, but fields has {len(names)} names: name all items, "
-                    f"such as fields=({', '.join(map(repr, [*names, 'caption']))})"
+                    f"it has {counted(len(sample), 'item')}, but fields has {counted(len(names), 'name')}: name "
+                    f"all items, such as fields=({', '.join(map(repr, [*names, 'caption']))})"
                 )
             return dict(zip(names, sample))  # noqa: B905 - a sample may lack its last items
         return {"image": sample}

@@ -209,7 +209,7 @@ def copy_intact(
             leave_out(damage.name, str(damage.error))
         lost.clear()
     if total and not writer.length:
-        raise ConversionError(f"{store.place}: none of its {total:,} records is intact; the first: {reasons[0]}")
+        raise ConversionError(f"{store.place}: no record of {total:,} is intact; the first: {reasons[0]}")
     writer.write([], outcome=changes, depths=depths)
     progress(total, total)
     return writer.finish(classes=old.classes, source=old.source, created=None if reasons else old.created)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dbloader._describe import counted
 from dbloader.copying.marks import MarkListing, check_agreement
 from dbloader.copying.name_listing import NameListing
 from dbloader.errors import OptionError
@@ -63,8 +64,9 @@ def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
         repeated = names.repeated(keep)
         if first := [*islice(repeated, _SHOWN)]:
             count = len(first) + sum(1 for _ in repeated)
-            what = f"{count:,} records have the same name as one in an earlier source: {', '.join(map(repr, first))}"
-            warnings.warn(f"{what}{', …' * (count > len(first))}; all are copied", UserWarning, stacklevel=4)
+            what = f"{counted(count, 'record')} with the same name as a record of an earlier source"
+            some = ", ".join(map(repr, first)) + ", …" * (count > len(first))
+            warnings.warn(f"{what}: {some}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new
     tables = [_table(store.manifest.classes, classes, options) for store in names.stores]
@@ -186,7 +188,7 @@ def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: in
     sizes = np.floor(shares).astype(np.int64)
     sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1
     if not sizes.all():
-        raise OptionError(f"split (--split) leaves a part without a record: there are only {len(positions)} records")
+        raise OptionError(f"split (--split) leaves a part without a record: the number of records is {len(positions)}")
     # Sort the records by label, in random order within each label, and spread each part evenly along this order.
     evenly = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes.tolist()])
     sequence = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(evenly, kind="stable")]

@@ -236,7 +236,7 @@ def _number(pairs: Pairs, key: bytes) -> int | None:
 
 def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
     if said > count:
-        yield Problem(key, f"is {said:,}, but the file has only {count:,} values")
+        yield Problem(key, f"is {said:,}, but the file has only {counted(count, 'value')}")
 
 
 # --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------

@@ -173,7 +173,7 @@ class ParquetSource(Source):
         boxes, labels = (objects.pop(key, None) or [] for key in ("bbox", part))
         try:
             if len(boxes) != len(labels):
-                raise ValueError(f"there are {len(boxes)} boxes and {len(labels)} classes")  # noqa: TRY301
+                raise ValueError(f"the number of boxes is {len(boxes)}, and the number of classes is {len(labels)}")  # noqa: TRY301
             for label in labels:
                 if label is None:
                     raise ValueError("one has no class")  # noqa: TRY301

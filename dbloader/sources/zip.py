@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from isal import isal_zlib
 from typing_extensions import override
 
+from dbloader._describe import counted
 from dbloader.errors import SourceError
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Tally, read_file, readable
@@ -155,7 +156,7 @@ def _check_count(file: io.BufferedReader, count: int) -> None:
         magic, many = _END64.unpack(file.read(_END64.size))
         recorded = many if magic == b"PK\6\6" else recorded
     if recorded != count:
-        raise ValueError(f"its directory has {count:,} files, and its end record has {recorded:,}")
+        raise ValueError(f"its directory has {counted(count, 'file')}, and its end record has {recorded:,}")
 
 
 def _problem(found: zipfile.ZipInfo) -> str:

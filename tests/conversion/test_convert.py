@@ -155,7 +155,7 @@ def test_damage_is_found_with_load_truncated_images(root: Path, place: Path, mon
 def test_conversion_without_any_storable_file_changes_nothing(root: Path, place: Path, overwrite: bool) -> None:
     old = convert(plant_photos(root, 2), place).digest if overwrite else None
     plant(root, {"cat/0000.jpg": b"text", "dog/0001.jpg": b""})
-    with pytest.raises(ConversionError, match=r"none of the 2 files could be stored; the first is cat/0000.jpg: is in"):
+    with pytest.raises(ConversionError, match=r"no file of 2 could be stored; the first is cat/0000.jpg: is in"):
         convert(root, place, overwrite=overwrite)
     assert siblings(place) == ({place.name} if overwrite else set())
     assert old is None or verified(place) == old

@@ -165,7 +165,7 @@ def test_unstorable_value_is_refused_with_its_field(tmp_path: Path, fields: dict
 
 @pytest.mark.parametrize("label", [1.0, True, "cat", np.array([1]), torch.tensor(1.0)])
 def test_label_of_another_type_is_refused_with_a_remedy(tmp_path: Path, label: Any) -> None:
-    message = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is not one of).* field"
+    message = "^sample 1: (field 'label' must be an int, or the name of a class|label 'cat' is none of).* field"
     with pytest.raises(FieldError, match=message):
         written([(IMAGE, 1), (IMAGE, label)], tmp_path)
     (record,) = written([(IMAGE, label)], tmp_path, fields=("image", "target"))

@@ -302,7 +302,7 @@ def test_part_that_omits_some_of_its_files_is_refused(root: Path, place: Path) -
         path = plan.folder / plan.receipt_name(part)
         kept = path.read_bytes()
         path.write_bytes(encode_receipt(replace(receipts[part], **lacking)))
-        with pytest.raises(DamagedStoreError, match=rf"part {part} has \d records and \d rejected files, not 4"):
+        with pytest.raises(DamagedStoreError, match=rf"part {part} has \d records? and \d rejected files?, not 4"):
             publish(place)
         path.write_bytes(kept)
     publish(place)

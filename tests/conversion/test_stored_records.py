@@ -131,7 +131,7 @@ def test_every_given_option_takes_effect(place: Path, out: Path) -> None:
         manifest = write_store(Subset(dataset, [1, 2]), out, fields=("photo", "target"), overwrite=True)
         assert manifest.fields == {"photo": 2, "target": 2}
         assert [(r.label, r.fields["target"]) for r in records(out)] == [(None, dataset[at][1]) for at in (1, 2)]
-        with pytest.raises(FieldError, match="it has 2 items, but fields has 1 names"):
+        with pytest.raises(FieldError, match="it has 2 items, but fields has 1 name:"):
             write_store(dataset, out, fields=("image",), overwrite=True)
         manifest = write_store(dataset, out, fields=["image", "label"], overwrite=True)  # the default
         assert manifest.digest == dataset.manifest.digest

@@ -114,7 +114,7 @@ def test_query_selects_records_from_every_source(store: Path) -> None:
     assert names(store, where="width!=80 label<1") == names(store, classes=["cat"])
     assert len(names(store, where="bytes>-1 label<=2")) == 32
     two = store.with_name("two.lmdb")
-    with pytest.warns(UserWarning, match="have the same name as one in an earlier source"):
+    with pytest.warns(UserWarning, match="with the same name as a record of an earlier source"):
         copy_store([store, store], two, where="class:eel or name:cat/*")
     with open_store(two) as copy:
         assert [*copy.names()] == 2 * names(store, where="class:eel or class:cat")

@@ -65,7 +65,7 @@ def test_common_messages_are_printed_as_explained(
     """
     printed = [text for command in commands.strip().splitlines() for text in shell(*command.split())[1:]]
     assert explained("\n".join(printed)) == {
-        "none of the … files could be stored",
+        "no file of … could be stored",
         "is in no known image format (it begins with …)",
         "the classes are called …: these look like splits",
         "is outside of all class folders",

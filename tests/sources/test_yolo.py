@@ -63,7 +63,7 @@ def test_image_with_wrong_labels_is_a_problem(line: str, reason: str, yolo: Call
 
 def test_yolo_boxes_beyond_the_image_are_rejected(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
     listing = yolo(_0="0 .5 .5 1.2 1", _1="0 .5 .5 nan 1", _2="0 .5 .5 -1 1")
-    with pytest.raises(ConversionError, match=r"none of the 3 files could be stored; the first is 0.jpg: its box 0"):
+    with pytest.raises(ConversionError, match=r"no file of 3 could be stored; the first is 0.jpg: its box 0"):
         convert(photos, tmp_path / "out.lmdb", listing=listing)
 
 

@@ -169,7 +169,7 @@ def test_directory_that_hides_files_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with zipfile.ZipFile(path) as file:
         assert file.namelist() == ["a/0.jpg"]
-    with pytest.raises(SourceError, match="its directory has 1 files, and its end record has 3"):
+    with pytest.raises(SourceError, match="its directory has 1 file, and its end record has 3"):
         source_of(path)
 
 
@@ -195,4 +195,4 @@ def test_damaged_zip_among_several_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "2.zip").write_bytes(data)
     assert convert(tmp_path, tmp_path / ".out.lmdb").records == 1
     (event,) = events(tmp_path / ".out.lmdb")
-    assert event["reason"].endswith("none of its files is read: its directory has 1 files, and its end record has 9")
+    assert event["reason"].endswith("none of its files is read: its directory has 1 file, and its end record has 9")

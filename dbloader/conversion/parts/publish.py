@@ -107,8 +107,9 @@ def check_parts(
     for receipt in receipts:
         if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
-                f"part {receipt.part} has {receipt.records:,} records and {receipt.rejected:,} rejected files, not "
-                f"{files:,}; remove {plan.where}/{plan.receipt_name(receipt.part)}, and make the part again"
+                f"part {receipt.part} has {counted(receipt.records, 'record')} and "
+                f"{counted(receipt.rejected, 'rejected file')}, not {files:,}; remove "
+                f"{plan.where}/{plan.receipt_name(receipt.part)}, and make the part again"
             )
     if not any(receipt.records for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
