@@ -168,7 +168,7 @@ Examples:
     "--keep-hours",
     metavar="H",
     type=float,
-    help="In object storage: remove unused objects that are older than H hours.  [default: 24]",
+    help="In object storage: remove objects that no store has used for H hours.  [default: 24]",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

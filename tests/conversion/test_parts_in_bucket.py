@@ -289,6 +289,26 @@ def test_append_puts_only_new_files(
     check_is(machine, place, convert(more, tmp_path / "whole.lmdb").digest, events=0)
 
 
+def test_replaced_store_stays_for_keep_hours(
+    outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    place, keep_s = object_store.place("train.lmdb"), 3
+    publish = ("publish", place, "--overwrite", "--keep-hours", keep_s / 3600)
+    stores = []
+    for number in range(2):
+        machine.run("plan", plant_photos(tmp_path / str(number), 3), place, "--shards", 1)
+        machine.run("part", place, 0)
+        time.sleep(keep_s + 1.5)  # all objects of the store before are older than keep_hours
+        machine.run(*publish)
+        stores.append({*outside(read_table, place).files})
+    machine.run(*publish)
+    assert stores[0] < {*outside(keys, place)}
+    time.sleep(keep_s + 1.5)
+    machine.run(*publish)
+    assert not stores[0] & {*outside(keys, place)}
+    check_clean(outside, place)
+
+
 @pytest.mark.nightly
 def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
     place, more = object_store.place("train.lmdb"), plant_photos(tmp_path / "more", 5)

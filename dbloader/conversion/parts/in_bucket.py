@@ -44,7 +44,7 @@ from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard,
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from dbloader.conversion.parts.part import PartReceipt, Parts
     from dbloader.conversion.report import Report
@@ -133,8 +133,8 @@ def list_parts_in_bucket(place: str) -> Parts:
 def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float = KEEP_HOURS) -> Report:
     """Make one store of the parts of a plan in object storage; the arguments and errors are as in `publish`.
 
-    The indices of the parts are fetched, not the shards. Objects that the new manifest does not name are removed only
-    when they are ``keep_hours`` old, because programs may still read the old store.
+    The indices of the parts are fetched, not the shards. Objects are removed only after no manifest has named them for
+    ``keep_hours``, because programs may still read a replaced store.
     """
     started = time.monotonic()
     target, bucket = _open(place)
@@ -155,14 +155,14 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             if target.head(MANIFEST_FILE) is None:
                 raise
             there = read_table(target)
-            _remove_rest(target, bucket, there, keep_hours)
+            _remove_rest(target, bucket, there, keep_hours, target.head(MANIFEST_FILE))
             return report(there, published_before(there.manifest))
         replaces = target.head(MANIFEST_FILE)
         before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
         made = _read_receipts(target, bucket, plan)
         receipts = [receipt for receipt, _ in made]
         if before is not None and has_shards(before, receipts):  # a publisher was killed before it removed the plan
-            _remove_rest(target, bucket, before, keep_hours)
+            _remove_rest(target, bucket, before, keep_hours, replaces)
             return report(before, published_before(before.manifest))
         check_parts(plan, receipts, place, overwrite=overwrite)
         base = _check_base(target, plan, before, overwrite=overwrite)
@@ -179,7 +179,8 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             if has_shards(other, receipts):  # another process has published the same parts
                 return report(other, published_before(other.manifest))
             raise
-        _remove_rest(target, bucket, table, keep_hours)
+        kept = before.files if before is not None and keep_hours else ()
+        _remove_rest(target, bucket, table, keep_hours, replaces, kept)
         return report(table, published_now(plan, receipts, table.manifest, base.manifest if base else None))
 
 
@@ -232,17 +233,30 @@ def _read_receipts(target: Bucket, bucket: Bucket, plan: Plan) -> list[tuple[Par
     ]
 
 
-def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
-    """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use."""
+def _remove_rest(
+    target: Bucket,
+    bucket: Bucket,
+    table: ShardTable,
+    keep_hours: float,
+    manifest: Item | None,
+    kept: Collection[str] = (),
+) -> None:
+    """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
+
+    ``manifest`` is the manifest of the store, or of the store that this process has replaced. Other objects stay until
+    it is ``keep_hours`` old, because it may have replaced a store that programs still read. Objects ``kept`` stay too.
+    """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
+    is_old = manifest is None or manifest.modified < limit
+    used = {*table.files, *kept}
 
     def is_left(item: Item) -> bool:
-        return f"-{token}" in item.key or item.modified < limit
+        return f"-{token}" in item.key or (is_old and item.modified < limit)
 
     if _token(bucket) == token:  # otherwise it is a newer plan
         bucket.delete([PLAN_FILE])  # first: a plan without its receipts would ask for all parts again
     bucket.delete([item.key for item in _plan_files(bucket) if is_left(item)])
-    target.delete([key for key, item in list_files(target).items() if key not in table.files and is_left(item)])
+    target.delete([key for key, item in list_files(target).items() if key not in used and is_left(item)])
 
 
 # ---- The store
