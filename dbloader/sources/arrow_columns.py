@@ -59,7 +59,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
     features mark such columns themselves.
 
     Raises:
-        SourceError: No column, or more than one column, may be the image.
+        SourceError: It is unclear which column is the image, or two columns have the same name.
     """
     kinds = {field.name: field.type for field in schema}
     if len(kinds) < len(schema.names):
@@ -195,7 +195,7 @@ def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any],
 
 
 def _choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
-    """Return the column found. Of several columns, return the first that is in ``preferred``; None without one."""
+    """Return the only item of ``found``, else the first of ``preferred`` that is in ``found``; None without one."""
     chosen = found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
     if len(found) > 1 and chosen is not None:
         warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")

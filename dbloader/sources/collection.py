@@ -101,7 +101,7 @@ class CollectionSource(ListingSource):
                 yield Problem(entry.name, "is not in the collection") if data is None else data
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return a dict of file names and bytes, read by one query. Leave out missing files."""
+        """Return a dict from file names to their bytes, read by one query. Leave out missing files."""
         connection = self._connect()
         collection = connection.database[self._uri.collection]
         query = {self._name_field: {"$in": list(dict.fromkeys(names))}}

@@ -118,8 +118,8 @@ def read_listing(
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
-    iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` makes the source from the
-    arguments of ``ListingSource``. A source of files in MongoDB or object storage is a subclass.
+    iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` gets the
+    arguments of ``ListingSource`` and returns the source, such as a subclass for files in MongoDB.
     """
     return _read(Path(listing), checked_root(root), _Rules((*file_columns,)), make)
 
