@@ -158,7 +158,8 @@ def test_collection_named_like_part_of_store_is_kept(mongo_uri: str, database: A
 def test_foreign_manifest_collection_is_kept(mongo_uri: str, database: Any, document: dict[str, Any]) -> None:
     database["store.manifest"].insert_one(document)
     options: Any
-    message = r"store\.manifest has a document 'store' that dbloader did not write: name another collection, or remove that collection$"
+    remedy = "name another collection, or remove that collection"
+    message = rf"store\.manifest has a document 'store' that dbloader did not write: {remedy}$"
     for options in ({}, {"overwrite": True}, {"resume": True}):
         with pytest.raises(StoreExistsError, match=message):
             write_nothing(mongo_uri, **options)
