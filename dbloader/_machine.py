@@ -37,7 +37,7 @@ def local_ranks() -> int:
     return max(1, int(text))
 
 
-@cache  # the loaders need the quota for each batch
+@cache  # because the loaders ask for the quota at each batch
 def _cpu_quota(root: Path) -> int | None:
     """Return how many CPUs the quota of the control group allows, rounded up; None without a quota."""
     quotas = []

@@ -199,7 +199,7 @@ def _merged(first: Any, second: Any) -> Any:
             return pa.list_(_merged(first.value_type, second.value_type))
         if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
             return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
-    raise ValueError(f"is {second} here and {first} before")
+    raise ValueError(f"is {second} here, but {first} in earlier values")
 
 
 def _without_null(kind: Any) -> Any:

@@ -176,7 +176,7 @@ def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[byte
 
 
 def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
-    """Decode a JPEG at the smallest size that is at least the size of the picture; None if simplejpeg cannot.
+    """Decode a JPEG at a small scale, at least as large as a preview of ``px`` pixels; None if simplejpeg cannot.
 
     Missing data are gray, as in browsers, so the viewer also shows damaged images.
     """

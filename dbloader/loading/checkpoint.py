@@ -192,8 +192,8 @@ class SamplerCheckpoint:
 class SamplerPosition(Position):
     """The position in an iteration over the order of one of dbloader's samplers.
 
-    This object holds the sampler until the consumer has received a batch: until then, each iteration over the sampler
-    begins at ``start``.
+    Until the consumer has received a batch, this object keeps the sampler at ``start`` (``sampler.hold``): each
+    iteration over the sampler begins there.
 
     Attributes:
         start: The sampler's state at the beginning of the iteration.

@@ -122,11 +122,11 @@ def test_export_counts_the_records_that_convert_would_change(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1, 1.5], "field 'x' is double here and int64 before"),
-        ([["a"], [b"a"]], "field 'x' is binary here and string before"),
-        ([{"a": 1}, {"b": 1}], r"field 'x' is struct<b: int64> here and struct<a: int64> before"),
+        ([1, 1.5], "field 'x' is double here, but int64 in earlier values"),
+        ([["a"], [b"a"]], "field 'x' is binary here, but string in earlier values"),
+        ([{"a": 1}, {"b": 1}], r"field 'x' is struct<b: int64> here, but struct<a: int64> in earlier values"),
         ([{}, {}], "field 'x' is an empty dict"),
-        ([np.zeros(3), 1], "field 'x' is int64 here and an array of float64 with 1 axes before"),
+        ([np.zeros(3), 1], "field 'x' is int64 here, but an array of float64 with 1 axes in earlier values"),
     ],
 )
 def test_field_that_no_column_can_hold_is_refused(tmp_path: Path, values: list[Any], message: str) -> None:
@@ -175,9 +175,15 @@ def test_arrays_survive_export_and_conversion_byte_for_byte(tmp_path: Path) -> N
     ("arrays", "message"),
     [
         ([np.zeros((0, 2)), np.zeros((1, 3))], r"record 0 .*'x' is an array of the shape \(0, 2\), and other arrays"),
-        ([np.zeros(1), np.zeros((1, 1))], "'x' is an array of float64 with 2 axes here and an array of float64 with 1"),
-        ([np.zeros(1), np.zeros(1, np.float32)], "'x' is an array of float32 with 1 axes here and an array of float64"),
-        ([[1.0], np.zeros(1)], "'x' is an array of float64 with 1 axes here and list<item: double> before"),
+        (
+            [np.zeros(1), np.zeros((1, 1))],
+            "'x' is an array of float64 with 2 axes here, but an array of float64 with 1",
+        ),
+        (
+            [np.zeros(1), np.zeros(1, np.float32)],
+            "'x' is an array of float32 with 1 axes here, but an array of float64",
+        ),
+        ([[1.0], np.zeros(1)], "'x' is an array of float64 with 1 axes here, but list<item: double> in earlier values"),
         ([np.zeros(1, ">f4")], "'x' is an array of >f4, which a column"),
         ([np.zeros((2, 3)).T], "'x' is an array in Fortran's order, which a column"),
         ([[np.zeros(1)]], "'x' holds a ndarray, which a column"),
