@@ -126,7 +126,12 @@ def collate(
         return collate_fn(samples)
     try:
         return function(samples)
-    except (TypeError, ValueError, RuntimeError) as error:  # torch's message has neither the sample nor the field
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+    ) as error:  # torch's message names neither sample nor field
         if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
             raise
         named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
@@ -141,7 +146,7 @@ def _explain(
 ) -> str | None:
     """Return which field of which sample cannot be collated, why, and the remedy; None if no cause is known."""
     for name in samples[0]:
-        with suppress(TypeError, ValueError, RuntimeError):
+        with suppress(TypeError, ValueError, RuntimeError, KeyError):
             function([{name: sample[name]} for sample in samples])
             continue
         values = [sample.get(name) for sample in samples]

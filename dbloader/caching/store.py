@@ -267,7 +267,7 @@ class CachedHandle(ShardedHandle):
             answer = self._client.ask(
                 f"shard {number} ({self._table.shards[number].name})", need=number, damaged_file=damaged_file
             )
-            for other in [other for other in self._opened if not self._file(other).exists()]:
+            for other in [other for other in self._opened if not os.path.exists(self._file(other))]:  # noqa: PTH110
                 del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
             found = damaged_file = None
             try:

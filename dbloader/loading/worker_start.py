@@ -17,6 +17,8 @@ class WorkerStart:
     collector stops, so it must import no other module of dbloader.
     """
 
+    _collects: bool
+
     def __init__(self, function: Callable[..., object], *arguments: Any) -> None:
         self._function, self._arguments = function, arguments
 
@@ -30,10 +32,13 @@ class WorkerStart:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._function, self._arguments = state
         gc.freeze()
-        gc.enable()
+        if self._collects:
+            gc.enable()
 
 
 def _begin() -> WorkerStart:
     """Stop the garbage collector. Return a WorkerStart without its function and arguments."""
+    start = WorkerStart.__new__(WorkerStart)
+    start._collects = gc.isenabled()  # the program may have stopped the collector
     gc.disable()
-    return WorkerStart.__new__(WorkerStart)
+    return start

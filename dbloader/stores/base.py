@@ -163,13 +163,15 @@ class Store(ABC):
 
     def name(self, index: int) -> str | None:
         """Return the name of a record, or None if the record is unnamed. This takes one lookup."""
-        self._check_indices([index])
-        return name_at(self.open_handle().chunk("name", index // CHUNK), index % CHUNK) or None
+        handle = self.open_handle()
+        self._check_indices([index], handle.manifest.length)
+        return name_at(handle.chunk("name", index // CHUNK), index % CHUNK) or None
 
     def label(self, index: int) -> int:
         """Return the label of a record, or NO_LABEL if the record has no label. This takes one lookup."""
-        self._check_indices([index])
-        return int(np.frombuffer(self.open_handle().chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
+        handle = self.open_handle()
+        self._check_indices([index], handle.manifest.length)
+        return int(np.frombuffer(handle.chunk("label", index // CHUNK), DTYPES["label"])[index % CHUNK])
 
     @abstractmethod
     def find(self, name: str) -> int:
@@ -272,8 +274,7 @@ class Store(ABC):
             what = "it is missing"
         raise DamagedStoreError(f"{self.place}: event {number} of its report is damaged: {what}; {_REMEDY}")
 
-    def _check_indices(self, indices: Sequence[int]) -> None:
-        length = len(self)
+    def _check_indices(self, indices: Sequence[int], length: int) -> None:
         for index in indices:
             if not 0 <= index < length:
                 raise RecordIndexError(
@@ -292,7 +293,7 @@ class Store(ABC):
             return _Records(self, self.read(range(len(self))[index]))
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            self._check_indices([index])  # raises an error that shows the original index
+            self._check_indices([index], len(self))  # raises an error that shows the original index
         return self.read([position])[0]
 
     def __iter__(self) -> Iterator[Record]:

@@ -83,6 +83,13 @@ def test_numbers_keep_their_type(place: Path) -> None:
     assert batch["shares"].tolist() == [[0.5, 0], [0.5, 0.25], [0.5, 0.5], [0.5, 0.75]]
 
 
+def test_sample_without_a_field_of_the_others_is_named() -> None:
+    image = torch.zeros(2)
+    for samples in ([{"image": image, "label": 1}, {"image": image}], [(image, 1), (image,)]):
+        with pytest.raises(OptionError, match=r"^sample 1 of the batch has no label"):
+            Collate()(samples)
+
+
 @pytest.mark.parametrize("name", ["tokens", "embedding"])
 def test_ragged_field_raises_unless_it_is_listed(place: Path, name: str) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes", name))

@@ -281,7 +281,7 @@ class ReadingContract(Backend):
             pytest.skip("this backend cannot store such a record")
         self.replace_documents(place, {2: new})
         with self.open(place) as store:
-            message = r"^record 2 \(class 2/ä 2\.jpg\) of .*store.* is damaged: it .*; convert again, or copy"
+            message = r"^record 2 \(class 2/ä 2\.jpg\) of .*store.* is damaged: its? .*; convert again, or copy"
             uses: list[Callable[[], object]] = [lambda: store.read([0, 2]), lambda: store[2], store.verify]
             for use in uses:
                 with pytest.raises(DamagedRecordError, match=message):

@@ -36,7 +36,9 @@ def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path
         ("cat/colors.png", "deep"), ("cat/float.tif", "deep"), ("cat/gray.png", "deep"),
     ]  # fmt: skip
     assert "all bits are stored" in colors["reason"]
-    assert floats["reason"].startswith("has 32-bit float values of unknown range: they are stored, but decoding them ")
+    assert floats["reason"] == (
+        "has 32-bit float values of unknown range: they are stored, but decoding them needs your own decode="
+    )
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 1, "16-bit": 2, "32-bit float": 1}
         assert store.manifest.outcome["deep"] == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from tests.support.images import plant, plant_photos
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="Dask is not installed")
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("distributed") or os.environ.get("CI")), reason="Dask is not installed"
+)
 def test_dask_makes_all_parts_after_a_worker_dies(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 120, width=64, height=48)
     line = [sys.executable, "-m", "tests.support.dask_cluster", root, place]

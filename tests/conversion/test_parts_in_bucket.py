@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import random
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -115,6 +118,35 @@ def test_machines_without_a_shared_folder_make_a_store_and_train(
     )
     for machine in machines:
         assert machine.run(place, program=("-c", program)) == "24\n"
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="Ray is not installed")
+def test_ray_makes_the_parts_in_a_bucket(
+    outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, digest: str
+) -> None:
+    place = object_store.place("train.lmdb")
+    with tempfile.TemporaryDirectory() as short:  # Ray's sockets need a short path
+        machine.environment["RAY_TMPDIR"] = short
+        machine.run("convert", root, place, "--shards", PARTS, "--executor", "ray", status=1)  # a file is rejected
+    check_is(machine, place, digest)
+    check_clean(outside, place)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("distributed") or os.environ.get("CI")), reason="Dask is not installed"
+)
+def test_dask_makes_the_parts_in_a_bucket_after_a_worker_dies(
+    outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    root, place = plant_photos(tmp_path / "images", 120, width=64, height=48), object_store.place("train.lmdb")
+    machine.environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    output = machine.run(root, place, program=("-m", "tests.support.dask_cluster"))
+    digest = convert(root, tmp_path / "one.lmdb").digest
+    assert json.dumps({"digests": [digest] * 2, "kills": [1, 1]}) in output.splitlines()  # it converts twice
+    check_is(machine, place, digest, events=0)
+    assert outside(keys, f"{place}.partial") == []
 
 
 def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(
@@ -292,21 +324,23 @@ def test_append_puts_only_new_files(
 def test_replaced_store_stays_for_keep_hours(
     outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    place, keep_s = object_store.place("train.lmdb"), 3
-    publish = ("publish", place, "--overwrite", "--keep-hours", keep_s / 3600)
-    stores = []
-    for number in range(2):
+    place = object_store.place("train.lmdb")
+    stores: list[set[str]] = []
+    published = 0.0
+    for number in range(3):
         machine.run("plan", plant_photos(tmp_path / str(number), 3), place, "--shards", 1)
         machine.run("part", place, 0)
-        time.sleep(keep_s + 1.5)  # all objects of the store before are older than keep_hours
-        machine.run(*publish)
+        if stores:
+            time.sleep(8)
+        keep_s = time.time() - published - 1  # all files of the store at the place are older
+        machine.run("publish", place, "--overwrite", "--keep-hours", keep_s / 3600)
+        published = time.time()
         stores.append({*outside(read_table, place).files})
-    machine.run(*publish)
-    assert stores[0] < {*outside(keys, place)}
-    time.sleep(keep_s + 1.5)
-    machine.run(*publish)
-    assert not stores[0] & {*outside(keys, place)}
-    check_clean(outside, place)
+        present = {*outside(keys, place)}
+        assert stores[-1] | {*(stores[-2] if number else ())} <= present
+    assert not stores[0] & present
+    machine.run("publish", place, "--keep-hours", 0)
+    assert {*outside(keys, place)} == {*stores[2], "manifest.bson"}
 
 
 @pytest.mark.nightly

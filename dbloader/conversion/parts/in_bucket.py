@@ -40,11 +40,11 @@ from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.objects import list_files, open_target, put_table, read_table
 from dbloader.stores.lmdb.publish_shards import check_base, index_shards, put_manifest, write_index
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.conversion.parts.part import PartReceipt, Parts
     from dbloader.conversion.report import Report
@@ -155,20 +155,24 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             if target.head(MANIFEST_FILE) is None:
                 raise
             there = read_table(target)
-            _remove_rest(target, bucket, there, keep_hours, target.head(MANIFEST_FILE))
+            _remove_rest(target, bucket, there, keep_hours)
             return report(there, published_before(there.manifest))
         replaces = target.head(MANIFEST_FILE)
         before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
         made = _read_receipts(target, bucket, plan)
         receipts = [receipt for receipt, _ in made]
         if before is not None and has_shards(before, receipts):  # a publisher was killed before it removed the plan
-            _remove_rest(target, bucket, before, keep_hours, replaces)
+            _remove_rest(target, bucket, before, keep_hours)
             return report(before, published_before(before.manifest))
         check_parts(plan, receipts, place, overwrite=overwrite)
         base = _check_base(target, plan, before, overwrite=overwrite)
         index = f"index-{plan.token}{secrets.token_hex(4)}.lmdb"
         table = _join(target, bucket, plan, made, base, folder / "new", index)
         target.put_file(index, folder / "new" / index)
+        if before is not None:
+            replaced = folder / "replaced"
+            replaced.write_bytes(before.encode())
+            target.put_file(kept_manifest(before.index_file), replaced)
         if _token(bucket) != plan.token and not (_named(target) & {*table.files}):
             target.delete([index])
             raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
@@ -179,8 +183,7 @@ def publish_in_bucket(place: str, *, overwrite: bool = False, keep_hours: float 
             if has_shards(other, receipts):  # another process has published the same parts
                 return report(other, published_before(other.manifest))
             raise
-        kept = before.files if before is not None and keep_hours else ()
-        _remove_rest(target, bucket, table, keep_hours, replaces, kept)
+        _remove_rest(target, bucket, table, keep_hours)
         return report(table, published_now(plan, receipts, table.manifest, base.manifest if base else None))
 
 
@@ -233,30 +236,25 @@ def _read_receipts(target: Bucket, bucket: Bucket, plan: Plan) -> list[tuple[Par
     ]
 
 
-def _remove_rest(
-    target: Bucket,
-    bucket: Bucket,
-    table: ShardTable,
-    keep_hours: float,
-    manifest: Item | None,
-    kept: Collection[str] = (),
-) -> None:
+def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
 
-    ``manifest`` is the manifest of the store, or of the store that this process has replaced. Other objects stay until
-    it is ``keep_hours`` old, because it may have replaced a store that programs still read. Objects ``kept`` stay too.
+    A kept manifest is written when its store is replaced. Until it is ``keep_hours`` old, the files in it stay too.
     """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
-    is_old = manifest is None or manifest.modified < limit
-    used = {*table.files, *kept}
 
     def is_left(item: Item) -> bool:
-        return f"-{token}" in item.key or (is_old and item.modified < limit)
+        return f"-{token}" in item.key or item.modified < limit
 
     if _token(bucket) == token:  # otherwise it is a newer plan
         bucket.delete([PLAN_FILE])  # first: a plan without its receipts would ask for all parts again
     bucket.delete([item.key for item in _plan_files(bucket) if is_left(item)])
-    target.delete([key for key, item in list_files(target).items() if key not in used and is_left(item)])
+    files, used = list_files(target), {*table.files}
+    for key, item in files.items():
+        if key.endswith(MANIFEST_FILE) and item.modified >= limit:
+            with suppress(StoreNotFoundError):  # another process has removed it
+                used |= {*ShardTable.decode(target.get(key), target.place).files}
+    target.delete([key for key, item in files.items() if key not in used and is_left(item)])
 
 
 # ---- The store

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from dbloader.remote.bucket import Item
 
-# Keys of shards and index files, relative to the place of the store.
-_OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb")
+# Keys of shards, index files and kept manifests, relative to the place of the store.
+_OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb(\.{re.escape(MANIFEST_FILE)})?")
 
 
 def open_target(place: str) -> Bucket:
@@ -59,6 +59,6 @@ def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Ite
 
 
 def list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return all shards and index files at a place by their keys, including files that no manifest names."""
+    """Return all shards, index files and kept manifests at a place by their keys, also those that no manifest names."""
     found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # if no server answers, ``folders`` fails quickly
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}

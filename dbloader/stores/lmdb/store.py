@@ -49,7 +49,7 @@ class LMDBStore(Store):
     @override
     def read(self, indices: Sequence[int]) -> list[Record]:
         handle = self.open_handle()
-        self._check_indices(indices)
+        self._check_indices(indices, handle.manifest.length)
         records: list[Any] = [None] * len(indices)
         with env.gate:
             handle.prefetch(indices)
@@ -96,7 +96,7 @@ class LMDBStore(Store):
     def _look_up(
         self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]
     ) -> Iterator[tuple[bytes | memoryview, int]]:
-        self._check_indices(indices)
+        self._check_indices(indices, handle.manifest.length)
         for index, document in zip(indices, handle.look_up(indices), strict=True):
             if document is None:
                 raise self._damaged(index, "it is missing")
@@ -164,7 +164,7 @@ class LMDBStore(Store):
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             return StoreAccessError(f"{self.place} cannot be read: {error.strerror}")
         partial = Path(os.path.realpath(self._path) + PARTIAL)
-        if partial.exists():
+        if os.path.exists(partial):  # noqa: PTH110 - Path.exists raises if this longer name is too long
             remedy = "dbloader convert --resume continues it"
             if partial.is_dir():
                 remedy = "dbloader parts lists the missing parts, and dbloader publish joins all parts"

@@ -120,7 +120,7 @@ class MongoStore(Store):
         self.open_handle().check_counts()
 
     def _find(self, reader: MongoReader, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
-        self._check_indices(indices)
+        self._check_indices(indices, reader.manifest.length)
         return reader.documents_at(list(dict.fromkeys(map(int, indices))), raw=raw)
 
     def _to_record(self, reader: MongoReader, index: int, values: dict[str, Any] | None) -> Record:

@@ -152,6 +152,11 @@ def test_place_without_a_store_is_refused(
         len(open_store(place))
 
 
+def test_missing_store_with_a_long_name_is_an_error_like_any_other(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"a does not exist; dbloader convert makes a store$"):
+        len(open_store(tmp_path / ("a" * 250)))
+
+
 @pytest.mark.parametrize(("databases", "keys"), [([], []), ([b"records"], []), ([], [b"records", b"meta"])])
 def test_lmdb_file_of_another_program_is_refused_and_kept(
     tmp_path: Path, databases: list[bytes], keys: list[bytes]
