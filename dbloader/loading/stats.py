@@ -146,7 +146,7 @@ class Stats:
         if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
             # The background thread is the slowest part with any number of workers.
             doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"
-            return f"{doing} a batch takes the background thread longer than the consumer's step"
+            return f"{doing} a batch takes longer than a training step, and more workers would not help"
         enough = self.enough_workers
         if self.num_workers is None or enough is None:
             return "the wrapped loader is too slow"

@@ -161,7 +161,7 @@ HALF = "waited for data 50 % of the time; "
 DECODING = f"{HALF}decoding is 80 % of making a batch; "
 MORE = "about 4 workers instead of 2 would keep up"
 BUSY = "should keep up: the CPUs may be busy with other programs, or some batches may take much longer than others"
-SLOW_THREAD = "a batch takes the background thread longer than the consumer's step"
+SLOW_THREAD = "a batch takes longer than a training step, and more workers would not help"
 
 
 @pytest.mark.parametrize(

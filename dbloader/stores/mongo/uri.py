@@ -122,6 +122,8 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     text = f"{scheme.lower()}://{rest}"
     before_query, _, query = rest.partition("?")
     authority, slash, path = before_query.partition("/")
+    if "/" in path and "@" not in text:
+        raise PlaceError(f"{_FORM}, with a '.' before the collection and no other '/'")
     if "@" in path or "/" in path or ("@" in query and "@" not in authority):
         # The password is not escaped, or the place has two paths. Any part of the place could belong to the password.
         raise PlaceError(

@@ -110,7 +110,8 @@ ESCAPE = r"'/', '\?', '@' and ':' must be escaped \(%2F, %3F, %40, %3A\)"
         ),
         (PART, [f"host/db.a.{name}" for name in ("manifest", "0" * 24, f"{'0' * 24}.large.files")]),
         ("is too long", [f"host/db.{'a' * 220}"]),
-        (ESCAPE, ["u:sent/inel@host/db.a", "u:sentinel?x@host/db.a", "u-sentinel:x?y@host/db.a", "host/db.a/b"]),
+        (ESCAPE, ["u:sent/inel@host/db.a", "u:sentinel?x@host/db.a", "u-sentinel:x?y@host/db.a"]),
+        ("with a '.' before the collection and no other '/'$", ["host/db.a/b", "host/db/a", "u:sentinel/x/y"]),
     ],
 )
 def test_invalid_place_is_refused(message: str, places: list[str]) -> None:
