@@ -331,7 +331,7 @@ def test_replaced_store_stays_for_keep_hours(
         machine.run("plan", plant_photos(tmp_path / str(number), 3), place, "--shards", 1)
         machine.run("part", place, 0)
         if stores:
-            time.sleep(8)
+            time.sleep(8)  # the next publish must take less, so that what it writes is younger than keep_s
         keep_s = time.time() - published - 1  # all files of the store at the place are older
         machine.run("publish", place, "--overwrite", "--keep-hours", keep_s / 3600)
         published = time.time()
