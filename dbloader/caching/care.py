@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dbloader.caching.checksums import Checksums
-from dbloader.caching.folder import CHECKSUMS, LOCK, MARKER, PARTIAL, STATS, read_stats
+from dbloader.caching.folder import CHECKSUMS, LOCK, MARKER, PARTIAL, STATS, Checksums, read_stats
 from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, StoreLockedError

@@ -1,6 +1,6 @@
 """Connect a reader to the fetcher of a cache. The reader starts the fetcher if no fetcher runs.
 
-Both processes send lines of JSON over a socket in the cache's folder:
+Both processes send JSON over a socket in the cache's folder:
 
     reader                                       fetcher
 
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,33 +56,15 @@ serve(sys.argv[1])
 """
 
 
-class Channel:
-    """One end of a connection."""
+def send(channel: Connection, **message: Any) -> None:
+    """Send a message; raise OSError if the connection has ended."""
+    channel.send_bytes(json.dumps(message).encode())
 
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        self._lines = end.makefile("rb")
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for a message or the end of the connection. Return False if neither happens in this time."""
-        return bool(wait([self._socket], seconds))
-
-    def send(self, **message: Any) -> None:
-        """Send a message; raise OSError if the connection has ended."""
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> dict[str, Any]:
-        """Return the next message; raise EOFError if the connection has ended."""
-        line = self._lines.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def close(self) -> None:
-        """Close this end."""
-        self._lines.close()
-        self._socket.close()
+def receive(channel: Connection) -> dict[str, Any]:
+    """Return the next message; raise OSError or EOFError if the connection has ended."""
+    message: dict[str, Any] = json.loads(channel.recv_bytes())
+    return message
 
 
 @contextmanager
@@ -106,7 +88,7 @@ class FetcherClient:
 
     def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:
         self._cache, self._place, self._opening = cache, place, opening
-        self._channel: Channel | None = None
+        self._channel: Connection | None = None
         make_folder(cache, place)
         self.ask("the index")
         opening["open"]["known"] = True  # now the cache has the index, so a new connection need not check the origin
@@ -115,7 +97,7 @@ class FetcherClient:
         """Send a message that has no answer."""
         try:
             if self._channel is not None:
-                self._channel.send(**message)
+                send(self._channel, **message)
         except OSError:
             self.close()  # the next question starts a new fetcher
 
@@ -144,7 +126,7 @@ class FetcherClient:
             f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
         )
 
-    def _open(self) -> Channel:
+    def _open(self) -> Connection:
         with ExitStack() as undo:
             channel = self._connect()
             undo.callback(channel.close)
@@ -152,13 +134,13 @@ class FetcherClient:
             undo.pop_all()
         return channel
 
-    def _exchange(self, channel: Channel, what: str, message: dict[str, Any]) -> dict[str, Any]:
+    def _exchange(self, channel: Connection, what: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message and return the answer. Give up when no bytes have arrived for ``STALL_S`` seconds."""
         with ExitStack() as undo:
             undo.callback(self.close)  # after a failure, the next question must not receive a late answer to this one
-            channel.send(**message)
+            send(channel, **message)
             arrived, since = -1, time.monotonic()
-            while not channel.wait(_LOOK_S):
+            while not channel.poll(_LOOK_S):
                 before, arrived = arrived, arriving_bytes(self._cache)
                 if arrived != before:
                     since = time.monotonic()
@@ -168,7 +150,7 @@ class FetcherClient:
                         f"{what} of {self._place} did not arrive: no bytes for {STALL_S:.0f} s"
                         + (f"; the last error was: {cause}" if cause else "")
                     )
-            answer = channel.receive()
+            answer = receive(channel)
             undo.pop_all()
         if "error" in answer:
             kind = getattr(errors, answer["error"], None)
@@ -176,16 +158,14 @@ class FetcherClient:
             raise (kind if known else StoreAccessError)(answer["text"])  # type: ignore[misc]
         return answer
 
-    def _connect(self) -> Channel:
+    def _connect(self) -> Connection:
         """Connect to the fetcher. Start one if no process holds its lock."""
         until, starts = time.monotonic() + _START_S, 0
         while time.monotonic() < until:
-            with suppress(ConnectionError, FileNotFoundError, BlockingIOError), ExitStack() as undo:
-                end = undo.enter_context(socket.socket(socket.AF_UNIX))
+            with suppress(ConnectionError, FileNotFoundError, BlockingIOError), socket.socket(socket.AF_UNIX) as end:
                 with socket_address(self._cache) as address:
                     end.connect(address)
-                undo.pop_all()
-                return Channel(end)
+                return Connection(end.detach())
             with (Path(self._cache) / LOCK).open("ab") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

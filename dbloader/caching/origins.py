@@ -1,4 +1,7 @@
-"""Read the origin of a cache: a folder of shards, an LMDB file, MongoDB or object storage."""
+"""Fetch the files of a store to the folder of a cache. A file gets its name there when it is complete and verified.
+
+The origin of the cache may be a folder of shards, an LMDB file, or a store in MongoDB or in object storage.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,30 @@ import copy
 import hashlib
 import os
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dbloader.errors import NotAStoreError
+from dbloader.caching.folder import PARTIAL, write_whole
+from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
 from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb.errors import NO_ROOM, translate_refusal
+from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.publish_shards import write_index
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
+from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.caching.folder import Checksums
     from dbloader.stores.base import Store
 
+# Pauses before the second and the third attempt. In each attempt, some origins repeat requests for up to a minute.
+_PAUSES_S = (0.5, 1.0)
 # Bytes of images in a shard that is made from records. Fetching it takes 0.6 s at 100 MB/s.
 _SHARD_BYTES = 64 * 2**20
 # LMDB adds at most this many bytes to a record with small further fields.
@@ -140,3 +153,92 @@ def _divide(store: Store) -> ShardTable:
         shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
     # Another conversion of the same records has a new salt but the same digests, so only the index gets a new name.
     return ShardTable(manifest, f"index-{manifest.salt:08x}.lmdb", shards)
+
+
+def fetch_index(origin: Origin, cache: Path, checksums: Checksums) -> ShardTable:
+    """Fetch the manifest, and also the index if it is missing or damaged. Return the table of shards in the manifest.
+
+    Raises:
+        NotAStoreError: The cache has the shards of another store.
+        DBLoaderError: The manifest or the index cannot be fetched.
+    """
+    data = origin.manifest()
+    table = ShardTable.decode(data, origin.place)
+    with suppress(FileNotFoundError, DamagedStoreError):
+        if _files(ShardTable.read(cache)) != _files(table):
+            raise NotAStoreError(
+                f"{cache} is the cache of another store, not of the store now at {origin.place}: "
+                "remove the folder, or name another folder"
+            )
+    index = cache / table.index_file
+    if not index.exists() or not checksums.agrees(index):
+        _fetch(origin, cache, checksums, table.index_file, index_of=table.manifest)
+    write_whole(cache / MANIFEST_FILE, data)  # last, because a folder with a manifest counts as a store
+    return table
+
+
+def fetch_shard(
+    origin: Origin,
+    cache: Path,
+    checksums: Checksums,
+    table: ShardTable,
+    number: int,
+    note: Callable[[DBLoaderError], None],
+) -> None:
+    """Fetch a shard of a store in up to three attempts. If another attempt follows, call ``note`` with the error.
+
+    Raises:
+        DBLoaderError: All attempts failed, or another attempt would be useless.
+    """
+    shard = table.shards[number]
+    name = f"{SHARD_FOLDER}/{shard.name}"
+    for pause in (*_PAUSES_S, None):
+        try:
+            _fetch(origin, cache, checksums, name, digest=shard.digest)
+        except (DBLoaderError, OSError) as error:
+            failed = as_dbloader_error(error, f"{origin.place}/{name}")
+            if isinstance(failed, StoreFullError):
+                raise StoreFullError(f"{failed}: make room on the disk of {cache}, or give cache_bytes") from error
+            if _is_replaced(origin, table):
+                raise NotAStoreError(
+                    f"the store at {origin.place} has been replaced since it was opened: "
+                    "open it again, with another cache"
+                ) from error
+            if pause is None:
+                raise failed from error
+            note(failed)
+            time.sleep(pause)
+        else:
+            return
+
+
+def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expected: Any) -> None:
+    path = cache / name
+    partial = cache / PARTIAL / path.name
+    try:
+        origin.fetch(name, partial)
+        open_file(partial, origin.place, name, COPY_AGAIN, **expected)
+        checksums.add(partial, path.name)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_replaced(origin: Origin, table: ShardTable) -> bool:
+    with suppress(DBLoaderError, OSError):
+        return _files(ShardTable.decode(origin.manifest(), origin.place)) != _files(table)
+    return False
+
+
+def _files(table: ShardTable) -> list[tuple[str, str]]:
+    """Return the names and digests of a store's shards. A cache may be used for every store with the same shards."""
+    return [(shard.name, shard.digest) for shard in table.shards]
+
+
+def as_dbloader_error(error: Exception, place: str) -> DBLoaderError:
+    """Return dbloader's error for any error. Only errors of dbloader can be sent to a reader."""
+    if isinstance(error, DBLoaderError):
+        return error
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return translate_refusal(error, f"a copy of {place}")
+    return StoreAccessError(f"{place} cannot be fetched: {error}")
