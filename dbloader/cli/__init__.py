@@ -28,31 +28,30 @@ FAILED = 2
 _NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
-# Each command is in the module of the same name, or in parts.py. A module is imported when its command runs, because
-# some modules import slowly.
-_IN_PARTS = ("plan", "part", "parts", "publish")
-_COMMANDS = (
-    "convert", "info", "ls", "show", "view", "verify", "duplicates", "copy", "export", "cache", "bench", "doctor",
-    *_IN_PARTS,
-)  # fmt: skip
+# The module of each command. A module is imported when its command runs, because some modules import slowly.
+_MODULES = {
+    "convert": "convert", "info": "show", "ls": "show", "show": "show", "view": "view", "verify": "check",
+    "duplicates": "check", "copy": "copy", "export": "copy", "cache": "cache", "bench": "measure", "doctor": "measure",
+    "plan": "parts", "part": "parts", "parts": "parts", "publish": "parts",
+}  # fmt: skip
 
 
 class _Commands(click.Group):
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_COMMANDS]
+        return [*_MODULES]
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _MODULES:
             return None
-        module = import_module(f"dbloader.cli.{'parts' if cmd_name in _IN_PARTS else cmd_name}")
+        module = import_module(f"dbloader.cli.{_MODULES[cmd_name]}")
         return cast("click.Command", getattr(module, f"{cmd_name}_command"))
 
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(_COMMANDS),  # click 8.4 and later suggests the closest name for a mistyped command
+    commands=dict.fromkeys(_MODULES),  # click 8.4 and later suggests the closest name for a mistyped command
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

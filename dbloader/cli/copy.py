@@ -1,4 +1,4 @@
-"""``dbloader copy``."""
+"""``dbloader copy`` and ``export``, which write the records of stores elsewhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import after_making, complain, say, say_json, say_next
 from dbloader.copying.copy_store import copy_store
+from dbloader.exports.export import FORMATS, export_store
 from dbloader.records.manifest import Manifest
 from dbloader.remote.places import is_remote
 from dbloader.stores.mongo.uri import is_mongo, parse
@@ -181,3 +182,51 @@ def _renamed(pairs: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"--rename-class must be OLD=NEW, with a different OLD each time, got {pair!r}")
         renamed[old] = new
     return renamed
+
+
+@click.command(
+    "export",
+    short_help="Write a store as files for other programs.",
+    epilog="""\b
+Examples:
+  dbloader export train.lmdb images/
+  dbloader export train.lmdb train-shards/ --format webdataset
+  dbloader export train.lmdb train-parquet/ --format parquet
+  dbloader export boxes.lmdb train-coco/ --format coco
+  dbloader export train.lmdb cats/ --where class:cat""",
+)
+@click.argument("place", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option(
+    "--format",
+    type=click.Choice([*FORMATS]),
+    default="folder",
+    show_default=True,
+    help="An image folder, tar files for WebDataset, Parquet files, or images with boxes for COCO or YOLO.",
+)
+@click.option("--where", metavar="QUERY", help="Write only the records that match QUERY.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def export_command(
+    place: str,
+    destination: str,
+    *,
+    format: str,  # noqa: A002
+    where: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write the records of the store PLACE as files into the new folder DESTINATION.
+
+    The folder appears when it is complete. dbloader convert DESTINATION makes a store with the same records again. For
+    coco and yolo, convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
+    """
+    with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
+        report = export_store(place, destination, format=format, where=where, progress=meter.update)
+    with after_making(report.destination):
+        if as_json:
+            say_json(report._asdict(), indent=2)
+        elif not quiet:
+            say(f"{report.destination}: {counted(report.records, 'record')}, {size(report.image_bytes)} of images")
+            for warning in report.warnings:
+                say(f"Warning: {warning}", err=True)

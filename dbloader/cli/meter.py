@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
-from typing import Self
+from typing import Any, Self
 
 from tqdm import tqdm
+from typing_extensions import override
 
 from dbloader.cli.text import say
 
@@ -15,25 +17,26 @@ EVERY_S = 30.0
 """Seconds between two lines if stderr is not a terminal, for example in the log of a batch job."""
 
 
-class Meter:
-    """Shows progress until the ``with`` block ends.
+class _Lines(tqdm):
+    """Prints lines without a bar. A command that takes less than ``EVERY_S`` seconds prints nothing."""
 
-    Without a terminal, a command that takes less than ``EVERY_S`` seconds prints nothing.
-    """
+    @override
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        if time.time() - self.start_t >= EVERY_S:
+            say(str(self), err=True)
+
+
+class Meter:
+    """Shows progress until the ``with`` block ends."""
 
     def __init__(self, title: str, unit: str, *, quiet: bool = False) -> None:
-        self._title = title
-        self._unit = f" {unit}"
-        self._quiet = quiet
-        self._began = time.monotonic()
-        self._next = self._began + EVERY_S
-        self._printed = False
-        self._line = ""
-        self._first: int | None = None
-        self._bar: tqdm | None = None
+        options: dict[str, Any] = {"desc": title, "unit": f" {unit}", "disable": quiet}
         # A dumb terminal, such as the shell in Emacs, cannot draw a bar.
-        if not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._bar = tqdm(desc=title, dynamic_ncols=True, unit=self._unit)
+        if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._bar = tqdm(dynamic_ncols=True, **options)
+        else:  # ncols=0 leaves out the bar
+            every = {"mininterval": EVERY_S, "delay": EVERY_S, "miniters": 1}
+            self._bar = _Lines(file=io.StringIO(), ncols=0, smoothing=0, **every, **options)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
@@ -41,37 +44,19 @@ class Meter:
         The first call with a total restarts the clock. The ``done`` of this call is work of an earlier run, so the rate
         excludes it.
         """
-        if self._quiet:
-            return
-        now = time.monotonic()
+        bar = self._bar
         if title is not None:
-            self._title = title
-            if self._bar is not None:
-                self._bar.set_description(title, refresh=False)
-        if total is not None and self._first is None:
-            self._first, self._began = done, now
-            if self._bar is not None:
-                self._bar.reset(total=total)
-                self._bar.initial = self._bar.n = done
-        seconds = now - self._began
-        rate = f"{nbytes / seconds / 1e6:.1f} MB/s" if nbytes is not None and seconds else ""
-        if self._bar is not None:
-            self._bar.set_postfix_str(rate, refresh=False)
-            self._bar.update(done - self._bar.n)
-            return
-        # With ncols=0, tqdm returns a line without a bar.
-        self._line = tqdm.format_meter(
-            done, total, seconds, ncols=0, prefix=self._title, postfix=rate, initial=self._first or 0, unit=self._unit
-        )
-        if now >= self._next:
-            self._next, self._printed = now + EVERY_S, True
-            say(self._line, err=True)
+            bar.set_description(title, refresh=False)
+        if total is not None and bar.total is None:
+            bar.reset(total)
+            bar.initial = bar.n = done
+        seconds = bar.format_dict["elapsed"]
+        if nbytes is not None and seconds:
+            bar.set_postfix_str(f"{nbytes / seconds / 1e6:.1f} MB/s", refresh=False)
+        bar.update(done - bar.n)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        elif self._printed and kind is None:  # after an error, the error message should be the last line
-            say(self._line, err=True)
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()

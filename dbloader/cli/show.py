@@ -1,23 +1,142 @@
-"""``dbloader show``."""
+"""``dbloader info``, ``ls`` and ``show``, which print what is in a store."""
 
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dbloader._describe import cut
+from dbloader._describe import counted, cut, printable
 from dbloader.cli.text import say, say_json
+from dbloader.queries.columns import Columns
+from dbloader.queries.select import find_matching
+from dbloader.remote.bucket import Bucket
+from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 from dbloader.viewing.record import describe_record
 
 if TYPE_CHECKING:
+    from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
 
+_CLASSES = 20  # the terminal shows at most this many classes
+_BAR = 40  # largest width of a bar, in columns
+_WIDEST = 24  # largest width of the column of class names, in characters
 _INDEX = re.compile("-?[0-9]{1,18}")
 _LETTERS = 100  # longer values are cut to this many characters
+
+
+@click.command(
+    "info",
+    short_help="Show what is in a store.",
+    epilog="""\b
+Examples:
+  dbloader info train.lmdb
+  dbloader info train.lmdb --json | jq -r .digest
+  dbloader info train.lmdb --report""",
+)
+@click.argument("place", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Print the report of the conversion, one JSON line for each event, such as a rejected or repaired file.",
+)
+def info_command(place: str, *, as_json: bool, report: bool) -> None:
+    """Show the number of records and images, the classes and the origin of the store PLACE.
+
+    info reads only the store's header, which takes milliseconds for a store of any size. PLACE may be in object
+    storage: s3://bucket/train.lmdb.
+    """
+    if as_json and report:
+        raise click.UsageError("--json and --report cannot be combined: choose one.")
+    if is_remote(place) and not report:
+        table = read_table(Bucket(place))
+        manifest, shards = table.manifest, len(table.shards)
+    else:
+        with open_store(place) as store:
+            if report:
+                for event in store.events():
+                    say_json(event)
+                return
+            place, manifest, shards = store.place, store.manifest, len(store.shard_lengths or ())
+    if as_json:
+        say_json({"place": place, **asdict(manifest)}, indent=2)
+    else:
+        _print(place, manifest, shards)
+
+
+def _print(place: str, manifest: Manifest, shards: int) -> None:
+    say(f"{place}: dbloader store, format version {manifest.version}")
+    facts = {**manifest.in_words(), "Shards": f"{shards:,}" if shards else ""}
+    del facts["Classes"]  # _print_histogram prints the classes
+    for title, text in facts.items():
+        if text:
+            say(f"  {title.lower():<10}  {text}")
+    _print_histogram(manifest)
+
+
+def _print_histogram(manifest: Manifest) -> None:
+    counts = manifest.label_counts
+    if counts is None:
+        say("  labels      more than 65,536 different labels")
+        return
+    names = manifest.classes or [str(label) for label in counts]
+    numbers = [counts.get(label, 0) for label in range(len(names))] if manifest.classes else list(counts.values())
+    if not numbers:
+        return
+    title = "classes" if manifest.classes else "labels"
+    least, most = min(numbers), max(numbers)
+    each = counted(most, "record") + " each" if least == most else f"{least:,} to {most:,} records"
+    say(f"  {title:<10}  {len(names):,}, with {each}")
+    shown = [printable(name) for name in names[:_CLASSES]]
+    width = min(30, max(map(len, shown)))
+    digits = len(f"{most:,}")
+    # Each line has the name, the number, 9 blanks and the bar. On a narrow terminal, the bar gets what is left.
+    longest = max(1, min(_BAR, shutil.get_terminal_size((100, 24)).columns - width - digits - 9))
+    for name, number in zip(shown, numbers, strict=False):
+        short = name if len(name) <= width else name[: width - 1] + "…"
+        bar = "█" * round(longest * number / (most or 1))
+        say(f"    {short:<{width}}  {number:>{digits},}  {bar}".rstrip())
+    if len(names) > _CLASSES:
+        say(f"    and {len(names) - _CLASSES:,} more (--json gives all)")
+
+
+@click.command(
+    "ls",
+    short_help="List the records of a store.",
+    epilog="""\b
+Examples:
+  dbloader ls train.lmdb
+  dbloader ls train.lmdb --where 'class:cat width<256'
+  dbloader ls train.lmdb --json""",
+)
+@click.argument("place", type=click.Path())
+@click.option("--where", metavar="QUERY", default="", help="List only the records that match QUERY.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def ls_command(place: str, *, where: str, as_json: bool) -> None:
+    """List the records of the store PLACE, one per line: index, class, pixels, bytes and name.
+
+    ls does not read whole records, and prints the first lines at once. So it can be piped into head or grep.
+    """
+    with open_store(place) as store:
+        classes = store.manifest.classes
+        width = min(_WIDEST, max(map(len, classes), default=6))
+        rows = Columns(store).rows(find_matching(store, where), ("label", "width", "height", "nbytes"))
+        for index, name, label, wide, high, nbytes in rows:
+            class_name = store.manifest.class_name(label)
+            if as_json:
+                sizes = {"width": wide, "height": high, "bytes": nbytes or 0}
+                say_json({"index": index, "name": name or None, "label": label, "class": class_name, **sizes})
+                continue
+            shown = class_name or ("-" if label is None else str(label))
+            pixels = f"{wide}x{high}" if wide else "-"
+            say(f"{index:>8}  {shown:<{width}}  {pixels:>11}  {nbytes or 0:>11,}  {name}".rstrip())
 
 
 @click.command(

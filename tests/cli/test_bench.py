@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dbloader.cli.bench import bench_command
+from dbloader.cli.measure import bench_command
 from dbloader.loading.benchmark import Benchmark, Measurement
 from tests.support.shell import Shell
 

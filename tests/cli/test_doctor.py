@@ -33,7 +33,7 @@ def test_doctor_examines_the_machine_and_a_store(shell: Shell, store: Path) -> N
 def test_worst_finding_decides_the_exit_status(
     shell: Shell, findings: list[Finding], status: int, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.cli.doctor.examine_machine", lambda: [*findings])
+    monkeypatch.setattr("dbloader.cli.measure.examine_machine", lambda: [*findings])
     lines = [
         "ok       Python    3.11.7",
         "warning  CPUs      1 of 2 - they take turns; give it more",

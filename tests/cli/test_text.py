@@ -184,7 +184,7 @@ def test_traceback_of_a_bug_has_no_control_characters(shell: Shell, monkeypatch:
     def broken(_: object) -> NoReturn:
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setattr("dbloader.cli.info.open_store", broken)
+    monkeypatch.setattr("dbloader.cli.show.open_store", broken)
     outcome = shell("info", "a.lmdb")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert check(outcome.stderr).startswith("Traceback")
