@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 import traceback
 import warnings
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
-# Messages of the errors that Python raises if no memory is left for a library or a new thread.
-_NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # The module of each command. A module is imported when its command runs, because some modules import slowly.
@@ -105,7 +102,7 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        return _fail(error.format_message() + _hint(error, arguments))
+        return _fail(error.format_message() + _hint(error))
     except DBLoaderError as error:
         return _fail(str(error))
     except KeyboardInterrupt as error:
@@ -126,9 +123,9 @@ def _run(arguments: list[str]) -> int:
         except OSError:
             _silence(sys.stdout)  # otherwise Python tries to write the rest again at exit
         return FAILED
-    except Exception as error:
-        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-            return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
+    except MemoryError as error:
+        return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
+    except Exception:
         # This is a bug in dbloader. Python would print the traceback without escaping, and exit with status 1.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)
@@ -146,14 +143,6 @@ def _fail(message: str) -> int:
     return FAILED
 
 
-def _hint(error: click.ClickException, arguments: list[str]) -> str:
-    if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # the last word is an option without its value
-        return f" (see dbloader {arguments[0]} --help)"
+def _hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
-        return ""
-    hint = f" (see {context.command_path} --help)"
-    if context.info_name == "convert" and "extra arguments" in error.format_message():
-        # The user may have given a pattern without quotes, which the shell has expanded to several arguments.
-        return f"; to convert several files, name their folder, or write 'shard-{{000..146}}.tar' in quotes{hint}"
-    return hint
+    return "" if context is None else f" (see {context.command_path} --help)"

@@ -13,7 +13,7 @@ import click
 
 from dbloader._describe import counted, size
 from dbloader.cli.meter import Meter
-from dbloader.cli.text import after_making, say, say_json, say_next
+from dbloader.cli.text import after_making, say, say_json
 from dbloader.conversion.convert import convert
 from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.report import REMARKS
@@ -245,7 +245,6 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
     if report.report_file and any(getattr(report, event) for event in _REPORTED):
         _print_events(report)
     _print_left_out(report)
-    say_next("Look at it", "dbloader", "view", report.place)
 
 
 def _print_events(report: Report) -> None:

@@ -9,7 +9,7 @@ import click
 from dbloader._describe import counted, size
 from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
-from dbloader.cli.text import after_making, complain, say, say_json, say_next
+from dbloader.cli.text import after_making, complain, say, say_json
 from dbloader.copying.copy_store import copy_store
 from dbloader.exports.export import FORMATS, export_store
 from dbloader.records.manifest import Manifest
@@ -157,8 +157,6 @@ def copy_command(
             for place, manifest in zip(shown, made, strict=True):
                 records, images = counted(manifest.length, "record"), size(manifest.image_bytes)
                 say(f"{place}: {records}, {images} of images; digest {manifest.digest}")
-            if not is_remote(targets[0]):
-                say_next("Look at it", "dbloader", "view", *shown[:2])
     for reason in left_out[:_NAMED]:
         complain(reason)
     if len(left_out) > _NAMED:

@@ -51,7 +51,6 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     with sigint_blocked():  # a terminal sends SIGINT to both processes, but only this process should handle it
         process.start()
     sender.close()
-    last = ""
     try:
         while True:
             kind, value = receiver.recv()
@@ -61,18 +60,17 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
                 return value
             if kind == "warning":
                 warnings.warn(value[0], value[1], stacklevel=2)
-                continue
-            if kind == "progress":
-                last = f"after {value[-2]:,} of {value[-1]:,} records "
-            calls[kind](*value)
+            else:
+                calls[kind](*value)
     except EOFError:
         process.join()
         code = process.exitcode or 0
         name = signal.Signals(-code).name if code < 0 else f"status {code}"
+        read = " or ".join(files)
         if -code in _CRASHES:
-            what = f"{' or '.join(files)} is damaged: {last}the process that read it crashed with {name}"
+            what = f"{read} is damaged: the process that read it crashed with {name}"
             raise DamagedStoreError(f"{what}; copy it again from the original") from None
-        raise StoreError(f"the process that read {' or '.join(files)} was killed {last}by {name}") from None
+        raise StoreError(f"the process that read {read} was killed by {name}") from None
     finally:
         receiver.close()
         process.terminate()

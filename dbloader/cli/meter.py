@@ -17,7 +17,7 @@ EVERY_S = 30.0
 """Seconds between two lines if stderr is not a terminal, for example in the log of a batch job."""
 
 
-class _Lines(tqdm):
+class _Lines(tqdm):  # type: ignore[misc] # tqdm has no types
     """Prints lines without a bar. A command that takes less than ``EVERY_S`` seconds prints nothing."""
 
     @override

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dbloader._describe import counted, cut, printable
+from dbloader._describe import counted, cut
 from dbloader.cli.text import say, say_json
 from dbloader.queries.columns import Columns
 from dbloader.queries.select import find_matching
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _CLASSES = 20  # the terminal shows at most this many classes
-_BAR = 40  # largest width of a bar, in columns
 _WIDEST = 24  # largest width of the column of class names, in characters
 _INDEX = re.compile("-?[0-9]{1,18}")
 _LETTERS = 100  # longer values are cut to this many characters
@@ -74,14 +72,14 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
 def _print(place: str, manifest: Manifest, shards: int) -> None:
     say(f"{place}: dbloader store, format version {manifest.version}")
     facts = {**manifest.in_words(), "Shards": f"{shards:,}" if shards else ""}
-    del facts["Classes"]  # _print_histogram prints the classes
+    del facts["Classes"]  # _print_classes prints the classes
     for title, text in facts.items():
         if text:
             say(f"  {title.lower():<10}  {text}")
-    _print_histogram(manifest)
+    _print_classes(manifest)
 
 
-def _print_histogram(manifest: Manifest) -> None:
+def _print_classes(manifest: Manifest) -> None:
     counts = manifest.label_counts
     if counts is None:
         say("  labels      more than 65,536 different labels")
@@ -94,15 +92,9 @@ def _print_histogram(manifest: Manifest) -> None:
     least, most = min(numbers), max(numbers)
     each = counted(most, "record") + " each" if least == most else f"{least:,} to {most:,} records"
     say(f"  {title:<10}  {len(names):,}, with {each}")
-    shown = [printable(name) for name in names[:_CLASSES]]
-    width = min(30, max(map(len, shown)))
-    digits = len(f"{most:,}")
-    # Each line has the name, the number, 9 blanks and the bar. On a narrow terminal, the bar gets what is left.
-    longest = max(1, min(_BAR, shutil.get_terminal_size((100, 24)).columns - width - digits - 9))
-    for name, number in zip(shown, numbers, strict=False):
-        short = name if len(name) <= width else name[: width - 1] + "…"
-        bar = "█" * round(longest * number / (most or 1))
-        say(f"    {short:<{width}}  {number:>{digits},}  {bar}".rstrip())
+    width = len(f"{most:,}")
+    for name, number in zip(names[:_CLASSES], numbers, strict=False):
+        say(f"    {number:>{width},}  {name}")
     if len(names) > _CLASSES:
         say(f"    and {len(names) - _CLASSES:,} more (--json gives all)")
 

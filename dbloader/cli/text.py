@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +22,6 @@ def say(line: str, *, err: bool = False) -> None:
 def complain(message: str) -> None:
     """Print an error message to stderr as one line."""
     say(f"Error: {' '.join(message.splitlines())}", err=True)
-
-
-def say_next(what: str, *words: str) -> None:
-    """If stdout is a terminal, suggest a next command."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        say(f"{what}: {shlex.join(words)}")
 
 
 def say_json(value: Any, *, indent: int | None = None) -> None:

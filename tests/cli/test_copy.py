@@ -1,4 +1,4 @@
-"""`dbloader copy`, and MongoDB places as arguments of all commands."""
+"""`dbloader copy` and `export`, and MongoDB places as arguments of all commands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dbloader import Record, convert, open_store, write_store
 from dbloader._describe import size
-from dbloader.conversion.convert import convert
-from dbloader.stores.open import open_store
-from tests.support.images import Outcome, plant_kinds
+from tests.support.images import Outcome, photo, plant_kinds
 from tests.support.mongo import Mongod
 from tests.support.shell import Shell, check_error
 
@@ -120,3 +119,24 @@ def test_failed_login_prints_an_error_without_the_password(shell: Shell, mongod_
     check_error(outcome, "the server refuses this user or password")
     assert "s3cret" not in outcome.stderr
     assert "nobody" not in outcome.stderr
+
+
+# export
+
+
+def test_export_writes_a_store_and_prints_one_line(shell: Shell, store: Path, tmp_path: Path) -> None:
+    done = shell("export", store, tmp_path / "folder")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{tmp_path / 'folder'}: 12 records, 12.")
+    assert convert(tmp_path / "folder", tmp_path / "again.lmdb").records == 12
+
+
+def test_warnings_go_to_stderr_or_json_and_errors_are_one_line(shell: Shell, tmp_path: Path) -> None:
+    write_store([Record("\x1b[2J.jpg", 0, photo())], tmp_path / "store.lmdb")
+    done = shell("export", tmp_path / "store.lmdb", tmp_path / "\x1b[2J")
+    assert done.stderr.startswith("Warning: 1 record without the size and format of their image: ")
+    assert "\x1b" not in done.stdout
+    assert shell("export", tmp_path / "store.lmdb", tmp_path / "quiet", "--quiet").stdout == ""
+    facts = json.loads(shell("export", tmp_path / "store.lmdb", tmp_path / "b", "--json").stdout)
+    assert (facts["destination"], len(facts["warnings"])) == (str(tmp_path / "b"), 1)
+    check_error(shell("export", tmp_path / "store.lmdb", tmp_path / "\x1b[2J"), r"\\x1b\[2J exists already: move it")

@@ -97,3 +97,9 @@ def test_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
     frames = [frame for frame in re.split(r"[\r\n]", outcome.stderr) if frame.strip()]
     assert all(len(frame) <= 30 for frame in frames)
     assert re.fullmatch(r"Copying: 100%\|█\| 12/12.*", frames[-1].strip()), frames[-1]
+
+
+@pytest.mark.slow
+def test_dumb_terminal_gets_no_bar(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert on_terminal("verify", store).stderr == ""

@@ -1,4 +1,4 @@
-"""`dbloader bench`: the table and the JSON that it prints."""
+"""`dbloader bench` and `doctor`: their lines, their JSON and their exit status."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from dbloader.cli.measure import bench_command
 from dbloader.loading.benchmark import Benchmark, Measurement
+from dbloader.loading.doctor import Finding
 from tests.support.shell import Shell
 
 QUICK = ["--workers", "1", "--seconds", "1e-6", "--rounds", "1", "--size", "16", "--batch-size", "2"]
@@ -42,3 +43,40 @@ def test_json_lists_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
 
 def test_workers_option_accepts_spaces_between_numbers() -> None:
     assert bench_command.make_context("bench", ["x.lmdb", "--workers", "2, 1"]).params["workers"] == [2, 1]
+
+
+# doctor
+
+
+OK = Finding("Python", "ok", "3.11.7")
+WARNING = Finding("CPUs", "warning", "1 of 2", "they take turns", "give it more")
+PROBLEM = Finding("/dev/shm", "problem", "missing", "no workers")
+
+
+def test_doctor_examines_the_machine_and_a_store(shell: Shell, store: Path) -> None:
+    machine, both = shell("doctor"), shell("doctor", store)
+    assert machine.stderr == both.stderr == ""
+    assert machine.status == both.status == (1 if "problem  " in machine.stdout else 0)
+    names = [line[:24].split()[1] for line in both.stdout.splitlines()]
+    assert names[: len(machine.stdout.splitlines())] == [line.split()[1] for line in machine.stdout.splitlines()]
+    assert f"{store} is on " in both.stdout
+    assert str(store) not in machine.stdout
+
+
+@pytest.mark.parametrize(
+    ("findings", "status", "state"),
+    [([OK], 0, "ok"), ([OK, WARNING], 0, "warning"), ([OK, WARNING, PROBLEM], 1, "problem")],
+)
+def test_worst_finding_decides_the_exit_status(
+    shell: Shell, findings: list[Finding], status: int, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dbloader.cli.measure.examine_machine", lambda: [*findings])
+    outcome = shell("doctor", "--json")
+    assert (outcome.status, outcome.stderr) == (status, "")
+    assert json.loads(outcome.stdout) == {"state": state, "findings": [*map(dataclasses.asdict, findings)]}
+    if findings[-1] is PROBLEM:
+        assert shell("doctor").stdout.splitlines() == [
+            "ok       Python    3.11.7",
+            "warning  CPUs      1 of 2 - they take turns; give it more",
+            "problem  /dev/shm  missing - no workers",
+        ]
