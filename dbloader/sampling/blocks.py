@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ from zlib import crc32
 import numpy as np
 from typing_extensions import override
 
-from dbloader._machine import local_ranks
 from dbloader._options import whole_number
 from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
@@ -48,7 +46,7 @@ class BlockShuffleSampler(ResumableSampler):
     of all ranks has samples of all pieces. Pass the number of ranks as ``lanes``, or a multiple of all numbers of ranks
     that the training will use. A state can be resumed only with the lanes that it was saved with.
 
-    The index at any position is computed directly. Only the lengths of shards are in memory. See ResumableSampler for
+    The index at any position is computed directly. Only the lengths of blocks are in memory. See ResumableSampler for
     resuming.
 
     Args:
@@ -124,7 +122,7 @@ class BlockShuffleSampler(ResumableSampler):
 
     def _warn_of_classes(self, labels_at: Callable[[list[int]], list[int]]) -> None:
         """Warn if most blocks seem to have records of one class only. Examine a few records of a few blocks."""
-        sizes = self.shard_lengths or [self.block_size] * (self.length // self.block_size)
+        sizes = self._block_lengths()
         if len(sizes) < 2 * _EXAMINED:
             return
         ends = np.cumsum(sizes)
@@ -145,29 +143,18 @@ class BlockShuffleSampler(ResumableSampler):
             )
 
     @override
-    def __iter__(self) -> Iterator[int]:
-        divide = self.lanes is None or self.lanes % self.num_replicas == 0
-        if not divide and self.num_replicas > local_ranks() and self.rank == 0:
-            warnings.warn(
-                f"{self.num_replicas} ranks do not divide {self.lanes} lanes, so several ranks read the same shards: "
-                f"use a number of ranks that divides {self.lanes}; or begin the training with "
-                f"lanes={self.num_replicas}, or another multiple of all its numbers of ranks",
-                UserWarning,
-                stacklevel=2,
-            )
-        return super().__iter__()
-
-    @override
     def order(self, seed: int, epoch: int) -> BlockOrder:
-        blocks = (
-            EqualBlocks(self.length, self.block_size, seed, epoch)
-            if self.shard_lengths is None
-            else ShardBlocks(self.shard_lengths, seed, epoch)
-        )
+        blocks = Blocks(self._block_lengths(), seed, epoch)
         buffer = self.buffer_blocks
         if self.lanes is not None:
             buffer = self.block_size * max(1, self.buffer_blocks // self.lanes)
         return BlockOrder(blocks, self.length, self.lanes, buffer, seed, epoch)
+
+    def _block_lengths(self) -> Array:
+        if self.shard_lengths is not None:
+            return np.array(self.shard_lengths, np.int64)
+        first_indices = np.arange(0, self.length, self.block_size)
+        return np.minimum(self.block_size, self.length - first_indices)
 
     @override
     def facts(self) -> dict[str, Any]:
@@ -184,96 +171,47 @@ class BlockShuffleSampler(ResumableSampler):
         return facts
 
 
-class Blocks(ABC):
-    """Blocks of consecutive indices, in a random order.
+class Blocks:
+    """Blocks of consecutive indices, in a random order. A block takes 24 bytes of memory.
 
     A block has two numbers, each from 0. In the methods, ``numbers`` count blocks in the random order, and ``blocks``
     count them in the order of the dataset. All methods take and return int64 arrays of one shape.
+
+    Args:
+        lengths: Indices in each block, which may be 0.
+        seed, epoch: As in `Permutation`.
     """
 
-    def __init__(self, count: int, seed: int, epoch: int) -> None:
-        self.count = count
-        self.order = Permutation(count, seed, epoch, "blocks")
+    def __init__(self, lengths: Array, seed: int, epoch: int) -> None:
+        self.count = len(lengths)
+        self.order = Permutation(self.count, seed, epoch, "blocks")
+        shuffled = lengths[self.order(np.arange(self.count))]
+        self._starts = np.concatenate([[0], np.cumsum(shuffled)])
+        self._first_indices = np.concatenate([[0], np.cumsum(lengths)])
 
-    @abstractmethod
     def numbers(self, places: Array) -> Array:
         """Return the numbers of the blocks that contain these places."""
+        return np.searchsorted(self._starts, places, side="right") - 1
 
-    @abstractmethod
     def starts(self, numbers: Array) -> Array:
         """Return the first place of each block with these numbers; for the number ``count``, the end of all places."""
+        return self._starts[numbers]
 
-    @abstractmethod
-    def _first_indices(self, blocks: Array) -> Array:
-        """Return the first index of each block."""
-
-    @abstractmethod
     def blocks_of(self, indices: Array) -> Array:
         """Return the blocks that contain these indices."""
+        return np.searchsorted(self._first_indices, indices, side="right") - 1
 
     def indices(self, places: Array) -> Array:
         """Return the indices at these places."""
         numbers = self.numbers(places)
-        return self._first_indices(self.order(numbers)) + places - self.starts(numbers)
+        indices: Array = self._first_indices[self.order(numbers)] + places - self._starts[numbers]
+        return indices
 
     def places(self, indices: Array) -> Array:
         """Return the places of these indices."""
         blocks = self.blocks_of(indices)
-        return self.starts(self.order.inverse(blocks)) + indices - self._first_indices(blocks)
-
-
-class EqualBlocks(Blocks):
-    """Blocks of one size; the last block of the dataset may be shorter. No array is stored."""
-
-    def __init__(self, length: int, size: int, seed: int, epoch: int) -> None:
-        super().__init__(-(-length // size), seed, epoch)
-        self._size = size
-        self._missing = self.count * size - length
-        self._short = int(self.order.inverse(np.array([self.count - 1]))[0]) if length else 0
-        self._short_end = (self._short + 1) * size - self._missing
-
-    @override
-    def numbers(self, places: Array) -> Array:
-        return np.where(places < self._short_end, places, places + self._missing) // self._size
-
-    @override
-    def starts(self, numbers: Array) -> Array:
-        starts: Array = numbers * self._size - self._missing * (numbers > self._short)
-        return starts
-
-    @override
-    def _first_indices(self, blocks: Array) -> Array:
-        return blocks * self._size
-
-    @override
-    def blocks_of(self, indices: Array) -> Array:
-        return indices // self._size
-
-
-class ShardBlocks(Blocks):
-    """Blocks of given lengths, which may be 0. A block takes 24 bytes of memory."""
-
-    def __init__(self, lengths: Sequence[int], seed: int, epoch: int) -> None:
-        super().__init__(len(lengths), seed, epoch)
-        shuffled = np.array(lengths, np.int64)[self.order(np.arange(self.count))]
-        self._starts = np.concatenate([[0], np.cumsum(shuffled)])
-        self._firsts = np.concatenate([[0], np.cumsum(lengths)])
-
-    @override
-    def numbers(self, places: Array) -> Array:
-        return np.searchsorted(self._starts, places, side="right") - 1
-
-    @override
-    def starts(self, numbers: Array) -> Array:
-        return self._starts[numbers]
-
-    @override
-    def _first_indices(self, blocks: Array) -> Array:
-        return self._firsts[blocks]
-
-    @override
-    def blocks_of(self, indices: Array) -> Array:
-        return np.searchsorted(self._firsts, indices, side="right") - 1
+        places: Array = self._starts[self.order.inverse(blocks)] + indices - self._first_indices[blocks]
+        return places
 
 
 class BlockOrder:

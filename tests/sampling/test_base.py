@@ -32,8 +32,6 @@ from tests.sampling.kinds import (
     shards,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* ranks do not divide 6 lanes")
-
 
 @of_each_padded_kind
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -81,11 +79,8 @@ def test_orders_never_change() -> None:
         [6, 1, 2, 3, 4, 5, 7, 0],
         [4, 5, 7, 3, 6, 1, 2, 0],
     ]
-    large = (ShuffleSampler(range(HUGE)), BlockShuffleSampler(range(HUGE)))
-    assert [list(itertools.islice(sampler, 3)) for sampler in large] == [
-        [1096580550970646, 229917934713715, 863242579229535],
-        [135502013880914, 129354613981546, 630532148197785],
-    ]
+    large = ShuffleSampler(range(HUGE))
+    assert [*itertools.islice(large, 3)] == [1096580550970646, 229917934713715, 863242579229535]
 
 
 @of_each_padded_kind
@@ -206,7 +201,7 @@ def test_repeated_interruptions_lose_and_repeat_no_sample(
     assert received + resumed_shares(make, 1, state)[0] == order
 
 
-@pytest.mark.parametrize("make", [ShuffleSampler, OrderedSampler, blocks, BlockShuffleSampler])
+@pytest.mark.parametrize("make", [ShuffleSampler, OrderedSampler])
 @pytest.mark.parametrize("position", [10_000_000, HUGE // 2 + 1, HUGE - 1])
 def test_resuming_computes_only_needed_indices(make: Callable[..., ResumableSampler], position: int) -> None:
     sampler = make(range(HUGE))

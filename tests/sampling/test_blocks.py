@@ -22,7 +22,6 @@ from tests.sampling.kinds import Sharded
 from tests.support.images import plant_photos
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=12)
-ignores_shared_lanes = pytest.mark.filterwarnings("ignore:.* ranks do not divide")
 
 
 def order(length: int, block_size: int, buffer_blocks: int, seed: int = 0, epoch: int = 0) -> list[int]:
@@ -99,19 +98,6 @@ def test_nodes_together_read_each_shard_about_once(nodes: int, local: int) -> No
     )
 
 
-def test_rank_0_warns_if_the_ranks_do_not_divide_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(world: int, rank: int) -> None:
-        iter(BlockShuffleSampler(range(1000), num_replicas=world, rank=rank, lanes=12))
-
-    begin(4, 0)
-    begin(8, 1)
-    with pytest.warns(UserWarning, match="^8 ranks do not divide 12 lanes, so several ranks read .* lanes=8, or"):
-        begin(8, 0)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")  # ranks on one machine share what they read
-    iter(BlockShuffleSampler(range(1000), num_replicas=8, rank=0, lanes=12))
-
-
-@ignores_shared_lanes
 @given(LENGTHS, st.sampled_from([None, 1, 4, 6]), st.integers(1, 5), st.integers(0, 10**6), st.sets(st.integers(0, 4)))
 def test_blocks_ahead_contain_the_following_samples(
     lengths: list[int], lanes: int | None, world: int, at: int, chosen: set[int]
