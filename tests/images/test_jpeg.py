@@ -321,29 +321,6 @@ def test_repaired_image_decodes_without_warnings(name: str, at: float, mask: int
         decode(repaired(bytes(data[:-2])))
 
 
-@pytest.mark.nightly
-@settings(max_examples=1000, deadline=None)
-@given(
-    mode=st.sampled_from(["L", "RGB"]),
-    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    seed=st.integers(0, 2**32),
-    quality=st.integers(1, 100),
-    options=st.fixed_dictionaries(
-        {"progressive": st.booleans(), "subsampling": st.integers(0, 2), "restart_marker_blocks": st.integers(0, 9)}
-    ),
-    more=st.integers(1, 60),
-)
-def test_end_marker_of_any_jpeg_is_restored(
-    mode: str, size: tuple[int, int], seed: int, quality: int, options: dict[str, int], more: int
-) -> None:
-    data = encode(draw(*size, mode, seed), quality=quality, **options)
-    assert repaired(data[:-1]) == repaired(data[:-2]) == data
-    cut = data[: -2 - more]
-    if not (more == 1 and data[-4:-2] == b"\xff\x00"):
-        with pytest.raises(DamagedImageError):
-            repaired(cut)
-
-
 @settings(max_examples=300, deadline=None)
 @given(
     data=st.sampled_from(sorted(SAMPLES.values())),

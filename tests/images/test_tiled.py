@@ -229,13 +229,6 @@ def test_jpeg_without_tiles_is_refused(jpeg: bytes, why: str) -> None:
         assert type(caught.value) is NotTiledError  # this error does not report damage
 
 
-@needs_jpegtran
-@pytest.mark.parametrize("kind", ["CMYK", "12 bits", "lossless", "height in DNL", "hierarchical", "several frames"])
-def test_jpeg_that_must_be_decoded_whole_is_not_tiled(kind: str) -> None:
-    with pytest.raises(NotTiledError, match="cannot be decoded by tiles"):
-        tile(UNTILED[kind][0])
-
-
 def test_other_data_is_not_a_jpeg() -> None:
     for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n"):
         with pytest.raises(NotAnImageError, match="do not begin as a JPEG"):

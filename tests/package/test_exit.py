@@ -16,15 +16,11 @@ from tests.support.images import plant_photos
 # Each program opens an object and assigns it to `it`. MONGO and PLACE are places of stores.
 OPENED = {
     "a dataset": "it = LMDBDataset(PLACE); it[0]",
-    "a dataset that was not read": "it = LMDBDataset(PLACE)",
     "a store": "it = open_store(PLACE); it[0]",
-    "an iterator over a store": "it = iter(open_store(PLACE)); next(it)",
     "two stores of one file": "it = [open_store(PLACE), open_store(PLACE)]; [store[0] for store in it]",
     "a writer": "it = create_store(PLACE + '2', overwrite=True); it.__enter__()",
     "a loader of threads, left in the middle": "it = [loader('threads')]; it.append(iter(it[0])); next(it[1])",
     "a loader of processes, left in the middle": "it = [loader('processes')]; it.append(iter(it[0])); next(it[1])",
-    "batches of a loader of processes": "it = next(iter(loader('processes')))",
-    "batches of a loader of threads": "it = next(iter(loader('threads')))",
     "a loader of threads without workers": "it = [loader('threads', 0)]; it.append(iter(it[0])); next(it[1])",
     "a DataLoader": (
         "it = iter(DataLoader(LMDBDataset(PLACE, decode=RandomResizedCrop(9)), 2, num_workers=1)); next(it)"
@@ -53,7 +49,6 @@ HELD = {
     "in a builtin": "import builtins; builtins.held = it; del it",
     "in a destructor": "class Held:\n    def __del__(self): self.it = None\nheld = Held(); held.it = it; del it",
     "in an exit handler": "import atexit; atexit.register(lambda held: None, it); del it",
-    "in a thread's local": "import threading; local = threading.local(); local.it = it; del it",
 }
 
 # Imports are slow, so one process does them and forks a child for each case. The child exits as a program does.

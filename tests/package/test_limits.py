@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import tarfile
 from collections.abc import Callable
@@ -38,12 +37,6 @@ def pickled(folder: Path) -> list[str]:
     return ["old.lmdb"]
 
 
-def levels(folder: Path) -> list[str]:
-    rows = [{"path": "0.jpg", "boxes": 1}, {"path": "0.jpg", "boxes": json.loads("[" * 120 + "]" * 120)}]
-    (folder / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return ["i", "--listing", "l.jsonl"]
-
-
 REACHED = [
     (pixels, 1, "more pixels than the 178,956,970 that are allowed; set the environment variable DBLOADER_MAX_PIXELS"),
     (csv_field, 2, "field larger than field limit (131072); values of any length fit into a .jsonl"),
@@ -53,7 +46,6 @@ REACHED = [
         "more than 1,048,576: extract the tar and convert the folder, or hand its samples to dbloader.write",
     ),
     (pickled, 1, "more than 1,000 instructions; load it yourself, and hand its image to dbloader.write_store"),
-    (levels, 1, "field 'boxes' has more than 99 levels"),  # like the limit of MongoDB
 ]
 
 

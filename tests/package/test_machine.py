@@ -49,17 +49,12 @@ def version_1(quota: int, period: int, folder: str = "") -> dict[str, str]:
     [
         ("0::/\n", {"cpu.max": "400000 100000"}, 4),
         ("0::/\n", {"cpu.max": "250000 100000"}, 3),  # the quota is rounded up
-        ("0::/\n", {"cpu.max": "1000 100000"}, 1),
-        ("0::/\n", {"cpu.max": "9900000 100000"}, 64),
         ("0::/\n", {"cpu.max": "max 100000"}, 64),
         ("0::/pod/box/none\n", nested("2", "8"), 2),  # the lowest quota of nested groups applies
-        ("0::/pod/box/none\n", nested("8", "2"), 2),
-        ("0::/pod/box/none\n", nested("max", "5"), 5),
         ("0::/pod/box/none\n", nested("5", "max"), 5),
         # A container may see only its own group as the root, although the path is the path on the machine.
         (V1, version_1(350_000, 100_000), 4),
         (V1, version_1(-1, 100_000), 64),
-        (V1, version_1(50_000, 0), 64),
         (NESTED, {**version_1(-1, 100, "a/b/"), **version_1(300, 100, "a/"), **version_1(-1, 100)}, 3),
     ],
 )
@@ -74,21 +69,14 @@ def test_affinity_limits_cpus_without_control_groups(tmp_path: Path) -> None:
     assert cpu_count(machine(tmp_path, "1:name=systemd:/\n", {"cpu.max": "1 100"})) == CPUS
 
 
-def test_all_cpus_count_without_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert cpu_count(tmp_path) == os.cpu_count()
-
-
 @pytest.mark.parametrize(
     ("group", "files", "limit"),
     [
         ("0::/\n", {"memory.max": "4000"}, 4000),
         ("0::/a/b\n", {"memory.max": "max", "a/memory.max": "3000", "a/b/memory.max": "5000"}, 3000),
-        ("0::/a/b\n", {"a/memory.max": "5000", "a/b/memory.max": "3000"}, 3000),
         ("4:memory:/a\n0::/\n", {"memory/memory.limit_in_bytes": f"{HUGE}"}, None),
         ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "2000"}, 2000),
         ("0::/\n", {"memory.max": "max"}, None),
-        ("0::/\n", {}, None),
     ],
 )
 def test_memory_follows_the_limit_of_the_container(
@@ -100,17 +88,11 @@ def test_memory_follows_the_limit_of_the_container(
     assert available_memory(root) == (limit or 9 * 1024)
 
 
-def test_memory_without_proc_is_the_memory_of_the_machine(tmp_path: Path) -> None:
-    assert total_memory(tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert available_memory(tmp_path) is None
-
-
 def test_limits_of_this_process_are_within_the_machine() -> None:
     assert 1 <= cpu_count() <= CPUS
     available = available_memory()
-    if Path("/proc/meminfo").exists():
-        assert available is not None
-        assert 10**6 < available <= total_memory()
+    assert available is not None
+    assert 10**6 < available <= total_memory()
 
 
 def mounts(root: Path, *folders_and_types: tuple[object, str]) -> Path:
@@ -131,9 +113,3 @@ def test_file_system_is_the_last_of_the_deepest_mounts(tmp_path: Path) -> None:
     assert file_system("/", root) == "ext4"
     (tmp_path / "link").symlink_to(folder)
     assert file_system(tmp_path / "link/x.lmdb", root) == "cifs"
-
-
-def test_file_system_is_unknown_without_mountinfo(tmp_path: Path) -> None:
-    assert file_system(tmp_path, tmp_path) is None
-    if Path("/proc/self/mountinfo").exists():
-        assert file_system("/proc") == "proc"

@@ -52,28 +52,22 @@ def test_environment_has_no_importable_torch(environment: dict[str, str]) -> Non
 def test_command_line_runs_without_torch(tmp_path: Path, environment: dict[str, str], mongo_uri: str) -> None:
     root = plant_photos(tmp_path / "images", 6)
     plant_kinds(root, "png", "no end marker")
-    (tmp_path / "all.csv").write_text("path,label,caption\ncat/0000.jpg,cat,a cat\n")
     place, copy = str(tmp_path / "a.lmdb"), str(tmp_path / "b.lmdb")
     for arguments in (
-        ["--help"], ["convert", "--help"], ["convert", root, place, "-q"],
+        ["--help"], ["convert", root, place, "-q", "--shuffle-seed", "3"], ["info", place], ["verify", place],
         ["convert", root, tmp_path / "c.lmdb", "--short-side", "20", "--tile", "--quality", "80"],
-        ["convert", root, tmp_path / "d.lmdb", "--raw"], ["convert", root, tmp_path / "e.lmdb", "--shuffle-seed", "3"],
-        ["convert", root, tmp_path / "f.lmdb", "--listing", tmp_path / "all.csv"],
-        ["info", place], ["info", place, "--json"], ["info", place, "--report"], ["verify", place],
-        ["copy", place, copy], ["copy", place, mongo_uri], ["info", mongo_uri], ["verify", mongo_uri],
-        ["convert", root, mongo_uri, "--overwrite"], ["copy", mongo_uri, copy, "--overwrite"],
+        ["convert", root, tmp_path / "d.lmdb", "--raw"], ["copy", place, mongo_uri], ["copy", mongo_uri, copy],
     ):  # fmt: skip
         run(command(*arguments), environment)
     assert run(command("bench", place), environment, 2) == f"Error: bench {NEEDED}\n"
 
 
 def test_doctor_names_what_needs_torch(environment: dict[str, str]) -> None:
-    done = subprocess.run(command("doctor"), env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
-    (line,) = [line for line in done.stdout.splitlines() if "torch  " in line]
+    printed = subprocess.run(command("doctor"), env=environment, capture_output=True, text=True, check=False).stdout
+    (line,) = [line for line in printed.splitlines() if "torch  " in line]
     assert line.startswith("warning  torch  ")
-    assert line.endswith("; pip install torch")
     assert "CUDA devices are unknown" in line
+    assert line.endswith("; pip install torch")
 
 
 def test_python_api_converts_and_reads_without_torch(tmp_path: Path, environment: dict[str, str]) -> None:

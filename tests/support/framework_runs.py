@@ -274,7 +274,7 @@ def accumulated(loader: Any) -> list[str]:
 
 
 def of_accelerate(folder: Path) -> Iterator[Check]:
-    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+    from accelerate import Accelerator, skip_first_batches
 
     def run(make: Callable[[Accelerator], Any], checkpoint: Path | None, place: Path) -> Batches:
         place.mkdir(exist_ok=True)
@@ -306,40 +306,20 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
     def every(loader: Any) -> list[int]:
         return [number for batch in loader for number in numbers(batch)]
 
-    # Accelerate gives complete batches to the processes in turn.
-    share = [at // BATCH % WORLD == RANK for at in range(LENGTH)]
-
-    def unlike(order: list[int], seen: list[int]) -> list[str]:
-        """Compare with the share of an order. Accelerate fills the last batches with the first samples."""
-        mine = {index for index, own in zip(order, share, strict=True) if own}
-        wrong = (mine - {*seen}) | ({*seen} - mine - {*order[: WORLD * BATCH]})
-        return [f"{wrong} are missing or too many"] if wrong else []
-
-    for what, wrap in (("", lambda loader: loader), ("PrefetchLoader of ", PrefetchLoader)):
-        plain = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH)))
-        wrong = [line for _ in range(EPOCHS) for line in unlike([*range(LENGTH)], every(plain))]
-        yield Check(f"{what}prepare(DataLoader)", EPOCHS, wrong)
-        sampler = ShuffleSampler(Numbers(), num_replicas=1, rank=0)
-        alone = wrap(accelerator.prepare(DataLoader(Numbers(), BATCH, sampler=sampler)))
-        orders = [Permutation(LENGTH, 0, epoch)(np.arange(LENGTH)).tolist() for epoch in range(EPOCHS)]
-        wrong = [line for order in orders for line in unlike(order, every(alone))]
-        yield Check(f"{what}prepare(DataLoader(sampler of one rank))", EPOCHS, wrong)
-        if WORLD > 1:
-            again = wrap(accelerator.prepare(bare()))
-            yield refused(f"{what}prepare(DataLoader(sampler))", partial(every, again), "num_replicas=1")
+    sampler = ShuffleSampler(Numbers(), num_replicas=1, rank=0)
+    alone = PrefetchLoader(accelerator.prepare(DataLoader(Numbers(), BATCH, sampler=sampler)))
+    wrong = []
+    for epoch in range(EPOCHS):
+        # Accelerate gives complete batches to the processes in turn, and fills the last batches with the first samples.
+        order = Permutation(LENGTH, 0, epoch)(np.arange(LENGTH)).tolist()
+        mine, seen = {index for at, index in enumerate(order) if at // BATCH % WORLD == RANK}, {*every(alone)}
+        different = (mine - seen) | (seen - mine - {*order[: WORLD * BATCH]})
+        wrong += [f"{different} are missing or too many"] if different else []
+    yield Check("prepare(DataLoader(sampler of one rank))", EPOCHS, wrong)
+    if WORLD > 1:
+        yield refused("prepare(DataLoader(sampler))", partial(every, accelerator.prepare(bare())), "num_replicas=1")
     for what, make in kinds.items():
         yield Check(f"accumulate(), {what}", EPOCHS, accumulated(make(accelerator)))
-    dispatching = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
-    dispatcher = PrefetchLoader(dispatching.prepare(DataLoader(Numbers(), BATCH, shuffle=True)))
-    wrong = []
-    for _ in range(EPOCHS):
-        dispatched = [every(dispatcher)] * WORLD
-        if WORLD > 1:
-            torch.distributed.all_gather_object(dispatched, dispatched[0])
-        missed = {*range(LENGTH)}.difference(*dispatched)
-        shared = WORLD == 1 or all(len(part) < LENGTH for part in dispatched)
-        wrong += [] if shared and not missed else [f"{dispatched}"]
-    yield Check("PrefetchLoader of prepare(shuffle=True), dispatched", EPOCHS, wrong)
     for what, make in kinds.items():
         loader = make(accelerator)
         yield refused(f"skip_first_batches({what})", partial(skip_first_batches, loader, 2), "load_state_dict()")
