@@ -6,12 +6,12 @@ import asyncio
 import copy
 import itertools
 import json
-import re
 import secrets
 import shlex
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -20,30 +20,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
-from dbloader.errors import (
-    DamagedRecordError,
-    DBLoaderError,
-    ImageError,
-    NotAStoreError,
-    OptionError,
-    RecordIndexError,
-    RecordNotFoundError,
-    SourceError,
-    StoreNotFoundError,
-    StoreUnreachableError,
-)
+from dbloader._options import whole_number
+from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNotFoundError, StoreUnreachableError
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
 from dbloader.viewing.duplicate_search import DuplicateSearch
-from dbloader.viewing.files import stored_file
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.joined import join_listing
-from dbloader.viewing.listing import FORMATS, stream_listing
 from dbloader.viewing.marks import Marks
-from dbloader.viewing.page_files import STATIC
-from dbloader.viewing.record import show_record
+from dbloader.viewing.record import show_record, stored_file
 from dbloader.viewing.reports import list_duplicates
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import ODD, find_position
@@ -62,19 +50,16 @@ if TYPE_CHECKING:
     _Function = Callable[["ViewerRequest"], Any]
     _Route = tuple[str, _Function, bool]
 
-_STATUS: dict[type[DBLoaderError], int] = {
-    OptionError: 400,
-    RecordIndexError: 404,
-    RecordNotFoundError: 404,
-    SourceError: 409,
-    DamagedRecordError: 422,
-    ImageError: 422,
-    StoreUnreachableError: 503,
-}
+_NO_DATABASE = 503  # the page waits until the database answers again
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
-_MOST_BODY = 100_000  # bytes of a POST body, which may contain a query of 10,000 letters
-_INTEGER = re.compile("-?[0-9]{1,19}")
+_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# File name -> (content, media type). All files are read at import, so no text of a request is used as a path.
+_STATIC = {
+    path.name: (path.read_bytes(), _TYPES[path.suffix])
+    for path in Path(__file__).with_name("static").iterdir()
+    if path.suffix in _TYPES
+}
 # The viewer releases LMDB's pages after this number of answers. Otherwise all pages that it has read count as memory of
 # this process: 600 MB after 4,500 thumbnails of a store of ten million images.
 _RELEASED_AFTER = 50
@@ -154,14 +139,12 @@ class ViewerRequest:
         Raises:
             OptionError: The value is not an integer from ``least`` to ``most``, or is missing and has no default.
         """
-        given = self._values.get(name)
-        if given is None and default is not None:
-            return default
-        if given is None or not _INTEGER.fullmatch(given) or not least <= int(given) <= most:
-            got = "nothing" if given is None else repr(given[:40])
-            bounds = [f" from {least:,}"] * (least > -_LARGEST) + [f" to {most:,}"] * (most < _LARGEST)
-            raise OptionError(f"{name} must be an integer{''.join(bounds)}, got {got}")
-        return int(given)
+        given: Any = self._values.get(name, default)
+        try:
+            number = int(given)
+        except (TypeError, ValueError):
+            raise OptionError(f"{name} must be an integer, got {short_repr(given, 40)}") from None
+        return whole_number(name, number, least, most)
 
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
@@ -187,14 +170,8 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
 
 def _change_marks(request: ViewerRequest) -> dict[str, Any]:
     """Mark the records that match the query ``q`` in a body of JSON. Return the facts of the store after the change."""
-    try:
-        change = json.loads(request.body)
-        text = change.pop("q")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OptionError("the body must be JSON with a query q and a change") from error
-    if not isinstance(text, str):
-        raise OptionError("q must be a query")
-    request.state.marks[request.number].change(text, change)
+    marks, change = request.state.marks[request.number], json.loads(request.body)
+    marks.change(change.pop("q"), change)
     return _stores(request)[request.number]
 
 
@@ -227,10 +204,8 @@ def _position(request: ViewerRequest) -> dict[str, int | None]:
 
 
 def _listing(request: ViewerRequest) -> Response:
-    kind = request.text("format", "csv")
-    parts = stream_listing(request.selections, request.text("q"), kind)
-    headers = {"Content-Disposition": f'attachment; filename="selection.{kind}"'}
-    return StreamingResponse(parts, media_type=FORMATS[kind], headers=headers)
+    headers = {"Content-Disposition": 'attachment; filename="selection.csv"'}
+    return StreamingResponse(request.selections.list_csv(request.text("q")), media_type="text/csv", headers=headers)
 
 
 def _report(request: ViewerRequest) -> dict[str, Any]:
@@ -298,9 +273,9 @@ def _seen(request: ViewerRequest) -> Response:
 
 
 def _static(name: str) -> Response:
-    if name not in STATIC:
+    if name not in _STATIC:
         return error_response(404, "nothing is here")
-    data, kind = STATIC[name]
+    data, kind = _STATIC[name]
     return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
 
 
@@ -338,11 +313,7 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
 
     def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            body = b""
-            async for part in request.stream():
-                body += part
-                if len(body) > _MOST_BODY:
-                    return error_response(413, f"a request may have at most {_MOST_BODY:,} bytes")
+            body = await request.body()
             async with slots if decodes else nullcontext():
                 if await request.is_disconnected():  # the user has scrolled past the image while the request waited
                     return Response(status_code=_CLIENT_GONE)
@@ -375,8 +346,7 @@ def _answer(function: _Function, request: ViewerRequest) -> Response:
             return found
         return Response(json.dumps(found, allow_nan=False), media_type="application/json")
     except DBLoaderError as error:
-        status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
-        return error_response(status, str(error))
+        return error_response(_NO_DATABASE if isinstance(error, StoreUnreachableError) else 400, str(error))
     except Exception as error:
         for line in traceback.format_exc().splitlines():
             request.state.tell(line)

@@ -1,4 +1,4 @@
-"""Describe a record in values that JSON can represent."""
+"""What the page gets of a record: its facts, in values that JSON can represent, and its image files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import math
 from contextlib import suppress
 from numbers import Real
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
 from dbloader._describe import size
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
 from dbloader.images.info import describe_jpeg, read_exif, read_facts
-from dbloader.images.preview import legend_of, shown_orientation
-from dbloader.viewing.files import why_rendered
-from dbloader.viewing.vectors import vector_of
+from dbloader.images.pillow import EIGHT_BITS
+from dbloader.images.preview import header_of, legend_of, media_type, shown_orientation
+from dbloader.viewing.sorting import vector_of
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
@@ -24,6 +25,7 @@ _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "res
 _ELEMENTS = 400  # for arrays with more elements, the page shows only dtype and shape
 _FIRST = 8  # number of values that the page shows of a longer vector
 _BOXES = 2000  # number of boxes that the page draws
+_MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
 
 
 def show_record(store: Store, index: int) -> dict[str, Any]:
@@ -142,3 +144,57 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return size(len(value)) if isinstance(value, bytes) else str(value)
+
+
+def image_of(store: Store, record: Record, field: int | None) -> Any:
+    """Return the image of a record, as bytes or an array. With ``field``, return the file in this file field."""
+    names = store.manifest.file_fields
+    if field is not None and not 0 <= field < len(names):
+        raise OptionError(f"{store.place} has {len(names)} file fields, numbered from 0; got field={field}")
+    image, what = (record.image, "image") if field is None else (record.fields.get(names[field]), names[field])
+    if image is None:
+        raise NotAnImageError(f"record {record.index} has no {what}")
+    return image
+
+
+def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
+    """Return the image file of a record, or the file in a field, and the headers of the response.
+
+    The headers let a browser show only formats that contain nothing but pixels. The browser saves other files, such as
+    SVG.
+
+    Raises:
+        DamagedRecordError: The record is damaged.
+        RecordIndexError: No record has this index.
+        OptionError: The store has no such field.
+        NotAnImageError: The image is missing, or is an array.
+    """
+    record = store.read([index])[0]
+    image = image_of(store, record, field)
+    if not isinstance(image, bytes):
+        raise NotAnImageError(f"the image of record {index} is an array: there is no file")
+    name = (record.name or "").rpartition("/")[2] or str(index)
+    if field is not None:
+        name = f"{store.manifest.file_fields[field]}-{name}"
+    safe = "".join(letter if letter.isprintable() and letter not in '\\/:*?"<>|' else "_" for letter in name[-100:])
+    shown = None if download else media_type(image)
+    return image, {
+        "Content-Type": shown or "application/octet-stream",
+        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(safe, safe='')}",
+    }
+
+
+def why_rendered(image: Any) -> str | None:
+    """Return why an image must be converted for a browser; None if browsers can show the stored image."""
+    if not isinstance(image, bytes):
+        return "it is an array"
+    try:
+        facts = header_of(image)
+    except NotAnImageError as error:
+        return str(error)
+    if media_type(image) is None:
+        return f"browsers do not show {facts.format}"
+    if facts.format == "PNG" and facts.depth != EIGHT_BITS:
+        return f"browsers show only a part of its {facts.depth} values"
+    pixels = facts.width * facts.height
+    return f"it has {pixels:,} pixels, too many for a page" if pixels > _MOST_PIXELS else None

@@ -1,8 +1,11 @@
-"""Find the records of a store that match a query, and keep the results."""
+"""Find the records of a store that match a query, keep the results, and list them."""
 
 from __future__ import annotations
 
+import csv
+import io
 import threading
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +13,12 @@ import numpy as np
 from dbloader.queries.cache import LRUCache
 from dbloader.queries.columns import Columns
 from dbloader.queries.select import select
+from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import FieldColumn
 from dbloader.viewing.reports import ConversionReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dbloader.stores.base import Store
 
@@ -74,3 +78,25 @@ class Selections:
             OptionError: A condition is wrong, or names a class or event that the store does not have.
         """
         return self._kept.get(self.key(query), lambda: select(self.columns, query))
+
+    def list_csv(self, query: str) -> Iterator[bytes]:
+        """Return a listing of the records that match a query, as blocks of lines in UTF-8.
+
+        The columns are ``index``, ``path`` (the name of the record) and ``label`` (the name of the class, or an
+        integer). ``dbloader copy`` reads this listing with --select, --drop and --labels.
+
+        Raises:
+            OptionError: The query is wrong.
+        """
+        classes, records = self.store.manifest.classes, self.columns.rows(self.select(query), ("label",))
+        lines = (
+            (index, name, classes[label] if classes and label is not None else label) for index, name, label in records
+        )
+        rows = chain([("index", "path", "label")], lines)
+        return map(_encode, iter(lambda: [*islice(rows, CHUNK)], []))
+
+
+def _encode(rows: list[tuple[Any, ...]]) -> bytes:
+    file = io.StringIO()
+    csv.writer(file).writerows(rows)
+    return file.getvalue().encode()

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 PORT = 7878
 _PORTS_TRIED = 100
-_OWN_ADDRESS = "it must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses"
-_PRIVILEGED = "ports below 1024 may need more rights: choose another port"
+_MOST_CONNECTIONS = 100  # each needs a file descriptor; a browser opens six
 _CLOSING_S = 1  # time for unfinished answers when the server ends
 # timeoutMS for stores in MongoDB. If the MongoDB server does not answer, the page shows an error after this time.
 # dbloader's default of a minute is too long for a page.
@@ -63,7 +62,7 @@ class View:
             import uvicorn
 
             from dbloader.viewing.app import ViewerState, create_app
-            from dbloader.viewing.guard import Connection, Guard
+            from dbloader.viewing.guard import Guard
             from dbloader.viewing.training_process import Training
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
@@ -88,8 +87,8 @@ class View:
             # application reports its own errors.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
-                proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
-                timeout_graceful_shutdown=_CLOSING_S,
+                proxy_headers=False, loop="asyncio", http="h11", ws="none", lifespan="off",
+                limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=_CLOSING_S,
             )  # fmt: skip
             self._server = uvicorn.Server(config)
             self._thread = threading.Thread(target=self._server.run, args=([server],), name="viewer", daemon=True)
@@ -220,25 +219,21 @@ def _open(place: str | os.PathLike[str]) -> Store:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     whole_number("port", port, 0, 65535, none=True)
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
-        why = getattr(error, "strerror", error)
-        raise OptionError(f"host {host!r} is unknown here: {why}; {_OWN_ADDRESS}") from error
+    is_ipv6 = ":" in host
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for number in tried:
-        # Without ``protocol``, asyncio does not set TCP_NODELAY, and answers take 40 ms longer.
-        server = socket.socket(family, kind, protocol)
         try:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # otherwise a port stays taken for a minute
-            server.bind((address[0], number))
-            server.listen()  # browsers can connect from now on, and wait until the server runs
+            family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+            server = socket.create_server((host, number), family=family, dualstack_ipv6=is_ipv6)
         except OSError as error:
-            server.close()
             if error.errno != errno.EADDRINUSE:
-                remedy = _PRIVILEGED if error.errno == errno.EACCES else _OWN_ADDRESS
-                raise OptionError(f"host {host!r}, port {number}: {error.strerror}; {remedy}") from error
+                raise OptionError(
+                    f"the viewer cannot listen on host {host!r}, port {number}: {error.strerror}; choose an address of "
+                    "this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses, and a port from 1024"
+                ) from error
         else:
+            # Otherwise answers take 40 ms longer. Connections inherit the option.
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return server
     raise OptionError(f"port {tried[0]} of {host} is taken: choose another port, or none for the next free port")
 

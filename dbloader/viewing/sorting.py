@@ -1,18 +1,21 @@
-"""Sort the records of a search by a column."""
+"""Sort the records of a search by a column, or by the similarity of vectors such as embeddings."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbloader._describe import listed, short_repr
-from dbloader.errors import OptionError
+from dbloader.checking.fingerprints import read_each
+from dbloader.errors import DamagedRecordError, OptionError
 from dbloader.queries.columns import blocks, parts
-from dbloader.viewing.vectors import read_vectors
+from dbloader.stores.base import READ_AT_ONCE
 
 if TYPE_CHECKING:
     from dbloader.queries.columns import Array, Columns
+    from dbloader.stores.base import Store
     from dbloader.viewing.selection import Selections
 
 ODD = "odd"
@@ -24,6 +27,7 @@ LIKE = "like:"
 ``like:embedding:17`` compares the vector in the field ``embedding`` of each record with the vector of record 17.
 """
 
+_MOST_BYTES = 2**29  # largest size of all vectors of a field
 _BITS = 32
 _DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
 _BLOCK = 2**20  # number of keys that the second step of `_argsort` sorts at a time
@@ -85,7 +89,7 @@ def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
     field, _, index = by.removeprefix("-").removeprefix(LIKE).rpartition(":")
     if not index.isdecimal() or len(index) > _DIGITS or int(index) >= len(selections.store):
         raise OptionError(f"sort must be {LIKE}FIELD:INDEX, with the index of a record, got {short_repr(by, 50)}")
-    vectors = selections.vectors.get(field, lambda: read_vectors(selections.store, field))
+    vectors = selections.vectors.get(field, lambda: _read_vectors(selections.store, field))
     if np.isnan(vectors[int(index)]).all():
         raise OptionError(f"record {index} has no vector in {short_repr(field)}, or one of another length")
     cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]
@@ -155,3 +159,36 @@ def _argsort(keys: Array, known: Array, *, descending: bool = False) -> Array:
         order[start:stop] = some[np.argsort(keys[some], kind="stable")]
         start = stop
     return order
+
+
+def _read_vectors(store: Store, field: str) -> Array:
+    """Read all records, and return their vectors: float32, shape (records, values); NaN for a record without a vector.
+
+    Raises:
+        OptionError: No record has a vector in this field, or the vectors need more than 512 MiB.
+    """
+    vectors: Array | None = None
+    for start in range(0, len(store) if field in store.manifest.fields else 0, READ_AT_ONCE):
+        for index, record in enumerate(read_each(store, range(start, min(start + READ_AT_ONCE, len(store)))), start):
+            found = None if isinstance(record, DamagedRecordError) else vector_of(record.fields.get(field))
+            if found is None:
+                continue
+            if vectors is None:
+                if len(store) * found.nbytes > _MOST_BYTES:
+                    raise OptionError(f"the vectors of {short_repr(field)} need more than {_MOST_BYTES:,} bytes")
+                vectors = np.full((len(store), found.size), np.nan, np.float32)
+            if found.size == vectors.shape[1]:
+                vectors[index] = found
+    if vectors is None:
+        raise OptionError(f"no record has a vector in a field {short_repr(field)}")
+    return vectors
+
+
+def vector_of(value: Any) -> Array | None:
+    """Return a vector, scaled to the length 1: float32, shape (values,). Return None if the value is no vector."""
+    with suppress(ValueError, TypeError):  # the value has rows of different lengths, or no numbers
+        found = np.asarray(value)
+        if found.ndim == 1 and found.size > 1 and found.dtype.kind == "f" and np.isfinite(found).all():
+            length = np.linalg.norm(found.astype(np.float64))
+            return (found / length).astype(np.float32) if length else None
+    return None

@@ -11,8 +11,7 @@ from dbloader.errors import OptionError
 from dbloader.images.overlay import draw_over
 from dbloader.images.preview import thumbnail
 from dbloader.queries.cache import LRUCache
-from dbloader.viewing.files import image_of
-from dbloader.viewing.record import boxes_of
+from dbloader.viewing.record import boxes_of, image_of
 
 if TYPE_CHECKING:
     from dbloader.stores.base import Store

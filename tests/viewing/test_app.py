@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from urllib.parse import quote
 import pytest
 import uvicorn
 
-import dbloader.viewing.app
 from dbloader import convert, copy_store
 from dbloader._machine import cpu_count
 from dbloader.stores.open import open_store
@@ -28,7 +26,7 @@ from tests.support.mongo import Mongod
 from tests.support.viewer import ask, browser, viewer
 from tests.viewing.conftest import Opened
 
-STORES = "s must be an integer from 0 to 1, got '2'"
+STORES = "s must be from 0 to 1, got 2"
 HUGE = "9" * 5000  # more digits than Python converts to an int
 
 
@@ -53,13 +51,6 @@ def served(state: ViewerState, *routes: Any) -> Iterator[tuple[int, list[str]]]:
             thread.join()
 
 
-def test_page_preloads_every_module() -> None:
-    """The browser requests all modules at once, not each after the module that imports it."""
-    static = Path(dbloader.viewing.app.__file__).with_name("static")
-    preloaded = re.findall(r'"modulepreload" href="/static/(\w+\.js)"', (static / "index.html").read_text())
-    assert {*preloaded, "start.js"} == {path.name for path in static.glob("*.js")}
-
-
 # Paths and values
 
 
@@ -80,8 +71,7 @@ def test_unknown_path_gets_status_404(opened: Opened, path: str) -> None:
 
 
 NOT_NUMBERS = [
-    *("", "-1", "x", "1.0", "1e3", "0x1", "+1", "%201", "1%20", "NaN", "None", "%00", "1%00", "%D9%A1", "%FF", "../1"),
-    *("0;1", "9" * 20, HUGE),
+    *("", "-1", "x", "1.0", "1e3", "0x1", "NaN", "None", "%00", "1%00", "%FF", "../1", "0;1", "9" * 20, HUGE),
 ]
 
 
@@ -101,21 +91,20 @@ def test_value_that_is_not_a_number_is_refused_in_one_line(opened: Opened, path:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "error"),
+    ("path", "error"),
     [
-        *((path, 404, "no record 4 in ") for path in ("/image/0/4", "/thumb/1/4", "/api/0/record/4")),
-        *((path, 400, STORES) for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0")),
-        ("/api/0/rows?q=&start=0&count=501", 400, "start must be 0 or more and count from 0 to 500, got 0 and 501"),
-        ("/api/0/summary?q=width%3Cnan", 400, "query, letter 1: width< needs a number"),
-        ("/api/0/select?q=%22", 400, "query, letter 1: a quote is opened and not closed"),
-        ("/listing/0?q=&format=exe", 400, "format must be one of csv, jsonl, got 'exe'"),
-        *((path, 422, "") for path in ("/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1")),
+        *((path, "no record 4 in ") for path in ("/image/0/4", "/thumb/1/4", "/api/0/record/4")),
+        *((path, STORES) for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0")),
+        ("/api/0/rows?q=&start=0&count=501", "start must be 0 or more and count from 0 to 500, got 0 and 501"),
+        ("/api/0/summary?q=width%3Cnan", "query, letter 1: width< needs a number"),
+        ("/api/0/select?q=%22", "query, letter 1: a quote is opened and not closed"),
+        *((path, "") for path in ("/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1")),
     ],
 )
-def test_invalid_request_gets_a_status_and_a_sentence(opened: Opened, path: str, status: int, error: str) -> None:
+def test_invalid_request_gets_a_sentence(opened: Opened, path: str, error: str) -> None:
     answer = opened.ask(path)
     (sentence,) = json.loads(answer.body).values()
-    assert (answer.status, sentence[: len(error)]) == (status, error)
+    assert (answer.status, sentence[: len(error)]) == (400, error)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +165,12 @@ def test_routes_of_a_selection_return_the_results_of_the_functions(opened: Opene
     assert get(opened, "/api/0/position?q=-index:1&index=9") == {"position": None}
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_copy_reads_a_downloaded_listing(opened: Opened, stores: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
-    answer = opened.ask(f"/listing/0?q=index:1,3&format={kind}")
+def test_copy_reads_a_downloaded_listing(opened: Opened, stores: tuple[Path, Path], tmp_path: Path) -> None:
+    answer = opened.ask("/listing/0?q=index:1,3")
     assert answer.status == 200
-    assert answer.headers["content-disposition"] == f'attachment; filename="selection.{kind}"'
-    (tmp_path / f"some.{kind}").write_bytes(answer.body)
-    copy_store(stores[0], tmp_path / "copy.lmdb", select=tmp_path / f"some.{kind}")
+    assert answer.headers["content-disposition"] == 'attachment; filename="selection.csv"'
+    (tmp_path / "some.csv").write_bytes(answer.body)
+    copy_store(stores[0], tmp_path / "copy.lmdb", select=tmp_path / "some.csv")
     with open_store(stores[0]) as store, open_store(tmp_path / "copy.lmdb") as copy:
         assert [*copy.names()] == [store.name(1), store.name(3)]
 
@@ -274,7 +262,7 @@ def test_replaced_store_stays_readable_and_the_page_shows_a_note(tmp_path: Path,
             == f"This page shows {store.place} as it was when the viewer was started, but another store is there now."
         )
         assert [ask(port, f"/image/0/{index}").body for index in range(3)] == before
-        assert ask(port, "/image/0/3").status == 404
+        assert ask(port, "/image/0/3").status == 400
         if place.endswith(".lmdb"):
             Path(place).unlink()
             assert str(note(port)).endswith("no store is there now.")

@@ -109,7 +109,7 @@ def test_password_is_in_no_line_page_or_error(tmp_path: Path, mongod_with_users:
         with viewer(place, "--port", "0", **NO_DISPLAY) as running, browser(running.link) as client:
             paths = ("/", "/api/stores", "/api/0/select?q=x", "/api/0/summary", "/api/0/record/0", "/api/0/note")
             answers = [client.get(path) for path in (*paths, "/image/0/9", "/api/0/rows?start=x", f"/{password}")]
-            assert [answer.status_code for answer in answers] == [*[200] * len(paths), 404, 400, 404]
+            assert [answer.status_code for answer in answers] == [*[200] * len(paths), 400, 400, 404]
             status, rest = running.stop()
         texts = [*running.lines, rest, *(answer.text for answer in answers), *map(str, (a.headers for a in answers))]
         assert status == 130
@@ -164,41 +164,20 @@ def test_public_host_prints_a_warning(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("host", "error"),
-    [
-        ("nowhere.invalid", "is unknown here.*127.0.0.1"),
-        ("a..b", "is unknown here"),
-        ("192.0.2.1", "Cannot assign.*127.0.0.1"),
-    ],
+    [("nowhere.invalid", "not known"), ("192.0.2.1", "Cannot assign")],
 )
 def test_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
-    with pytest.raises(OptionError, match=rf"^host '{host}'.*{error}"):
+    with pytest.raises(OptionError, match=rf"cannot listen on host '{host}'.*{error}.*an address of this machine"):
         dbloader.view(store, host=host)
 
 
-@pytest.mark.parametrize("begun", ["nothing", "half a request", "half a request after a whole one"])
-def test_connection_without_a_whole_request_is_closed(store: Path, begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
-    half = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    running = dbloader.view(store, port=0)
-    with running, socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as client:
-        if begun == "half a request after a whole one":
-            client.sendall(half + b"\r\n")
-            assert client.recv(2**16).startswith(b"HTTP/1.1 403")
-        if begun != "nothing":
-            client.sendall(half)
-        while client.recv(2**16):  # reads until the server closes the connection
-            pass
-
-
-def test_slow_answer_is_not_cut_off(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
-
-    def transform(image: Image.Image) -> Image.Image:
-        time.sleep(1)
-        return image
-
-    with dbloader.view(store, port=0, transform=transform) as running, browser(running.url) as client:
-        assert client.get("/seen/0/1?position=0").status_code == 200
+def test_connections_beyond_the_limit_are_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.viewing.server._MOST_CONNECTIONS", 2)
+    with dbloader.view(store, port=0) as running:
+        with socket.create_connection(("127.0.0.1", running.port)):
+            assert ask(running.port, "/").status == 503
+        with browser(running.url) as client:
+            assert client.get("/").status_code == 200
 
 
 # Opening the browser of the user who started the viewer

@@ -56,7 +56,7 @@ def test_options_affect_the_batch_and_invalid_options_get_a_sentence(place: str)
         assert [each["epoch"] for each in epochs] == list(range(2, 14))
         for path, error in (
             ("/api/0/training?step=x", "step must be an integer"),
-            ("/api/0/training?drop_last=2", "drop_last must be an integer from 0 to 1"),
+            ("/api/0/training?drop_last=2", "drop_last must be from 0 to 1"),
             ("/api/0/training?rank=1", "rank must be 0 to 0"),
             ("/api/0/epochs/8?batch_size=1", "index must be from 0 to 7"),
             ("/seen/0/0", "position must be an integer"),
@@ -64,7 +64,7 @@ def test_options_affect_the_batch_and_invalid_options_get_a_sentence(place: str)
             answer = client.get(path)
             assert answer.status_code == 400
             assert error in answer.json()["error"]
-        assert client.get("/seen/0/8?position=0").status_code == 404
+        assert client.get("/seen/0/8?position=0").status_code == 400
 
 
 def test_transform_of_the_current_folder_is_applied(

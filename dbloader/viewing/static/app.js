@@ -131,9 +131,8 @@ export function address(path, params = {}) {
   return query.size ? `${path}?${query}` : path;
 }
 
-/** Return links that download the records of a query as a listing: one link for each format. */
-export const listings = (store, q) => ["csv", "jsonl"].map((format) =>
-  make("a", {href: address(`/listing/${store}`, {q, format}), download: ""}, format));
+/** Return a link that downloads the records of a query as a listing. */
+export const listing = (store, q) => make("a", {href: address(`/listing/${store}`, {q}), download: ""}, "csv");
 
 /** Return the URL of a picture of a record. `kind` is "thumb" or "image"; `params` are px and field. */
 export function picture(kind, store, index, params = {}) {

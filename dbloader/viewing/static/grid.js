@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {amount, api, className, counted, escaped, find, go, link, listings, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
+import {amount, api, className, counted, escaped, find, go, link, listing, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 import {badge, onHold} from "./marks.js";
@@ -294,7 +294,7 @@ class Grid extends HTMLElement {
     const [some, {q: search}] = [`index:${ranges(this.selected)}`, state()];
     const q = this.isAll ? [this.selected.size && search ? `(${search})` : search, this.selected.size && `-${some}`].filter(Boolean).join(" ") : some;
     this.marks.show(count, q);
-    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "show"), ...listings(state().store, q),
+    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "show"), listing(state().store, q),
       make("button", {onclick: () => this.select(new Set())}, "deselect"));
   }
 }

@@ -1,7 +1,7 @@
 /** The side bar: search, links to the views, classes, histograms, formats and events. */
 import "./fields.js";
 import {exact} from "./bars.js";
-import {api, className, counted, escaped, find, go, link, listings, make, menu, sized, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, find, go, link, listing, make, menu, sized, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
 import {keys} from "./keys.js";
 import {showMarks} from "./marks.js";
@@ -104,7 +104,7 @@ class Sidebar extends HTMLElement {
     const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
-    this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, ...listings(now.store, now.q)),
+    this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, listing(now.store, now.q)),
       make("p", {class: "muted"}, `${counted(facts.count)} records, for dbloader copy --select, --drop or --labels.`));
   }
 
