@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sys
 import warnings
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dbloader._describe import size
-from dbloader._machine import available_memory, file_system, total_memory
+from dbloader._machine import available_memory, file_system
 from dbloader._version import __version__
 from dbloader.errors import StoreAccessError, StoreUnreachableError
 from dbloader.stores.mongo.uri import is_mongo, parse
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
 # Two workers of torch's DataLoader make four batches ahead: here, of 64 float images of 224 x 224 pixels.
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
-_LEAST_FILES, _ENOUGH_FILES = 256, 1024
-_ENOUGH_MEMORY = 2 * 10**9
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb.*|lustre|ceph|gpfs|beegfs.*|glusterfs|pvfs2|afs|9p|virtiofs|ocfs2|gfs2|fuse(\..*)?"
 )
@@ -53,9 +50,7 @@ class Finding:
 
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Examine this machine. Import torch if it is installed."""
-    base = Path(root)
-    found = [*_versions(), _memory(base), _shared_memory(base), _open_files(), _jpeg()]
-    return [*found, *_cuda(base)]
+    return [*_versions(), _shared_memory(Path(root)), *_cuda(Path(root))]
 
 
 def _versions() -> Iterator[Finding]:
@@ -66,17 +61,6 @@ def _versions() -> Iterator[Finding]:
             yield Finding(package, "ok", metadata.version(package))
         except metadata.PackageNotFoundError:
             yield Finding(package, "problem", "not installed", "dbloader needs it", f"pip install {package}")
-
-
-def _memory(root: Path) -> Finding:
-    available, found = available_memory(root), size(total_memory(root))
-    if available is None:
-        return Finding("memory", "ok", f"{found}; how much is available is unknown")
-    found += f", {size(available)} available"
-    if available >= _ENOUGH_MEMORY:
-        return Finding("memory", "ok", found)
-    remedy = "end other programs, or give the container more"
-    return Finding("memory", "warning", found, "the system may kill a training with several workers", remedy)
 
 
 def _shared_memory(root: Path) -> Finding:
@@ -92,32 +76,6 @@ def _shared_memory(root: Path) -> Finding:
     consequence = "workers of torch's DataLoader end with a bus error when their batches fill it"
     remedy = "start the container with --shm-size=8g, or use create_loader, which needs little of it"
     return Finding("/dev/shm", "problem" if free < _LEAST_SHARED else "warning", found, consequence, remedy)
-
-
-def _open_files() -> Finding:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    if soft >= _ENOUGH_FILES:
-        return Finding("open files", "ok", "no limit" if soft == sys.maxsize else f"at most {soft:,}")
-    remedy = (
-        f"ulimit -n {min(hard, 65536)}" if hard > soft else "raise the hard limit: docker run --ulimit nofile=65536"
-    )
-    consequence = "a training with several workers may fail with 'Too many open files'"
-    return Finding(
-        "open files", "problem" if soft < _LEAST_FILES else "warning", f"at most {soft:,}", consequence, remedy
-    )
-
-
-def _jpeg() -> Finding:
-    try:
-        import simplejpeg  # noqa: F401 - does its library load?
-        from PIL import features
-    except ImportError as error:
-        return Finding(
-            "libjpeg-turbo", "problem", f"{error}", "no image can be decoded", "pip install simplejpeg Pillow"
-        )
-    pillow = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
-    return Finding("libjpeg-turbo", "ok", f"Pillow has {pillow or 'another libjpeg'}")
 
 
 def _cuda(root: Path) -> Iterator[Finding]:
@@ -199,11 +157,8 @@ def _server(place: str) -> Iterator[Finding]:
     parsed = parse(place)
     connection = Connection(parsed)
     try:
-        admin = connection.client.admin
-        hello: dict[str, Any] = connection.retry(
-            lambda: admin.command("hello", read_preference=ReadPreference.NEAREST)  # there may be no primary
-        )
-        version = connection.retry(lambda: admin.command("buildInfo", read_preference=ReadPreference.NEAREST))
+        admin, nearest = connection.client.admin, ReadPreference.NEAREST  # there may be no primary
+        version: Any = connection.retry(lambda: admin.command("buildInfo", read_preference=nearest))
     except (StoreUnreachableError, StoreAccessError) as error:
         yield Finding("MongoDB", "problem", str(error), "the store cannot be read")  # the error names the remedy
         return
@@ -213,19 +168,5 @@ def _server(place: str) -> Iterator[Finding]:
     consequence, remedy = ("dbloader needs version 4.2 or newer", "update the server") if old else ("", "")
     answers = f"{parsed.redacted} answers, version {version['version']}"
     yield Finding("MongoDB", "problem" if old else "ok", answers, consequence, remedy)
-    yield _topology(hello)
     with open_store(place) as store:
         len(store)  # raises an error if there is no store
-
-
-def _topology(hello: dict[str, Any]) -> Finding:
-    if hello.get("msg") == "isdbgrid":
-        return Finding("replica set", "ok", "a sharded cluster")
-    if "setName" not in hello:
-        consequence = "a training waits while this one server restarts"
-        return Finding("replica set", "ok", "none, a standalone server", consequence)
-    found = f"{hello['setName']}, with {len(hello.get('hosts', ()))} members"
-    if "primary" in hello:
-        return Finding("replica set", "ok", found)
-    consequence = "reads wait until a primary is elected, and nothing can be written"
-    return Finding("replica set", "problem", f"{found} and no primary", consequence, "start more members")

@@ -40,8 +40,8 @@ class BatchInTransit(NamedTuple):
 class Iteration(Iterator[BatchInTransit]):
     """One run over a loader.
 
-    The background thread calls ``next()`` and ``close()``; without such a thread, the consumer does. ``next()`` makes a
-    batch, sends it to the device and prepares it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
+    The background thread calls ``next()`` and ``close()``. ``next()`` makes a batch, sends it to the device and
+    prepares it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
 
     Args:
         make_iterator: Returns the loader's iterator and the position of its consumer. ``start()`` calls it once.
@@ -222,36 +222,3 @@ class BackgroundBatches(BackgroundIterator[T]):
             self._iteration.finish(error)
             raise
         return batch
-
-
-class SynchronousBatches(Iterator[T]):
-    """The batches of an iteration, made in the consumer's thread. ``next()`` makes one batch."""
-
-    def __init__(self, iteration: Iteration) -> None:
-        self._iteration = iteration
-        self._closed = False
-        self._reason: str | None = None
-
-    @override
-    def __next__(self) -> T:
-        if self._closed:
-            raise StopIteration if self._reason is None else LoaderError(self._reason)
-        clock = self._iteration.clock
-        asked = clock.start_waiting()
-        try:
-            self._iteration.start()
-            batch: T = self._iteration.receive(next(self._iteration))
-        except BaseException as error:
-            self._iteration.finish(error)
-            self.close()
-            raise
-        finally:
-            clock.stop_waiting(asked)
-        clock.receive()
-        return batch
-
-    def close(self, reason: str | None = None) -> None:
-        """End the iteration. Later, ``next()`` raises a LoaderError with the reason, or StopIteration without one."""
-        if not self._closed:
-            self._closed, self._reason = True, reason
-            self._iteration.close()

@@ -13,7 +13,7 @@ from dbloader._describe import describe
 from dbloader._options import whole_number
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.checkpoint import Position, SamplerCheckpoint, SamplerPosition, find_checkpoint, keeps_order
-from dbloader.loading.iteration import BackgroundBatches, Iteration, SynchronousBatches
+from dbloader.loading.iteration import BackgroundBatches, Iteration
 from dbloader.loading.stats import Clock
 from dbloader.loading.workers import own_workers
 
@@ -77,8 +77,7 @@ class PrefetchLoader(Generic[T]):
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
         device: The device for the tensors: a torch device or its name, "auto" for the best device present, or None to
             leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
-        depth: Most batches ahead of the consumer, including the batch in production. 0 uses no thread, and makes each
-            batch when it is asked for.
+        depth: Most batches ahead of the consumer, including the batch in production.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
             images. On CUDA it runs on the stream of the copies, in parallel with the training. With one of dbloader's
             samplers, its random numbers depend on the sample's position in the epoch. Otherwise they depend on torch's
@@ -86,7 +85,7 @@ class PrefetchLoader(Generic[T]):
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
-        OptionError: ``depth`` is below 0, or ``device`` is not present. From ``iter()``: torch.distributed has several
+        OptionError: ``depth`` is below 1, or ``device`` is not present. From ``iter()``: torch.distributed has several
             processes, and a DataLoader with ``shuffle=True`` would give all samples to each of them.
         LoaderError: From the second ``iter()`` over an iterator. From ``next()``: a sample raised StopIteration, which
             would silently end the epoch; or the loader was closed; or the process was forked.
@@ -106,7 +105,7 @@ class PrefetchLoader(Generic[T]):
                 f"loader must be a DataLoader or another iterable of batches, got {type(given).__name__}"
                 f"{': pass DataLoader(dataset)' if hasattr(given, '__getitem__') else ''}"
             )
-        self.depth = whole_number("depth", depth, 0)
+        self.depth = whole_number("depth", depth, 1)
         self._loader: Any = loader
         self._transfer: Transfer | None = None
         if device is not None:
@@ -135,7 +134,7 @@ class PrefetchLoader(Generic[T]):
 
     # Iterating
 
-    def __iter__(self) -> BackgroundBatches[T] | SynchronousBatches[T]:
+    def __iter__(self) -> BackgroundBatches[T]:
         if self._iterated and isinstance(self._loader, Iterator):
             kind = type(self._loader).__name__
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
@@ -155,12 +154,8 @@ class PrefetchLoader(Generic[T]):
         self._clock = iteration.clock
         if self._checkpoint is None:
             iteration.start()
-        if not self.depth:
-            synchronous: SynchronousBatches[T] = SynchronousBatches(iteration)
-            self._running.synchronous.add(synchronous)
-            return synchronous
         batches: BackgroundBatches[T] = BackgroundBatches(iteration, self.depth)
-        self._running.add_thread(batches.thread)
+        self._running.threads.add(batches.thread)
         return batches
 
     def _make_iterator(self) -> tuple[Iterator[T], Position]:
@@ -202,7 +197,7 @@ class PrefetchLoader(Generic[T]):
         If an iterator has not stopped after 10 s, warn with a RuntimeWarning and stop waiting for it.
         """
         self._running.stop("its PrefetchLoader was closed")
-        for thread in self._running.threads:
+        for thread in [*self._running.threads]:
             thread.close()
 
     def __enter__(self) -> Self:
@@ -295,26 +290,19 @@ class PrefetchLoader(Generic[T]):
 
 
 class _Running:
-    """The iterators of a PrefetchLoader that may still run."""
+    """The background threads of a PrefetchLoader that may still run."""
 
     def __init__(self) -> None:
-        self.threads: list[BackgroundThread[Any]] = []
-        self.synchronous: weakref.WeakSet[SynchronousBatches[Any]] = weakref.WeakSet()
-
-    def add_thread(self, thread: BackgroundThread[Any]) -> None:
-        """Add the thread of a new iterator, and forget threads that have ended."""
-        self.threads = [*(other for other in self.threads if other.is_alive() or not other.stopped), thread]
+        self.threads: weakref.WeakSet[BackgroundThread[Any]] = weakref.WeakSet()
 
     def stop(self, reason: str) -> None:
         """Ask all iterators to end. Then their ``next()`` raises a LoaderError with the reason."""
-        for thread in self.threads:
+        for thread in [*self.threads]:
             thread.stop(reason)
-        for batches in [*self.synchronous]:
-            batches.close(reason)
 
     def wait_for_stopped(self) -> None:
         """Wait until all threads that were asked to end have ended."""
-        for thread in self.threads:
+        for thread in [*self.threads]:
             if thread.stopped:
                 thread.wait()
 

@@ -141,8 +141,6 @@ class Stats:
     def _remedy(self) -> str:
         if self._measures_only:
             return "the consumer only takes the batches, so this measures the loader alone"
-        if not self.depth:
-            return "with depth=0 each batch is made only when the consumer asks for it"
         if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
             # The background thread is the slowest part with any number of workers.
             doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"

@@ -276,7 +276,7 @@ def test_epoch_keeps_its_samples_when_the_store_changes(mongo_uri: str, kind: st
 
         def make_loader() -> Any:
             if kind == "threads":
-                return PrefetchLoader(thread_loader(dataset, 2, num_workers=2, collate_fn=collated), depth=0)
+                return PrefetchLoader(thread_loader(dataset, 2, num_workers=2, collate_fn=collated))
             workers: Any = kind.split(", ")[1].replace("none", "threads")
             options: dict[str, Any] = {**AS_STORED, "worker_type": workers, "prefetch_factor": 1}
             count = 0 if "none" in kind else 2

@@ -153,7 +153,7 @@ def test_consumer_on_its_own_stream_gets_complete_batches(gpu: torch.device) -> 
         assert [value.item() for value in sums] == [number * BYTES for number in range(20)]
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_loader_prepares_equal_batches_on_gpu_and_cpu(gpu: torch.device, depth: int) -> None:
     batches = [(pixels(count, height=64, width=48), torch.arange(count)) for count in [16] * 6 + [5]]
     normalized = PrefetchLoader(batches, "cuda", depth, preparation=Normalize(MEAN, STD))
@@ -210,9 +210,8 @@ def test_epoch_after_an_abandoned_or_failed_epoch_is_complete(gpu: torch.device)
 
 def test_loader_keeps_the_current_device_and_stream(gpu: torch.device) -> None:
     stream = torch.cuda.current_stream()
-    for depth in (0, 2):
-        list(PrefetchLoader([torch.zeros(2)], device=f"cuda:{torch.cuda.device_count() - 1}", depth=depth))
-        assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (gpu.index, stream)
+    list(PrefetchLoader([torch.zeros(2)], device=f"cuda:{torch.cuda.device_count() - 1}"))
+    assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (gpu.index, stream)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -62,7 +62,7 @@ def test_dataloaderx_accepts_prefetch_options() -> None:
     loader: DataLoaderX[Any] = DataLoaderX(Numbers(10), 5, device="cpu", depth=1, preparation=double)
     assert numbers(loader) == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]
     assert (loader.stats().batches, loader.stats().samples, loader.stats().depth) == (2, 10, 1)
-    with pytest.raises(OptionError, match="depth must be at least 0, got -1"):
+    with pytest.raises(OptionError, match="depth must be at least 1, got -1"):
         DataLoaderX(Numbers(), depth=-1)
     with pytest.raises(ValueError, match="sampler option is mutually exclusive with shuffle"):
         DataLoaderX(Numbers(), shuffle=True, sampler=[1])

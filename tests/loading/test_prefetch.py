@@ -200,10 +200,9 @@ def test_new_iterator_waits_for_an_abandoned_iterator() -> None:
     assert loader.notes == ["begin", "end"] * 50
 
 
-@pytest.mark.parametrize("depth", [0, 2])
-def test_new_iterator_ends_the_previous_iterator_but_keeps_persistent_workers(depth: int) -> None:
+def test_new_iterator_ends_the_previous_iterator_but_keeps_persistent_workers() -> None:
     loader = DataLoader(Numbers(8, pid_of), num_workers=1, persistent_workers=True)
-    prefetched = PrefetchLoader(loader, depth=depth)
+    prefetched = PrefetchLoader(loader)
     first = iter(prefetched)
     pid = next(first).item()
     assert [batch.item() for batch in prefetched] == [pid] * 8
@@ -212,10 +211,9 @@ def test_new_iterator_ends_the_previous_iterator_but_keeps_persistent_workers(de
             next(first)
 
 
-@pytest.mark.parametrize("depth", [0, 2])
-def test_closed_loader_ends_its_iterators_with_an_error(depth: int) -> None:
+def test_closed_loader_ends_its_iterators_with_an_error() -> None:
     loader = Epochs(50)
-    with PrefetchLoader(loader, depth=depth) as prefetched:
+    with PrefetchLoader(loader) as prefetched:
         iterators = [iter(prefetched), iter(prefetched)]
         assert [next(iterator) for iterator in iterators] == [0, 0]
     assert not threads()

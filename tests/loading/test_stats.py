@@ -9,6 +9,8 @@ import torch
 
 from dbloader.batches.timed import TimedBatch, Work
 from dbloader.device import Preparation
+from dbloader.loading.checkpoint import Position
+from dbloader.loading.iteration import Iteration
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.loading.stats import Stats
 from tests.support.loaders import process_loader, thread_loader
@@ -54,6 +56,23 @@ class Made:
             yield TimedBatch(torch.zeros(self.samples, 2), self.work, self.samples)
 
 
+def one_of(loader: Made, preparation: Preparation | None = None) -> Iteration:
+    return Iteration(lambda: (iter(loader), Position()), None, preparation, None, counts_samples=True)
+
+
+def in_turn(iteration: Iteration) -> Iterator[Any]:
+    """Yield the batches of an iteration. Make each batch in this thread when it is asked for."""
+    iteration.start()
+    while True:
+        asked = iteration.clock.start_waiting()
+        batch = next(iteration, None)
+        iteration.clock.stop_waiting(asked)
+        if batch is None:
+            return
+        iteration.clock.receive()
+        yield iteration.receive(batch)
+
+
 def test_stats_can_be_pickled(clock: Turned) -> None:
     loader = PrefetchLoader(Made(clock, [1.0, 1.0], Work(0.25, 1.0, 0.5)))
     list(loader)
@@ -67,10 +86,10 @@ def test_each_second_is_counted_exactly_once(clock: Turned) -> None:
         return images
 
     made = Made(clock, [5.0, 2.0, 3.0], Work(0.25, 1.0, 0.5))
-    loader = PrefetchLoader(made, depth=0, preparation=Preparation(prepare))
-    for number, _ in enumerate(loader):
+    iteration = one_of(made, Preparation(prepare))
+    for number, _ in enumerate(in_turn(iteration)):
         clock.turn(7.0 if number < 2 else 1.0)
-    stats = loader.stats()
+    stats = iteration.clock.stats
     assert (stats.batches, stats.samples, stats.steps, stats.ahead) == (3, 12, 3, 3)
     assert (stats.first_s, stats.waited_s, stats.computed_s) == (5.5, 6.0, 15.0)
     assert (stats.produced_s, stats.copied_s, stats.blocked_s) == (10.0, 1.5, 0.0)
@@ -81,16 +100,13 @@ def test_each_second_is_counted_exactly_once(clock: Turned) -> None:
 
 
 def test_unfinished_step_does_not_count_in_samples_per_second(clock: Turned) -> None:
-    loader = PrefetchLoader(Made(clock, [5.0, 1.0, 1.0], samples=20), depth=0)
-    iterator = iter(loader)
+    iteration = one_of(Made(clock, [5.0, 1.0, 1.0], samples=20))
     rates = []
-    for _ in range(3):
-        next(iterator)
-        rates.append(loader.stats().samples_per_s)
+    for _ in in_turn(iteration):
+        rates.append(iteration.clock.stats.samples_per_s)
         clock.turn(3.0)
     assert rates == [None, 20 / 4, 40 / 8]
-    list(iterator)
-    assert loader.stats().samples_per_s == 60 / 11
+    assert iteration.clock.stats.samples_per_s == 60 / 11
 
 
 def test_stats_of_an_empty_loader_have_no_shares() -> None:
@@ -201,8 +217,6 @@ SLOW_THREAD = "a batch takes longer than a training step, and more workers would
         # The background thread is fast enough.
         ({"copied_s": 4.9, "produced_s": 4.0}, f"{DECODING}{MORE}"),
         ({"copied_s": 9.0, "ahead": 20, "work": None}, f"{HALF}{MORE}"),
-        # Nothing is prefetched.
-        ({"depth": 0}, f"{DECODING}with depth=0 each batch is made only when the consumer asks for it"),
         # The consumer only receives the batches.
         (
             {"waited_s": 9.9, "computed_s": 0.1, "work": None},

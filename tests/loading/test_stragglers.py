@@ -125,10 +125,9 @@ def die_in_the_second_part(index: int) -> int:
     return index
 
 
-@pytest.mark.parametrize("depth", [0, 2])
-def test_killed_helper_is_an_error_and_the_next_epoch_has_new_workers(depth: int) -> None:
+def test_killed_helper_is_an_error_and_the_next_epoch_has_new_workers() -> None:
     meeting = Meeting(die_in_the_second_part)
-    loader = PrefetchLoader(process_loader(Numbers(BATCH, meeting), BATCH, num_workers=2), depth=depth)
+    loader = PrefetchLoader(process_loader(Numbers(BATCH, meeting), BATCH, num_workers=2))
     with pytest.raises(LoaderError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Killed"):
         list(loader)
     gc.collect()
