@@ -135,8 +135,7 @@ class StoreOrigin:
             for at in range(begin, end, _READ_AT_ONCE):
                 indices = range(at, min(at + _READ_AT_ONCE, end))
                 store.prefetch(indices)
-                with store.borrow_documents(indices) as documents:
-                    writer.write(store.verified(document, index) for document, index in documents)
+                writer.write(store.encoded(indices))
             writer.finish()
 
 

@@ -151,20 +151,11 @@ class CachedStore(LMDBStore):
         return self._repaired(lambda: LMDBStore.read(self, indices), indices)
 
     @override
-    def documents(self, indices: Sequence[int]) -> list[bytes]:
-        return self._repaired(lambda: LMDBStore.documents(self, indices), indices)
+    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+        return self._repaired(lambda: LMDBStore.encoded(self, indices), indices)
 
-    # The methods of LMDBStore would give views of files that the fetcher may replace. These methods copy records.
+    # LMDBStore's method would give views of files that the fetcher may replace. This method copies records.
     borrow = Store.borrow
-    borrow_documents = Store.borrow_documents
-
-    @override
-    def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
-        try:
-            return super().verified(document, index)
-        except DamagedRecordError as error:
-            self._repair([index], error)
-            return super().verified(self.documents([index])[0], index)
 
     def _repaired(self, read: Callable[[], Result], indices: Sequence[int]) -> Result:
         """Return the result of ``read``. After damage, let the fetcher replace the shard, and call ``read`` again."""
@@ -306,7 +297,7 @@ class CachedHandle(ShardedHandle):
 def _is_whole(handle: LMDBHandle, indices: Sequence[int]) -> bool:
     """Return whether the records at some indices of a shard are undamaged."""
     try:
-        for index, document in zip(indices, handle.look_up(indices), strict=True):
+        for index, document in zip(indices, handle.views(indices), strict=True):
             if document is None:
                 return False
             decode(document, index, handle.manifest.salt, view=True)

@@ -14,7 +14,6 @@ from dbloader.checking.findings import Findings
 from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.parallel import return_large_blocks, work_in_order
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
-from dbloader.records.decode import decode as decode_record
 from dbloader.sources.open import find_lmdb, open_source
 from dbloader.sources.other_lmdb import is_store
 from dbloader.stores.base import find_damage
@@ -155,12 +154,12 @@ def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
 
 def _decode_image(store: Store, index: int, converter: FileConverter, hold: Hold) -> tuple[str | None, str]:
     try:
-        (document,) = store.documents([index])
-        hold(2 * len(document))
-        record = decode_record(document, index, store.manifest.salt)
+        (record,) = store.read([index])
     except (DamagedRecordError, DamagedStoreError):
         return None, ""  # verify_store has already reported this record
     files = [name for name in store.manifest.file_fields if name in record.fields]
+    images = (record.image, *(record.fields[name] for name in files))
+    hold(2 * sum(len(image) for image in images if isinstance(image, bytes)))
     repaired = ""
     try:
         if isinstance(record.image, bytes):

@@ -108,32 +108,31 @@ class RecordCopier:
         for number in np.unique(stores).tolist():
             store, here = self._stores[number], positions[stores == number].tolist()
             indices = [position - self._names.starts[number] for position in here]
-            for position, index, document in zip(here, indices, store.documents(indices), strict=True):
-                record = store.verified(document, index)
+            store.prefetch(indices)
+            for position, index, record in zip(here, indices, store.encoded(indices), strict=True):
                 if record.crc32 != self._checksums[position]:
                     what = f"record {index} ({record.name}) has been replaced by another record"
                     raise DamagedStoreError(f"{store.place}: {what}")
                 if not self.selection.complete:
-                    whole = decode(document, index, store.manifest.salt, view=True)
+                    whole = _whole(record)
                     depths.update(count_depth(whole))
                     changes.update(_count_change(whole))
                 label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
-                boxes = self._box_labels(number, document, index) if LABELS in record.fields else {}
+                boxes = self._box_labels(number, record, index) if LABELS in record.fields else {}
                 if label == record.label and not boxes:
                     yield record
                 else:
-                    whole = decode(document, index, store.manifest.salt)
+                    whole = _whole(record)
                     yield encode(replace(whole, label=label, fields=whole.fields | boxes))
 
-    def _box_labels(self, number: int, document: bytes | memoryview, index: int) -> dict[str, Any]:
+    def _box_labels(self, number: int, record: EncodedRecord, index: int) -> dict[str, Any]:
         """Return ``{LABELS: new labels of the record's boxes}``, or {} if the labels do not change."""
         store, table = self._stores[number], self.selection.tables[number]
         if table is None:
             return {}
-        record = decode(document, index, store.manifest.salt, view=True)
         try:
-            return {LABELS: relabel_boxes(record.fields[LABELS], table)}
+            return {LABELS: relabel_boxes(_whole(record).fields[LABELS], table)}
         except KeyError as error:
             label = error.args[0]
             name = dict(enumerate(store.manifest.classes)).get(label, "without a class")
@@ -186,7 +185,7 @@ def copy_intact(
                 what = f"{store.place}: record {index} ({record.name}) has been replaced by another record"
                 lost.append(Damage(DamagedStoreError(what), index, record.name))
             else:
-                whole = decode(record.document(index, 0), index, 0, view=True)
+                whole = _whole(record)
                 depths.update(count_depth(whole))
                 changes.update(kind for kind in _count_change(whole) if kind in old.outcome)
                 yield record
@@ -222,6 +221,11 @@ def _check_length(store: Store) -> None:
             store.open_handle().chunks(name)
             return
     store.open_handle().chunks(COLUMNS[-1])
+
+
+def _whole(record: EncodedRecord) -> Record:
+    """Return a record with all its fields."""
+    return decode(record.document(0, 0), 0, 0, view=True)
 
 
 def _count_change(record: Record) -> dict[str, int]:

@@ -75,21 +75,3 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
     if values.pop("crc32", None) is None:  # then another element contains its bytes
         raise ValueError("it has no crc32")
     return values
-
-
-def move_document(document: bytes | memoryview, index: int, salt: int, *, to: int, to_salt: int) -> bytes:
-    """Return a copy of a record's document for another index and store, without verifying it.
-
-    Damage is kept: ``verify`` refuses the copy if it would have refused the document. A document with another index
-    than ``index`` is returned unchanged.
-    """
-    if len(document) < HEAD.size + TAIL.size:
-        return bytes(document)
-    length, tag, stored = HEAD.unpack_from(document)
-    if stored != index:
-        return bytes(document)
-    end = len(document) - TAIL.size
-    crc_tag, crc, closing = TAIL.unpack_from(document, end)
-    moved = bound_crc32(bound_crc32(crc, index, salt), to, to_salt)
-    content = memoryview(document)[HEAD.size : end]
-    return b"".join((HEAD.pack(length, tag, to), content, TAIL.pack(crc_tag, moved, closing)))

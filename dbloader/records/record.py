@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
 import bson
@@ -26,7 +25,7 @@ from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
 
-_REPR_LETTERS, _SHOWN_FIELDS = 500, 6  # most letters and fields in the repr of a record
+_REPR_LETTERS = 500  # most letters in the repr of a record
 
 
 @dataclass(slots=True)
@@ -62,13 +61,8 @@ class Record:
     index: int | None = None
 
     def __repr__(self) -> str:
-        parts = [f"{name}={text}" for name, text in self._known()]
-        fields: Any = self.fields
-        if isinstance(fields, dict) and fields:
-            shown = [f"{_line(name, 30)}: {_line(value, 40)}" for name, value in islice(fields.items(), _SHOWN_FIELDS)]
-            if len(fields) > _SHOWN_FIELDS:
-                shown.append("...")
-            parts.append(f"fields={{{', '.join(shown)}}}")
+        fields = [("fields", _line(self.fields, _REPR_LETTERS))] if self.fields else []
+        parts = [f"{name}={text}" for name, text in (*self._known(), *fields)]
         return f"Record({cut(', '.join(parts), _REPR_LETTERS - len('Record()'))})"
 
     def _repr_html_(self) -> str | None:
@@ -91,6 +85,7 @@ class _ShortRepr(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxstring = self.maxother = 80
+        self.maxdict = 6
 
     def repr_bytes(self, value: bytes, _: int) -> str:
         return f"<{len(value):,} bytes>"

@@ -104,10 +104,6 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
     if not _is_kept(array.dtype):
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
-    if array.dtype == np.uint8 and array.size and array.flags.c_contiguous:
-        # Fast path for large images: write_array would keep the pixels in memory three times.
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        return b"".join((file.getvalue(), array.reshape(-1).data))
     try:
         np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
     except ValueError:  # long or non-Latin field names; with version=None NumPy would warn

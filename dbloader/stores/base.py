@@ -13,13 +13,10 @@ import numpy as np
 from dbloader._describe import listed, short_repr
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError
 from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
-from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.document import open_sealed
 from dbloader.records.field_columns import OTHER, PREFIX, column_names, join_chunks, unpack_values
-from dbloader.records.manifest import Summary
-from dbloader.records.names import join_names, name_at, names_in
-from dbloader.records.record import EncodedRecord
-from dbloader.stores.totals import Totals
+from dbloader.records.manifest import Summary, Totals
+from dbloader.records.names import join_names, name_at
 
 if TYPE_CHECKING:
     import os
@@ -28,13 +25,12 @@ if TYPE_CHECKING:
     from dbloader.records.field_columns import FieldColumn
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
-    from dbloader.records.record import Record
+    from dbloader.records.record import EncodedRecord, Record
 
 READ_AT_ONCE = 64
 """A loop over a whole store reads this many records in each call. Larger calls are hardly faster."""
 
 _REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
-_LOST = EncodedRecord((), 0, None, None, None, None, 0, None, {})  # takes the place of a damaged record
 
 
 class Handle(Protocol):
@@ -103,7 +99,7 @@ class Store(ABC):
         """
 
     def prefetch(self, indices: Sequence[int]) -> None:  # noqa: B027 - only LMDB needs it
-        """Start loading records into memory, without waiting. Call this before ``borrow`` or ``borrow_documents``."""
+        """Start loading records into memory, without waiting. Call this before ``borrow`` or ``encoded``."""
 
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
@@ -115,13 +111,8 @@ class Store(ABC):
         yield iter(self.read(indices))
 
     @abstractmethod
-    def documents(self, indices: Sequence[int]) -> list[bytes]:
-        """Return the BSON documents of records in the order of the indices, without verifying them."""
-
-    @contextmanager
-    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        """Yield each document with its index, valid only until the ``with`` block ends."""
-        yield zip(self.documents(indices), indices, strict=True)
+    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+        """Return records for ``Writer.write``, as they are stored. Raise the same errors as ``read``."""
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
         """Return one value of every record: an array of shape (len,) that owns its memory.
@@ -229,28 +220,9 @@ class Store(ABC):
                 del damage  # prevents a reference cycle: the error's traceback refers to this frame
         return self.manifest.digest
 
-    def verified(self, document: bytes | memoryview, index: int) -> EncodedRecord:
-        """Verify a document, and return its record for ``Writer.write``.
-
-        The result refers to the document's memory, so it is valid only as long as the document.
-
-        Raises:
-            DamagedRecordError: The record is damaged. The message contains the place, index and name.
-        """
-        try:
-            return decode_encoded(document, index, self.manifest.salt)
-        except DamagedRecordError as error:
-            raise self._damaged(index, str(error)) from error
-
     @abstractmethod
     def open_handle(self) -> Handle:
         """Return the handle of this process. The first call opens it."""
-
-    def _decode(self, document: bytes | memoryview, index: int, salt: int, *, view: bool = False) -> Record:
-        try:
-            return decode(document, index, salt, view=view)
-        except DamagedRecordError as error:
-            raise self._damaged(index, str(error)) from error
 
     def _damaged(self, index: int, what: str) -> DamagedRecordError:
         try:
@@ -364,32 +336,33 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
         return
     summary, totals, complete = Summary(), Totals(), True
     for number, start in enumerate(range(0, length, CHUNK)):
-        chunk, stop, lost = ColumnChunk(), min(start + CHUNK, length), []
+        chunk, stop = ColumnChunk(), min(start + CHUNK, length)
         for first in range(start, stop, READ_AT_ONCE):
             indices = range(first, min(first + READ_AT_ONCE, stop))
             for record, _ in read_records(store, indices):
                 if isinstance(record, Damage):
+                    complete = False
                     yield record
-                    lost.append(len(chunk))
-                    chunk.append(_LOST)
                 else:
                     chunk.append(record)
                     totals.add(record)
             progress(len(indices))
         packed = chunk.pack(store.manifest.fields)
-        complete = complete and not lost
         for name in (*COLUMNS, *column_names(store.manifest.fields)):
             try:
                 stored = handle.chunk(name, number)
-                if _agree(name, packed[name], stored, lost):
-                    packed[name] = bytes(stored)  # the manifest was made from the stored chunk, which may contain OTHER
-                    continue
-                what = f"its column {name} disagrees with records {start} to {stop - 1}"
-                damage = Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
             except DamagedStoreError as error:
-                damage = Damage(error)
-            complete = False
-            yield damage
+                complete = False
+                yield Damage(error)
+                continue
+            if len(chunk) < stop - start:
+                continue  # without the damaged records, the column cannot be compared
+            if _agree(name, packed[name], stored):
+                packed[name] = bytes(stored)  # the manifest was made from the stored chunk, which may contain OTHER
+            else:
+                complete = False
+                what = f"its column {name} disagrees with records {start} to {stop - 1}"
+                yield Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
         summary.add(packed)
     try:
         events = Counter(event["event"] for event in store.events())
@@ -419,18 +392,14 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
 
 
 def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
-    """Yield each record, or its damage, with its index. A record is valid until the next record is requested."""
-    done = 0
+    """Yield each record, or its damage, with its index."""
     # Load the next block while this block is verified. The previous call has already requested this block.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
-        with store.borrow_documents(indices) as documents:
-            for document, index in documents:
-                yield store.verified(document, index), index
-                done += 1
+        yield from zip(store.encoded(indices), indices, strict=True)
     except (DamagedRecordError, DamagedStoreError) as error:
-        if len(indices) > 1:  # the error has ended the loop, so read the remaining records one by one
-            for index in indices[done:]:
+        if len(indices) > 1:
+            for index in indices:
                 yield from read_records(store, range(index, index + 1))
             return
         index, name = indices[0], None
@@ -441,15 +410,11 @@ def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord |
         yield Damage(error, index, name), index
 
 
-def _agree(column: str, packed: bytes, stored: bytes | memoryview, lost: list[int]) -> bool:
-    """Return whether a stored chunk equals the chunk made from its records, except at the positions ``lost``."""
-    if packed == stored or (not lost and not column.startswith(PREFIX)):
+def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
+    """Return whether a stored chunk agrees with the chunk made from its records."""
+    if packed == stored or not column.startswith(PREFIX):
         return packed == stored
-    if column not in DTYPES:
-        unpack: Callable[[bytes | memoryview], list[Any]] = names_in if column == "name" else unpack_values
-        skipped, pairs = {*lost}, zip(unpack(packed), unpack(stored), strict=True)
-        # A field with several types in one chunk is stored as OTHER for each record of the chunk. The other type may
-        # come from a lost record, a neighboring shard, or an interrupted commit. So OTHER agrees with every value.
-        return all(one == other or OTHER in (one, other) for at, (one, other) in enumerate(pairs) if at not in skipped)
-    one, other = (np.delete(np.frombuffer(part, DTYPES[column]), lost) for part in (packed, stored))
-    return bool(np.array_equal(one, other))
+    # A field with several types in one chunk is stored as OTHER for each record of the chunk. The other type may come
+    # from a neighboring shard, or an interrupted commit. So OTHER agrees with every value.
+    pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
+    return all(one == other or OTHER in (one, other) for one, other in pairs)

@@ -17,11 +17,10 @@ from dbloader._options import checked_flag
 from dbloader.errors import StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, ColumnChunk, seal_chunk
 from dbloader.records.document import open_sealed
-from dbloader.records.manifest import Summary
-from dbloader.stores.totals import Totals
+from dbloader.records.manifest import Summary, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -34,6 +33,22 @@ if TYPE_CHECKING:
 COMMIT_BYTES = 8 * 2**20
 # Limits the loss when files arrive slowly.
 COMMIT_SECONDS = 2.0
+
+
+class Commit(NamedTuple):
+    """The content of one commit.
+
+    Attributes:
+        first: Index of the first record.
+        documents: The records' BSON documents.
+        chunks: The changed column chunks: ``chunks[number][column]`` is packed and sealed.
+        events: New lines of the report.
+    """
+
+    first: int
+    documents: list[bytes]
+    chunks: dict[int, dict[str, bytes]]
+    events: list[dict[str, str]]
 
 
 class Writer(ABC):
@@ -93,32 +108,32 @@ class Writer(ABC):
         self.resume = checked_flag("resume", resume)
         self.resumable = checked_flag("resumable", resumable)
         self.settings: dict[str, Any] = {}
+        self.salt = secrets.randbits(32)  # the manifest's salt
         self.position = 0  # number of source items that are written or rejected
         self.resumed = False  # whether this writer continues an unfinished store
         self.replaces = False  # whether the place has a finished store
         self.totals = Totals()
         self.scratch: Path | None = None  # a folder for large temporary files; None for the system's default folder
         self.report_path = Path(f"{place}.report.jsonl")
-        self._buffer = WriteBuffer(secrets.randbits(32))
         self._finished = False
-
         self._process = os.getpid()
-        self._committer = Committer()
+        self._chunk = ColumnChunk()
+        self._fields: set[str] = set()  # further fields that already have packed chunks
+        # One commit runs in a thread while the caller prepares the next records.
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
+        self._running: Future[None] | None = None
+        self._empty_buffer()
 
     @property
     def length(self) -> int:
         """Number of records written so far. A resumed writer also counts earlier records."""
-        return self._buffer.length
-
-    @property
-    def salt(self) -> int:
-        """The manifest's salt. A resumed writer keeps the salt of its unfinished store."""
-        return self._buffer.salt
+        return self.totals.length
 
     def __enter__(self) -> Self:
-        self._committer.start()
+        # Start the thread before the first commit: Ctrl-C during the start could leave that commit running.
+        self._committer.submit(os.getpid).result()
         with ExitStack() as undo:
-            undo.callback(self._committer.close)
+            undo.callback(self._committer.shutdown)
             self._open()
             undo.pop_all()
         return self
@@ -130,9 +145,9 @@ class Writer(ABC):
             return  # this process is a forked child, and its parent is still in the block
         try:
             if error is None:  # otherwise a failed commit would hide the block's own error
-                self._committer.wait()
+                self._wait()
         finally:
-            self._committer.close()
+            self._committer.shutdown()
             self._close()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
@@ -177,16 +192,35 @@ class Writer(ABC):
         """
         self._check_unfinished()
         for record in records:
-            self._buffer.add(record)
-            self.totals.add(record)
-        self._buffer.report(events)
+            self._add(record)
+        self._buffer.events.extend(map(dict, events))
         self.totals.outcome.update(outcome or {})
         self.totals.depths.update(depths or {})
         if position is not None:
             self.position = position
-        full = self._buffer.nbytes >= COMMIT_BYTES * self.commit_factor
-        if full or time.monotonic() - self._buffer.began_at >= COMMIT_SECONDS:
+        full = self._nbytes >= COMMIT_BYTES * self.commit_factor
+        if full or time.monotonic() - self._emptied_at >= COMMIT_SECONDS:
             self._begin_commit()
+
+    def _add(self, record: EncodedRecord) -> None:
+        document = record.document(self.length, self.salt)
+        self._buffer.documents.append(document)
+        self._nbytes += len(document)
+        self._chunk.append(record)
+        self.totals.add(record)
+        if len(self._chunk) == CHUNK:
+            self._pack((self.length - 1) // CHUNK)
+            self._chunk = ColumnChunk()
+
+    def _pack(self, number: int) -> None:
+        for earlier, packed in self._chunk.pack_columns(number, self._fields):
+            sealed = {name: seal_chunk(name, earlier, chunk, self.salt) for name, chunk in packed.items()}
+            self._buffer.chunks.setdefault(earlier, {}).update(sealed)
+
+    def _empty_buffer(self) -> None:
+        self._buffer = Commit(self.length, [], {}, [])
+        self._nbytes = 0  # total size of the documents in the buffer
+        self._emptied_at = time.monotonic()
 
     def commit(self) -> None:
         """Commit, and wait until all records are on the disk.
@@ -195,15 +229,26 @@ class Writer(ABC):
             StoreFullError: No room is left. Earlier commits are kept.
         """
         self._begin_commit()
-        self._committer.wait()
+        self._wait()
 
     def _begin_commit(self) -> None:
+        """Wait for the running commit, and begin the next commit."""
         self._check_unfinished()
-        commit = self._buffer.take()
+        if len(self._chunk):
+            self._pack(self.length // CHUNK)
+        commit = self._buffer
+        self._empty_buffer()
         self.totals.events += len(commit.events)
         progress: dict[str, Any] = {"length": self.length, "position": self.position, "events": self.totals.events}
         progress |= {"salt": self.salt, "settings": self.settings, "overwrite": self.overwrite, **self.totals.counts()}
-        self._committer.begin(self._store, commit, progress)
+        self._wait()
+        self._running = self._committer.submit(self._store, commit, progress)
+
+    def _wait(self) -> None:
+        """Wait for the running commit. If a commit has failed, this and every later call raises its error."""
+        if self._running is not None:
+            self._running.result()
+            self._running = None
 
     def _check_unfinished(self) -> None:
         if os.getpid() != self._process:
@@ -274,109 +319,11 @@ class Writer(ABC):
             self.position = int(progress["position"])
             self.overwrite = self.overwrite or bool(progress["overwrite"])
             self.totals = Totals.restore(progress)
-            self._buffer = WriteBuffer(int(progress["salt"]), self.totals.length, fields=self.totals.fields)
+            self.salt = int(progress["salt"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(f"its progress cannot be read: {error!r}") from error
         self.resumed = True
+        self._fields = set(self.totals.fields)
         if self.length % CHUNK:
-            chunk = ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK))
-            self._buffer = WriteBuffer(self.salt, self.length, chunk, self.totals.fields)
-
-
-# ---- Commits
-
-
-class Commit(NamedTuple):
-    """The content of one commit.
-
-    Attributes:
-        first: Index of the first record.
-        documents: The records' BSON documents.
-        chunks: The changed column chunks: ``chunks[number][column]`` is packed and sealed.
-        events: New lines of the report.
-    """
-
-    first: int
-    documents: list[bytes]
-    chunks: dict[int, dict[str, bytes]]
-    events: list[dict[str, str]]
-
-
-class WriteBuffer:
-    """Records and lines of the report that are not committed yet.
-
-    Attributes:
-        salt: The store's salt.
-        length: Number of records in the store, including the records in the buffer.
-        nbytes: Total size of the documents in the buffer, in bytes.
-        began_at: When the buffer was last emptied (`time.monotonic`).
-    """
-
-    def __init__(
-        self, salt: int, length: int = 0, chunk: ColumnChunk | None = None, fields: Iterable[str] = ()
-    ) -> None:
-        self.salt = salt
-        self.length = length
-        self._fields = set(fields)  # further fields that already have packed chunks
-        self._chunk = ColumnChunk() if chunk is None else chunk
-        self._begin()
-
-    def _begin(self) -> None:
-        self.nbytes = 0
-        self.began_at = time.monotonic()
-        self._next_commit = Commit(self.length, [], {}, [])
-
-    def add(self, record: EncodedRecord) -> None:
-        """Add a record at the next index."""
-        document = record.document(self.length, self.salt)
-        self._next_commit.documents.append(document)
-        self.nbytes += len(document)
-        self._chunk.append(record)
-        self.length += 1
-        if len(self._chunk) == CHUNK:
-            self._pack((self.length - 1) // CHUNK)
-            self._chunk = ColumnChunk()
-
-    def report(self, events: Iterable[Mapping[str, str]]) -> None:
-        """Add lines of the report."""
-        self._next_commit.events.extend(map(dict, events))
-
-    def take(self) -> Commit:
-        """Return the content of the buffer, and empty it."""
-        if len(self._chunk):
-            self._pack(self.length // CHUNK)
-        commit = self._next_commit
-        self._begin()
-        return commit
-
-    def _pack(self, number: int) -> None:
-        for earlier, packed in self._chunk.pack_columns(number, self._fields):
-            sealed = {name: seal_chunk(name, earlier, chunk, self.salt) for name, chunk in packed.items()}
-            self._next_commit.chunks.setdefault(earlier, {}).update(sealed)
-
-
-class Committer:
-    """A thread that runs one commit at a time, while its caller prepares the next records."""
-
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
-        self._running: Future[None] | None = None
-
-    def start(self) -> None:
-        """Start the thread before the first commit: Ctrl-C during the start could leave that commit running."""
-        self._executor.submit(os.getpid).result()
-
-    def begin(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the running commit. Then store the next commit by calling a function in the thread."""
-        self.wait()
-        self._running = self._executor.submit(function, *arguments)
-
-    def wait(self) -> None:
-        """Wait for the running commit. If a commit has failed, this and every later call raises its error."""
-        if self._running is not None:
-            self._running.result()
-            self._running = None
-
-    def close(self) -> None:
-        """Wait for the running commit, and end the thread."""
-        self._executor.shutdown()
+            self._chunk = ColumnChunk.unpack(self._stored_chunk(self.length // CHUNK))
+        self._empty_buffer()

@@ -1,4 +1,4 @@
-"""Read batches in random order from the disk, with and without hints to the kernel and the kernel's readahead.
+"""Read batches in random order from the disk, with and without hints to the kernel.
 
 python scripts/bench/cold.py BENCH [--batches 25] [--rounds 5]      (as root: it empties the page cache)
 """
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from page_cache import bring_into_memory, empty_cache
 
-import dbloader.stores.lmdb.env
 from dbloader import open_store
 from dbloader.stores.lmdb.readahead import ReadAhead
 
@@ -32,7 +31,7 @@ def epoch(place: Path, seed: int, batches: int) -> tuple[float, float]:
         order = random.Random(seed).sample(range(len(store)), BATCH * batches)
         before, started = read_from_disk(), time.perf_counter()
         for start in range(0, len(order), BATCH):
-            store.documents(order[start : start + BATCH])
+            store.read(order[start : start + BATCH])
         return len(order) / (time.perf_counter() - started), (read_from_disk() - before) / 1e6
 
 
@@ -44,28 +43,25 @@ def main() -> None:
     options = parser.parse_args()
     place = options.bench / "out.lmdb"
     hint = ReadAhead.prefetch
-    results: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number in range(options.rounds):
         for cache in ("cold", "warm"):
-            for reading in ("on", "off"):
-                for hinted in ("no", "yes"):
-                    # The two settings that dbloader chooses itself.
-                    dbloader.stores.lmdb.env.fits_memory = lambda _, on=reading == "on": on  # type: ignore[misc]
-                    ReadAhead.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
-                    if cache == "cold":
-                        empty_cache(place)
-                    else:
-                        bring_into_memory(place)
-                    result = epoch(place, number, options.batches)
-                    results.setdefault((cache, reading, hinted), []).append(result)
+            for hinted in ("no", "yes"):
+                ReadAhead.prefetch = hint if hinted == "yes" else lambda *_: None  # type: ignore[method-assign]
+                if cache == "cold":
+                    empty_cache(place)
+                else:
+                    bring_into_memory(place)
+                result = epoch(place, number, options.batches)
+                results.setdefault((cache, hinted), []).append(result)
     nbytes = place.stat().st_size / 1e6
     print(f"\nBatches of {BATCH} in random order, {BATCH * options.batches:,} records of a file of {nbytes:,.0f} MB, "
           f"one process, medians of {options.rounds}:\n")  # fmt: skip
-    print("| page cache | kernel readahead | hints | records/s | MB read from the disk |")
-    print("| --- | --- | --- | ---: | ---: |")
-    for (cache, reading, hinted), rounds in results.items():
+    print("| page cache | hints | records/s | MB read from the disk |")
+    print("| --- | --- | ---: | ---: |")
+    for (cache, hinted), rounds in results.items():
         speed, read = (statistics.median(column) for column in zip(*rounds, strict=True))
-        print(f"| {cache} | {reading} | {hinted} | {speed:,.0f} | {read:,.0f} |")
+        print(f"| {cache} | {hinted} | {speed:,.0f} | {read:,.0f} |")
 
 
 if __name__ == "__main__":

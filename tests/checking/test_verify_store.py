@@ -16,7 +16,7 @@ from dbloader.records.columns import CHUNK
 from tests.contracts.records import make_records, small_records, write
 from tests.support.children import in_child
 from tests.support.images import photo, picture, plant, plant_photos
-from tests.support.lmdb_files import change_manifest, chunk_at, put_chunk, tamper, tamper_with_records
+from tests.support.lmdb_files import change_manifest, tamper, tamper_with_records
 from tests.support.mongo import Server
 from tests.support.mongo_stores import database_of, records_in
 
@@ -67,23 +67,10 @@ def test_verify_finds_damaged_records_and_columns_of_one_chunk(tmp_path: Path) -
     place = tmp_path / "store.lmdb"
     write(place, make_records(20))
     tamper_with_records(place, {3: b"x", 5: None})
-    for column, at in (("label", 8 * 4), ("name", -3)):
-        chunk = bytearray(chunk_at(place, column, 0))
-        chunk[at] ^= 1
-        put_chunk(place, column, 0, bytes(chunk))
     tamper(place, b"meta", {b"column/width/" + bytes(8): b"?"})
     report = verify_store(place)
-    assert [index for index, _, _ in named(report)] == [3, 5, None, None, None]
-    reasons = "\n".join(row["reason"] for row in report.first)
-    for what in ("column name disagrees", "column label disagrees", "column width is missing or damaged"):
-        assert what in reasons
-    # A column that is wrong only at a damaged record is not reported as a second problem.
-    write(place, make_records(20), overwrite=True)
-    tamper_with_records(place, {3: b"x"})
-    chunk = bytearray(chunk_at(place, "label", 0))
-    chunk[8 * 3] ^= 1
-    put_chunk(place, "label", 0, bytes(chunk))
-    assert [index for index, _, _ in named(verify_store(place))] == [3]
+    assert [index for index, _, _ in named(report)] == [3, 5, None]
+    assert "column width is missing or damaged" in report.first[2]["reason"]
 
 
 def test_failed_comparison_keeps_problems_found_earlier(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is already finished: there is nothing to resume"),
         (["convert", "images", "s3://bucket/x"], "s3://bucket/x is in object storage, which this operation does not s"),
-        (["convert", "images", ""], "a place is the path of an LMDB file"),
+        (["convert", "images", ""], "a place must be the path of an LMDB file"),
         ([*NEW, "--raw", "--tile"], r"raw \(--raw\) stores pixels, and tile \(--tile\) stores"),
         ([*NEW, "--workers", "0"], "workers must be at least 1, got 0"),
         ([*NEW, "--workers", "two"], "Invalid value for '--workers': 'two' is not a valid"),

@@ -15,7 +15,7 @@ from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
 from dbloader.stores.base import Store
 from dbloader.stores.open import create_store
-from tests.contracts.records import documents_of, stored
+from tests.contracts.records import documents_of, salt_of, stored
 
 
 class Backend:
@@ -46,6 +46,10 @@ class Backend:
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
         """Replace or remove the documents at some indices."""
         raise NotImplementedError
+
+    def documents(self, place: str, records: list[Record]) -> list[bytes]:
+        """Return the documents of a store of these records."""
+        return documents_of(records, salt_of(place))
 
     def can_hold(self, place: str, index: int, document: bytes) -> bool:
         """Return whether the backend can store these bytes. A MongoDB server refuses invalid BSON."""

@@ -20,7 +20,7 @@ from dbloader.errors import FieldError, StoreError, StoreExistsError, StoreFullE
 from dbloader.records.columns import CHUNK
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
-from dbloader.stores.writer import Committer, Writer
+from dbloader.stores.writer import Writer
 from tests.contracts.backend import Backend
 from tests.contracts.records import (
     WAIT_S,
@@ -33,12 +33,6 @@ from tests.contracts.records import (
     write_partial,
 )
 from tests.support.children import from_child
-
-
-def commit_with(patch: pytest.MonkeyPatch, replace: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-    """Make every commit run another function instead of its own."""
-    begin = Committer.begin
-    patch.setattr(Committer, "begin", lambda self, commit, *arguments: begin(self, replace(commit), *arguments))
 
 
 def fail_full(*arguments: object) -> None:
@@ -336,23 +330,20 @@ class WritingContract(Backend):
     def test_writer_commits_after_commit_bytes_or_two_seconds(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        commits = []
-        # without the committer's thread
-        monkeypatch.setattr(Committer, "begin", lambda self, _, *commit: commits.append(commit))
+        commits = []  # numbers of records
         record = encode(Record(image=bytes(2**20)))
         now = 100.0
         monkeypatch.setattr("dbloader.stores.writer.time", SimpleNamespace(monotonic=lambda: now))
+        count = self.commit_bytes // 2**20
         with create_store(self.place(tmp_path)) as writer:
-            for _ in range(self.commit_bytes // 2**20 - 1):
+            monkeypatch.setattr(writer, "_store", lambda commit, _: commits.append(len(commit.documents)))
+            for _ in range(count):
                 writer.write([record])
-            assert commits == []
-            writer.write([record])
             now += 1.9
             writer.write([record])
-            assert len(commits) == 1
             now += 0.2
             writer.write([record])
-        assert len(commits) == 2
+        assert commits == [count, 2]
 
     # Failures
 
@@ -392,7 +383,7 @@ class WritingContract(Backend):
                 write_one_by_one(writer, records[:2])
                 writer.commit()
                 with monkeypatch.context() as patched:
-                    commit_with(patched, lambda *_: fail_full)
+                    patched.setattr(writer, "_store", fail_full)
                     write_one_by_one(writer, records[:3])
                     with pytest.raises(StoreFullError, match="no room is left"):
                         writer.commit()

@@ -229,14 +229,14 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
     plant_photos(root, 6)
     convert(root, place, shards=2, executor=Here())
     with open_store(place) as old:
-        before = old.documents(range(6))
+        before = stored(old, range(6))
         plant_photos(root, 9)
         with pytest.raises(StoreExistsError, match="exists already; overwrite"):
             convert(root, place, shards=3, executor=Here())
         with pytest.raises(StoreExistsError, match="is a folder of shards, and the new store is one file"):
             convert(root, place, overwrite=True)
         convert(root, place, shards=3, executor=Here(), overwrite=True)
-        assert old.documents(range(6)) == before
+        assert stored(old, range(6)) == before
     with open_store(place) as store:
         assert len(store) == 9
     assert len([*(place / "shards").iterdir()]) == 3

@@ -61,7 +61,7 @@ def content(place: Path) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def golden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
-    monkeypatch.setattr("dbloader.stores.totals.__version__", "golden")
+    monkeypatch.setattr("dbloader.records.manifest.__version__", "golden")
     monkeypatch.setattr("secrets.randbits", lambda bits: SALT)
     if os.environ.get("DBLOADER_WRITE_GOLDEN"):
         write_golden_store(tmp_path / "golden.lmdb")

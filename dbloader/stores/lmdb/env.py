@@ -14,7 +14,6 @@ from pathlib import Path
 
 import lmdb
 
-from dbloader._machine import total_memory
 from dbloader.errors import DamagedStoreError
 from dbloader.stores.lmdb.readahead import ReadAhead
 
@@ -24,7 +23,7 @@ _DONTNEED = 4  # MADV_DONTNEED
 class Environment:
     """An open LMDB environment, without LMDB's own locks. All handles on one file in one process share it."""
 
-    def __init__(self, path: Path, key: tuple[int, int], size: int) -> None:
+    def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self.pid = os.getpid()
         self.key = key
         self.users = 0
@@ -36,7 +35,6 @@ class Environment:
             readonly=True,
             create=False,
             map_size=0,  # 0 means the size of the file, which never changes
-            readahead=fits_memory(size),
         )
         self.ahead = ReadAhead(path, key)
 
@@ -116,7 +114,7 @@ def acquire(path: Path) -> Environment:
         while True:
             environment = environments.get(key)
             if environment is None:
-                environment = environments[key] = Environment(path, key, status.st_size)
+                environment = environments[key] = Environment(path, key)
             environment.users += 1
             if key in environments:
                 return environment
@@ -137,11 +135,6 @@ def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> 
     used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     if size < used:
         raise DamagedStoreError(f"{place} is cut short: it has {size} bytes of {used}; {remedy}")
-
-
-def fits_memory(size: int) -> bool:
-    """Return whether a file of this size fits into memory. Pages of a larger file could be dropped before their use."""
-    return size < total_memory() // 2
 
 
 def _before_fork() -> None:

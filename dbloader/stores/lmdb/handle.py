@@ -22,7 +22,6 @@ import lmdb
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError
 from dbloader.records.columns import CHUNK, whole_chunk
-from dbloader.records.document import move_document
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 _CHUNKS_KEPT = 256
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
-# A sharded store copies this many records at a time. Larger groups save transactions, smaller groups save memory.
-_COPIED = 16
 _REMEDY = f"if the store was replaced, open it again; otherwise {COPY_AGAIN}"
 
 
@@ -126,7 +123,11 @@ class LMDBHandle:
         """Remove the file's pages from this process's memory. They stay in the page cache."""
         self.shared.release_pages()
 
-    def look_up(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
+    def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
+        """Yield documents as ``ShardedHandle.look_up`` does. A view is valid while the file is open."""
+        return zip(count(), indices, repeat(self.manifest.salt), self.views(indices))
+
+    def views(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
         """Yield each document as a view into LMDB's memory map, valid while the file is open; None if missing."""
         try:
             txn = self._idle.pop()  # two threads cannot pop the same transaction
@@ -143,10 +144,6 @@ class LMDBHandle:
         finally:
             if usable:
                 self._idle.append(txn)
-
-    def look_up_unordered(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
-        """Yield position, index, salt and document like ``ShardedHandle.look_up_unordered``."""
-        return zip(count(), indices, repeat(self.manifest.salt), self.look_up(indices))
 
     def _begin(self) -> lmdb.Transaction:
         try:
@@ -316,18 +313,7 @@ class ShardedHandle:
             for handle in self._opened.values():
                 handle.release_pages()
 
-    def look_up(self, indices: Sequence[int]) -> Iterator[bytes | None]:
-        """Yield a copy of each document, changed to the index and salt of the whole store; None if missing."""
-        for begin in range(0, len(indices), _COPIED):
-            part = indices[begin : begin + _COPIED]
-            found: list[bytes | None] = [None] * len(part)
-            for position, at, salt, document in self.look_up_unordered(part):
-                if document is not None:
-                    to, to_salt = part[position], self.manifest.salt
-                    found[position] = move_document(document, at, salt, to=to, to_salt=to_salt)
-            yield from found
-
-    def look_up_unordered(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
+    def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
         """Yield documents shard by shard without copying: (position in ``indices``, index and salt in the shard, view).
 
         The view is None if the document is missing. A view is valid until the next document is requested.
@@ -335,7 +321,7 @@ class ShardedHandle:
         for number, positions in self._by_shard(indices).items():
             inside = [indices[position] - self._starts[number] for position in positions]
             handle = self._shard(number)
-            yield from zip(positions, inside, repeat(handle.manifest.salt), handle.look_up(inside))
+            yield from zip(positions, inside, repeat(handle.manifest.salt), handle.views(inside))
             self._check_unchanged(handle)
 
     def _check_unchanged(self, handle: LMDBHandle) -> None:

@@ -17,6 +17,7 @@ RECORDS, META = b"records", b"meta"
 MANIFEST, PROGRESS, EVENT = b"manifest", b"progress", b"event/"
 SHARD_INDEX = b"shards"  # marks the index of a sharded store
 PARTIAL = ".partial"
+_PLACE = "the path of an LMDB file or mongodb://host/database.collection"
 
 record_key = struct.Struct(">Q").pack
 
@@ -39,14 +40,11 @@ def path_beside(place: str, ending: str) -> Path:
 
 def checked_path(place: str | os.PathLike[str]) -> str:
     """Return a place as a file path, or raise an error. No message repeats a URI, because it may contain a password."""
-    if not isinstance(place, (str, bytes, os.PathLike)):
-        raise TypeError(
-            "a place must be the path of an LMDB file or mongodb://host/database.collection, "
-            f"got {type(place).__name__}"
-        )
-    path: object = os.fspath(place)
-    if not isinstance(path, str) or not path:
-        raise PlaceError(f"a place is the path of an LMDB file or mongodb://host/database.collection, got {place!r}")
+    if not isinstance(place, (str, os.PathLike)):
+        raise TypeError(f"a place must be {_PLACE}, got {type(place).__name__}")
+    path = os.fspath(place)
+    if not path:
+        raise PlaceError(f"a place must be {_PLACE}, got ''")
     if is_mongo(path):
         raise PlaceError("expected the path of a file, got a place in MongoDB (MongoDataset reads from MongoDB)")
     if is_remote(path):
@@ -59,6 +57,6 @@ def checked_path(place: str | os.PathLike[str]) -> str:
         scheme = path.split("://", 1)[0]
         raise PlaceError(
             f"{scheme}:// is not a place that this version of dbloader supports; "
-            "give the path of an LMDB file, mongodb://host/database.collection, or s3://, gs:// or az://bucket/key"
+            f"give {_PLACE}, or s3://, gs:// or az://bucket/key"
         )
     return path

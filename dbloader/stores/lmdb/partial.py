@@ -21,7 +21,7 @@ from dbloader.stores.lmdb.errors import NO_ROOM, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.errors import StoreError
 
@@ -45,9 +45,8 @@ class PartialFile:
 
     env: lmdb.Environment
 
-    def __init__(self, place: str, *, resumable: bool) -> None:
+    def __init__(self, place: str) -> None:
         self.place = place
-        self.resumable = resumable
         self.target = Path(os.path.realpath(place))  # Path.resolve raises an error for links in a circle
         self.path = Path(f"{self.target}{PARTIAL}")
         self.committed = True
@@ -122,7 +121,7 @@ class PartialFile:
         except lmdb.Error as error:
             raise self._translate(error) from error
 
-    def put(self, pairs: list[tuple[bytes, bytes]]) -> None:
+    def put(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         """Store keys and values in the sub-database ``meta``, and commit."""
 
         def put_all(txn: lmdb.Transaction) -> None:
@@ -156,11 +155,7 @@ class PartialFile:
         found = translate(error, str(self.path), use="written", remedy=_BEGIN_AGAIN)
         # LMDB reports EIO when the disk has room for only a part of a write.
         if isinstance(found, StoreFullError) or (os.strerror(errno.EIO) in str(error) and self._is_full()):
-            kept = self.committed and self.resumable
-            return StoreFullError(
-                f"no room is left for {self.place}: "
-                + ("free some space and resume (--resume)" if kept else "nothing was written; free some space")
-            )
+            return StoreFullError(f"no room is left for {self.place}: free some space, then resume (--resume)")
         return found
 
     def _is_full(self) -> bool:

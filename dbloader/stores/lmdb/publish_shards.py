@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -16,13 +16,12 @@ from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
 from dbloader.records.columns import CHUNK, COLUMNS, ColumnChunk, seal_chunk
 from dbloader.records.document import seal
 from dbloader.records.field_columns import column_names
-from dbloader.records.manifest import Summary
+from dbloader.records.manifest import Summary, Totals
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
 from dbloader.stores.lmdb.partial import PartialFile, locked, sync_folder
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
-from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,12 +38,9 @@ def index_shards(
     names: Sequence[str],
     digests: Sequence[str | None],
     *,
-    classes: Sequence[str] = (),
-    source: Mapping[str, Any] | None = None,
-    created: str | None = None,
-    salt: int | None = None,
     grows: tuple[Path, ShardTable] | None = None,
     index: str = "",
+    **facts: Any,
 ) -> ShardTable:
     """Write the index of the shards in a folder, and return the table that ``put_manifest`` publishes.
 
@@ -52,12 +48,9 @@ def index_shards(
         folder: The folder. Its subfolder ``shards/`` contains the shards.
         names: File names of the shards, in the order of their records.
         digests: The expected digest of each shard; None accepts any digest.
-        classes: Name of each label from 0 on.
-        source: Where the records are from, for people to read.
-        created: Time in UTC, ISO 8601; None for now.
-        salt: The manifest's salt; None for a random salt.
         grows: Folder and table of the store to which the shards are added; None for a new store.
         index: File name of the index; "" for a new name.
+        facts: ``classes``, ``source``, ``created`` and ``salt``, as in ``write_index``.
 
     Raises:
         StoreError: A shard is missing, damaged or not the expected store, or the folder cannot be written.
@@ -81,48 +74,56 @@ def index_shards(
             yield store
 
     index = index or f"index-{secrets.token_hex(4)}.lmdb"
-    salt = secrets.randbits(32) if salt is None else salt
     # LMDB needs a local disk, but the folder may be on a network. So write a local file, and copy the whole file.
     with refusals(str(folder)), tempfile.TemporaryDirectory(prefix="dbloader-") as local:
         path = Path(local) / index
-        manifest = write_index(path, stores(), str(folder), salt=salt, classes=classes, source=source, created=created)
+        manifest = write_index(path, stores(), str(folder), **facts)
         copy_durably(path, folder / index)
     return ShardTable(manifest, index, shards, "" if grows is None else grows[1].index_file)
 
 
-def write_index(path: Path, shards: Iterable[Store], place: str, *, salt: int, **facts: Any) -> Manifest:
+def write_index(
+    path: Path,
+    shards: Iterable[Store],
+    place: str,
+    *,
+    classes: Sequence[str] = (),
+    source: Mapping[str, Any] | None = None,
+    created: str | None = None,
+    salt: int | None = None,
+) -> Manifest:
     """Write the index, a file with the columns and reports of all shards. Return the manifest of all records.
 
     Args:
         path: Path of the new file. The file appears there when it is complete.
         shards: The shards in order. Each shard is opened when its turn comes.
         place: The place of the sharded store, for messages.
-        salt: The manifest's salt.
-        facts: ``classes``, ``source`` and ``created`` of the manifest.
+        classes: Name of each label from 0 on.
+        source: Where the records are from, for people to read.
+        created: Time in UTC, ISO 8601; None for now.
+        salt: The manifest's salt; None for a random salt.
 
     Raises:
         StoreError: A shard cannot be read, or the file cannot be written.
-        FieldError: A label has no class.
+        FieldError: A label has no class, or the manifest cannot store the classes or the source.
     """
     totals, summary = Totals(), Summary()
+    salt = secrets.randbits(32) if salt is None else salt
     entries = _index_entries(shards, totals, summary, salt)
-    file = PartialFile(str(path), resumable=False)
-    file.lock()
-    try:
+    file = PartialFile(str(path))
+    with ExitStack() as stack:
+        file.lock()
+        stack.callback(file.unlock)
+        stack.callback(file.remove)  # does nothing after publishing
         file.clear()
         file.open()
-        try:
-            while batch := list(islice(entries, _AT_ONCE)):
-                file.put(batch)
-            manifest = totals.manifest(place, summary, salt=salt, **facts)
-            file.put([(SHARD_INDEX, b""), (MANIFEST, manifest.encode())])
-            file.sync()
-        finally:
-            file.env.close()
+        stack.callback(file.env.close)
+        while batch := list(islice(entries, _AT_ONCE)):
+            file.put(batch)
+        manifest = totals.manifest(place, summary, salt=salt, classes=classes, source=source, created=created)
+        file.put([(SHARD_INDEX, b""), (MANIFEST, manifest.encode())])
+        file.sync()
         file.publish()
-    finally:
-        file.remove()  # does nothing after publishing
-        file.unlock()
     return manifest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 import numpy as np
@@ -20,7 +20,7 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.columns import CHUNK, DTYPES, name_hash
-from dbloader.records.decode import decode
+from dbloader.records.decode import decode, decode_encoded
 from dbloader.records.names import name_at
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
@@ -31,9 +31,15 @@ from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.records.record import Record
+    from dbloader.records.record import EncodedRecord, Record
+
+Decoded = TypeVar("Decoded")
+
+# ``borrow`` copies this many records of a sharded store at a time. Larger groups save transactions, smaller groups save
+# memory.
+_COPIED = 16
 
 
 class LMDBStore(Store):
@@ -50,20 +56,9 @@ class LMDBStore(Store):
     def read(self, indices: Sequence[int]) -> list[Record]:
         handle = self.open_handle()
         self._check_indices(indices, handle.manifest.length)
-        records: list[Any] = [None] * len(indices)
         with env.gate:
             handle.prefetch(indices)
-            # Records are decoded from views, so this loop copies values, not whole documents.
-            for position, at, salt, document in handle.look_up_unordered(indices):
-                index = indices[position]
-                if document is None:
-                    raise self._damaged(index, "it is missing")
-                try:
-                    record = records[position] = decode(document, at, salt)
-                except DamagedRecordError as error:
-                    raise self._damaged(index, str(error)) from error
-                record.index = int(index)
-        return records
+            return self._read(handle, indices)
 
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
@@ -75,32 +70,46 @@ class LMDBStore(Store):
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:
         handle = self.open_handle()
-        with env.gate:
-            documents = self._look_up(handle, indices)
-            yield (self._decode(document, index, handle.manifest.salt, view=True) for document, index in documents)
-
-    @override
-    def documents(self, indices: Sequence[int]) -> list[bytes]:
-        handle = self.open_handle()
-        with env.gate:
-            handle.prefetch(indices)
-            return [bytes(document) for document, _ in self._look_up(handle, indices)]
-
-    @override
-    @contextmanager
-    def borrow_documents(self, indices: Sequence[int]) -> Iterator[Iterator[tuple[bytes | memoryview, int]]]:
-        handle = self.open_handle()
-        with env.gate:
-            yield self._look_up(handle, indices)
-
-    def _look_up(
-        self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]
-    ) -> Iterator[tuple[bytes | memoryview, int]]:
         self._check_indices(indices, handle.manifest.length)
-        for index, document in zip(indices, handle.look_up(indices), strict=True):
+        with env.gate:
+            if isinstance(handle, ShardedHandle):  # copy, because reading other shards may close the shard of a view
+                parts = (indices[start : start + _COPIED] for start in range(0, len(indices), _COPIED))
+                yield (record for part in parts for record in self._read(handle, part))
+            else:
+                yield (record for _, record in self._decode(handle, indices, _decode_view))
+
+    @override
+    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+        handle = self.open_handle()
+        self._check_indices(indices, handle.manifest.length)
+        records: list[Any] = [None] * len(indices)
+        with env.gate:
+            for position, record in self._decode(handle, indices, _encode_copy):
+                records[position] = record
+        return records
+
+    def _read(self, handle: LMDBHandle | ShardedHandle, indices: Sequence[int]) -> list[Record]:
+        records: list[Any] = [None] * len(indices)
+        for position, record in self._decode(handle, indices, decode):
+            record.index = int(indices[position])
+            records[position] = record
+        return records
+
+    def _decode(
+        self,
+        handle: LMDBHandle | ShardedHandle,
+        indices: Sequence[int],
+        decode_one: Callable[[memoryview, int, int], Decoded],
+    ) -> Iterator[tuple[int, Decoded]]:
+        """Yield each record with its position in ``indices``, in the order of the shards."""
+        for position, at, salt, document in handle.look_up(indices):
             if document is None:
-                raise self._damaged(index, "it is missing")
-            yield document, index
+                raise self._damaged(indices[position], "it is missing")
+            try:
+                record = decode_one(document, at, salt)
+            except DamagedRecordError as error:
+                raise self._damaged(indices[position], str(error)) from error
+            yield position, record
 
     @override
     def find(self, name: str) -> int:
@@ -174,6 +183,14 @@ class LMDBStore(Store):
     def release_pages(self) -> None:
         """Remove the store's pages from this process's memory. They stay in the page cache."""
         self.open_handle().release_pages()
+
+
+def _decode_view(document: memoryview, index: int, salt: int) -> Record:
+    return decode(document, index, salt, view=True)
+
+
+def _encode_copy(document: memoryview, index: int, salt: int) -> EncodedRecord:
+    return decode_encoded(bytes(document), index, salt)
 
 
 def _is_in(path: Path, folder: Path) -> bool:

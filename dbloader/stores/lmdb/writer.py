@@ -10,7 +10,6 @@ from typing_extensions import override
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
-    StoreAccessError,
     StoreError,
     StoreExistsError,
     StoreVersionError,
@@ -18,7 +17,7 @@ from dbloader.errors import (
 from dbloader.records.columns import COLUMNS, whole_chunk
 from dbloader.records.document import seal
 from dbloader.records.field_columns import column_names
-from dbloader.stores.lmdb.errors import refusals, translate_refusal
+from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
 from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.lmdb.shard_table import is_sharded
@@ -45,21 +44,21 @@ class LMDBWriter(Writer):
         self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
-        self._partial = PartialFile(self.place, resumable=resumable)
+        self._partial = PartialFile(self.place)
         self._target = self._partial.target
         self.scratch = self._target.parent
         self._published = False
 
     @override
     def _open(self) -> None:
-        self._check_target()
-        self._partial.lock()
-        try:
-            with refusals(self.place):
+        with refusals(self.place):
+            self._check_target()
+            self._partial.lock()
+            try:
                 self._begin_or_resume()
-        except BaseException:  # not an ExitStack, because Ctrl-C between two of its steps would leave the file
-            self._leave(keep=self._partial.committed)
-            raise
+            except BaseException:  # not an ExitStack, because Ctrl-C between two of its steps would leave the file
+                self._leave(keep=self._partial.committed)
+                raise
 
     @override
     def _close(self) -> None:
@@ -76,28 +75,16 @@ class LMDBWriter(Writer):
 
     def _check_target(self) -> None:
         """Raise an error if no new store can be written to the place."""
-        try:
-            if self._target.is_symlink():  # realpath has resolved all links, unless they form a circle
-                raise StoreAccessError(f"{self.place} cannot be written: its symbolic links form a circle")
-            if not self._target.parent.is_dir():
-                raise StoreAccessError(
-                    f"{self.place} cannot be written: the folder {self._target.parent} does not exist"
-                )
-            if is_sharded(self._target):
-                raise StoreExistsError(
-                    f"{self.place} is a folder of shards, and the new store is one file: replace the folder by other "
-                    "shards (--shards N --overwrite), or name another place"
-                )
-            if self._target.is_dir() or self.place.endswith("/"):
-                path = self.place.rstrip("/")
-                file = f"{path}/train.lmdb" if self._target.is_dir() else f"{path.removesuffix('.lmdb')}.lmdb"
-                raise StoreExistsError(f"{self.place} must be a file, not a folder: name a file, such as {file}")
-            if not (self.resume and self._partial.path.exists()):
-                self._check_replaceable()
-        except StoreError:
-            raise
-        except PermissionError as error:
-            raise translate_refusal(error, self.place) from error
+        if is_sharded(self._target):
+            raise StoreExistsError(
+                f"{self.place} is a folder of shards, and the new store is one file: replace the folder by other "
+                "shards (--shards N --overwrite), or name another place"
+            )
+        if self._target.is_dir() or self.place.endswith("/"):
+            path = self.place.rstrip("/")
+            raise StoreExistsError(f"{self.place} must be a file, not a folder: name a file, such as {path}/train.lmdb")
+        if not (self.resume and self._partial.path.exists()):
+            self._check_replaceable()
 
     def _check_replaceable(self) -> None:
         """Raise an error if the file at the place may not be overwritten."""

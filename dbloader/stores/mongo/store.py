@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from bson.errors import BSONError
@@ -18,18 +18,20 @@ from dbloader.errors import (
     StoreNotFoundError,
     StoreVersionError,
 )
-from dbloader.records.decode import decode, decode_values
+from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.gridfs import STUB, file_of, stub_matches
 from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bson.raw_bson import RawBSONDocument
 
-    from dbloader.records.record import Record
+    from dbloader.records.record import EncodedRecord, Record
+
+Decoded = TypeVar("Decoded")
 
 
 class MongoStore(Store):
@@ -62,16 +64,12 @@ class MongoStore(Store):
             found = self._find(reader, indices)
         except DamagedStoreError:
             # The driver cannot decode one of the documents. To find it, decode each document separately.
-            salt, documents = reader.manifest.salt, self.documents(indices)
-            pairs = zip(documents, indices, strict=True)
-            return [self._decode(document, int(index), salt) for document, index in pairs]
+            return self._decode_raw(reader, indices, decode)
         return [self._to_record(reader, int(index), found.get(index)) for index in indices]
 
     @override
-    def documents(self, indices: Sequence[int]) -> list[bytes]:
-        reader = self.open_handle()
-        found = self._find(reader, indices, raw=True)
-        return [self._to_bytes(reader, int(index), found.get(index)) for index in indices]
+    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+        return self._decode_raw(self.open_handle(), indices, decode_encoded)
 
     @override
     def find(self, name: str) -> int:
@@ -133,6 +131,18 @@ class MongoStore(Store):
             return decode_values(values, index, salt)
         except DamagedRecordError as error:
             raise self._damaged(index, str(error)) from error
+
+    def _decode_raw(
+        self, reader: MongoReader, indices: Sequence[int], decode_one: Callable[[bytes, int, int], Decoded]
+    ) -> list[Decoded]:
+        found, decoded = self._find(reader, indices, raw=True), []
+        for index in map(int, indices):
+            document = self._to_bytes(reader, index, found.get(index))
+            try:
+                decoded.append(decode_one(document, index, reader.manifest.salt))
+            except DamagedRecordError as error:
+                raise self._damaged(index, str(error)) from error
+        return decoded
 
     def _to_bytes(self, reader: MongoReader, index: int, found: RawBSONDocument | None) -> bytes:
         if found is None:

@@ -57,15 +57,15 @@ def test_damaged_page_raises(place: Path) -> None:
     def read_damaged_record() -> None:
         place.write_bytes(content)
         with open_store(place) as store:
-            store.documents([0])
+            store.read([0])
             with place.open("r+b") as file:  # a program that overwrites the file while a store has it open
                 file.seek(2 * 4096)
                 file.write(bytes(len(content) - 2 * 4096))
             with pytest.raises(DamagedStoreError, match=r"store\.lmdb cannot be read: .*MDB_"):
-                store.documents(range(20))
+                store.read(range(20))
             with place.open("r+b") as file:
                 file.write(content)
-            assert len(store.documents(range(20))) == 20, "a reader must continue once the file is intact again"
+            assert len(store.read(range(20))) == 20, "a reader must continue once the file is intact again"
 
     assert in_child(read_damaged_record) == 0
 

@@ -43,7 +43,7 @@ def test_map_grows_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_commit_waits_for_the_disk_and_writes_no_map(tmp_path: Path) -> None:
-    file = PartialFile(str(tmp_path / "store.lmdb"), resumable=False)
+    file = PartialFile(str(tmp_path / "store.lmdb"))
     file.lock()
     file.open()
     flags = file.env.flags()
@@ -76,7 +76,7 @@ def test_full_disk_keeps_committed_records(
     records = records_of(32, 500_000)
     filler, place = small_disk / "filler", small_disk / "store.lmdb"
     filler.write_bytes(bytes(10**7))
-    message = r"no room is left for .*store\.lmdb: free some space and resume \(--resume\)$"
+    message = r"no room is left for .*store\.lmdb: free some space, then resume \(--resume\)$"
     for options in ({}, {"resume": True}):
         with pytest.raises(StoreFullError, match=message):
             write(place, records, resumable=True, **options)
@@ -98,7 +98,7 @@ def test_exhausted_quota_is_reported_as_a_full_disk(tmp_path: Path, monkeypatch:
     def write_limited() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 10**6, 5 * 10**6))
-        message = r"no room is left for .*store\.lmdb: free some space and resume \(--resume\)$"
+        message = r"no room is left for .*store\.lmdb: free some space, then resume \(--resume\)$"
         with pytest.raises(StoreFullError, match=message):
             write(place, records, resumable=True)
 
@@ -128,7 +128,7 @@ def test_disk_error_is_not_reported_as_a_full_disk(tmp_path: Path, monkeypatch: 
     def fail(txn: object) -> None:
         raise lmdb.Error(text)
 
-    file = PartialFile(str(place), resumable=True)
+    file = PartialFile(str(place))
     file.lock()
     file.open()
     size = file.path.stat().st_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from typing_extensions import override
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import CHUNK
-from dbloader.records.document import move_document
 from dbloader.records.field_columns import MAX_FIELDS
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
@@ -21,7 +21,7 @@ from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardT
 from tests.contracts.backend import FileBackend
 from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
-from tests.contracts.records import make_records, salt_of
+from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.lmdb_files import tamper_with_records
 from tests.support.stores import store_records
 
@@ -54,24 +54,29 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
         place = self.place(tmp_path)
         self.write(place, make_records(5, seed=1))
         with self.open(place) as store, self.open(place) as unopened:
-            before = store.documents([0])
+            before = stored(store, [0])
             self.write(place, make_records(9, seed=2))
-            assert store.documents([0]) == before  # this record is in a shard that was open
+            assert stored(store, [0]) == before  # this record is in a shard that was open
             with pytest.raises(DamagedStoreError, match=r"if the store was replaced, open it again"):
                 store.read([4])
             assert len(unopened) == 9
 
+    def documents(self, place: str, records: list[Record]) -> list[bytes]:
+        ends = [*self.bounds(len(records)), len(records)]
+        shards = [Path(place) / SHARD_FOLDER / f"{number:05}.lmdb" for number in range(len(ends))]
+        parts = (records[begin:end] for begin, end in pairwise([0, *ends]))
+        return [
+            document
+            for shard, part in zip(shards, parts, strict=True)
+            for document in documents_of(part, salt_of(shard))
+        ]
+
     def replace_documents(self, place: str, documents: dict[int, bytes | None]) -> None:
         with open_store(place) as store:
-            length = len(store)
-        starts = [0, *sorted(self.bounds(length))]
+            starts = [0, *self.bounds(len(store))]
         for index, document in documents.items():
             number = max(number for number, start in enumerate(starts) if start <= index)
-            inside = index - starts[number]
-            shard = Path(place) / SHARD_FOLDER / f"{number:05}.lmdb"
-            salts = {"salt": salt_of(place), "to_salt": salt_of(shard)}
-            moved = None if document is None else move_document(document, index, to=inside, **salts)
-            tamper_with_records(shard, {inside: moved})
+            tamper_with_records(Path(place) / SHARD_FOLDER / f"{number:05}.lmdb", {index - starts[number]: document})
         # A reader refuses longer files before it reads a record.
         manifest = Path(place) / MANIFEST_FILE
         table = ShardTable.decode(manifest.read_bytes(), place)

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: None,
         "missing/store.lmdb",
         StoreAccessError,
-        "cannot be written: the folder .*/missing does not exist",
+        "cannot be written: No such file or directory",
     ),
     "folder": (
         lambda folder: (folder / "images").mkdir(),
@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: None,
         "images/",
         StoreExistsError,
-        r"images/ must be a file, not a folder: name a file, such as .*/images\.lmdb$",
+        r"images/ must be a file, not a folder: name a file, such as .*/images/train\.lmdb$",
     ),
 }
 
