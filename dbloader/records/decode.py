@@ -86,8 +86,9 @@ def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> Encod
     image = record.image
     if isinstance(image, np.ndarray):
         image = bson.decode(document)["image"]  # the bytes of the .npy file
+    _, stored, _ = TAIL.unpack_from(document, len(document) - TAIL.size)
     return EncodedRecord(
-        (document[HEAD.size : -TAIL.size],), crc32_of(document), record.name, record.label, record.width,
+        (document[HEAD.size : -TAIL.size],), bound_crc32(stored, index, salt), record.name, record.label, record.width,
         record.height, len(image or b""), record.format,
         {key: column_value(value) for key, value in record.fields.items()},
     )  # fmt: skip

@@ -6,10 +6,10 @@ The HTML has no scripts, loads nothing, and takes its colors from the page aroun
 from __future__ import annotations
 
 import base64
-import functools
 import html
 import shlex
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, N
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
-
-P = ParamSpec("P")
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
 _LETTERS = 200  # most letters shown of a name, a reason, or a line of a repr
@@ -76,60 +74,54 @@ def picture(make: Callable[[], tuple[bytes, str]]) -> str:
     return f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
 
 
-def _none_after_errors(function: Callable[P, str]) -> Callable[P, str | None]:
-    """Let a function return None after an error. A notebook then shows only the plain repr, and no error."""
-
-    @functools.wraps(function)
-    def show(*arguments: P.args, **options: P.kwargs) -> str | None:
-        try:
-            return function(*arguments, **options)
-        except Exception:
-            return None
-
-    return show
-
-
-@_none_after_errors
-def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[ShownStore, Sequence[int]]]) -> str:
+def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[ShownStore, Sequence[int]]]) -> str | None:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
     Args:
         shown: The store or the dataset.
         locate: Takes positions in ``shown``, and returns the store and the indices of these records in the store.
     """
-    length = len(shown)
-    count = min(length, _SAMPLES)
-    store, indices = locate([number * length // count for number in range(count)])
-    place = printable(store.place)
-    command, call = (html.escape(line) for line in (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})"))
-    viewer = viewers.get((store.place, store.manifest.digest))
-    if store.downloads:
-        indices, how = [], "No pictures, because reading them would copy shards to the cache."
-    elif viewer is not None:
-        how = viewer()
-    else:
-        how = f"All records: <code>{command}</code> in a terminal, or <code>{call}</code> here."
-    lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
-    rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
-    parts = [_STYLE, f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), f"<p>{how}</p>"]
-    return f"<div class=dbloader>{''.join(parts)}</div>"
+    with suppress(Exception):  # a notebook then shows the plain repr
+        store, indices = locate(_some(len(shown)))
+        place = printable(store.place)
+        command, call = map(html.escape, (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})"))
+        viewer = viewers.get((store.place, store.manifest.digest))
+        if store.downloads:
+            indices, how = [], "No pictures, because reading them would copy shards to the cache."
+        elif viewer is not None:
+            how = viewer()
+        else:
+            how = f"All records: <code>{command}</code> in a terminal, or <code>{call}</code> here."
+        lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
+        rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
+        return _page(f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), f"<p>{how}</p>")
+    return None
 
 
-@_none_after_errors
-def records_html(store: ShownStore, indices: Sequence[Any], head: str, code: str = "") -> str:
+def records_html(store: ShownStore, indices: Sequence[Any], head: str, code: str = "") -> str | None:
     """Return up to eight of the records as HTML, between a line of text and a line of code; None if reading fails."""
-    count = min(len(indices), _SAMPLES)
-    sheet = _sheet(store, [int(indices[number * len(indices) // count]) for number in range(count)])
-    above, below = (html.escape(printable(line)) for line in (head, code))
-    return f"<div class=dbloader>{_STYLE}<pre>{above}</pre>{sheet}{below and f'<p><code>{below}</code></p>'}</div>"
+    with suppress(Exception):
+        sheet = _sheet(store, [int(indices[position]) for position in _some(len(indices))])
+        above, below = (html.escape(printable(line)) for line in (head, code))
+        return _page(f"<pre>{above}</pre>", sheet, below and f"<p><code>{below}</code></p>")
+    return None
 
 
-@_none_after_errors
-def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str:
+def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
     """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None after an error."""
-    large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
-    rows = [(text(name), text(value)) for name, value in describe()]
-    return f"<div class=dbloader>{_STYLE}{large}{table(rows)}</div>"
+    with suppress(Exception):
+        large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
+        return _page(large, table((text(name), text(value)) for name, value in describe()))
+    return None
+
+
+def _some(length: int) -> list[int]:
+    count = min(length, _SAMPLES)
+    return [number * length // count for number in range(count)]
+
+
+def _page(*parts: str) -> str:
+    return f"<div class=dbloader>{_STYLE}{''.join(parts)}</div>"
 
 
 def _sheet(store: ShownStore, indices: Sequence[int]) -> str:

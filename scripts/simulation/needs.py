@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dbloader.caching.policy import Need
-from dbloader.records.manifest import Summary
+from dbloader.records.manifest import Summary, Totals
 from dbloader.sampling import BlockShuffleSampler
 from dbloader.stores.lmdb.shard_table import Shard, ShardTable
-from dbloader.stores.totals import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import as_tv_tensors
-from tests.contracts.fields import FILES, LENGTH, boxes_of, extent, make_fields, mask_of, size_of
+from tests.datasets.test_fields import FILES, LENGTH, boxes_of, extent, make_fields, mask_of, size_of
 
 has_torchvision = importlib.util.find_spec("torchvision") is not None
 needs_torchvision = pytest.mark.skipif(not has_torchvision, reason="torchvision is not installed")

@@ -46,16 +46,12 @@ def test_array_that_claims_more_elements_than_bytes_is_damage(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": 3}, "its name has the type int"),
         ({"name": b"x"}, "its name has the type bytes"),
         ({"label": True}, "its label has the type bool"),
-        ({"label": 1.5}, "its label has the type float"),
         ({"image": "text"}, "its image has the type str"),
         ({"width": Int64(-1)}, "it has a width or height of -1 pixels"),
         ({"height": Int64(2**32)}, "it has a width or height of 4294967296 pixels"),
-        ({"format": 3}, "its format has the type int"),
         ({"damaged": []}, "its damaged has the type list"),
-        ({"resized_from": 5}, "its resized_from has the type int"),
         ({"resized_from": [5]}, "its resized_from has 1 numbers, not 2"),
         ({"resized_from": [5, "x"]}, "it has a width or height of 'x' pixels"),
     ],
@@ -99,11 +95,10 @@ RECORD = Record("a/b.png", 3, b"image", 4, 5, "PNG", fields={"x": [1.5, "ü"], "
 DOCUMENT = encode(RECORD).document(6, SALT)
 
 
-@pytest.mark.parametrize("change", [1, 0x80, 0xFF])
-def test_every_changed_byte_is_found(change: int) -> None:
+def test_every_changed_byte_is_found() -> None:
     for position in range(len(DOCUMENT)):
         document = bytearray(DOCUMENT)
-        document[position] ^= change
+        document[position] ^= 1 << position % 8
         for way in (decode, decode_encoded):
             with pytest.raises(DamagedRecordError, match=r"^its CRC-32 is|^its _id is|^it does not (begin|end) with"):
                 way(bytes(document), 6, SALT)
@@ -128,30 +123,32 @@ def with_elements(elements: bytes) -> bytes:
     return EncodedRecord((elements,), zlib.crc32(elements), None, None, None, None, 0, None, {}).document(0, SALT)
 
 
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+def npy_of_objects() -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("elements", "message"),
     [
         (b"\x02name\0\xff\xff\xff\x7fabc", "^its BSON cannot be decoded: "),
         (b"\x05image\0\xfe\xff\xff\xff\0\x02\0\x01\0\0\0\0", "^its BSON cannot be decoded: "),  # an image of -2 bytes
         (bson.encode({"mask": [Binary(b"no npy file", 0x80)]})[4:-1], "^one of its arrays cannot be read: "),
+        (
+            bson.encode({"mask": Binary(npy_of_objects(), 0x80)})[4:-1],
+            "^one of .* read: Object arrays cannot",
+        ),
     ],
 )
 def test_invalid_bson_is_damage_even_with_a_correct_checksum(elements: bytes, message: str) -> None:
     with pytest.raises(DamagedRecordError, match=message):
         decode(with_elements(elements), 0, SALT)
-
-
-class Bomb:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (pytest.fail, ("a pickle was loaded",))
-
-
-def test_pickles_are_never_loaded() -> None:
-    file = io.BytesIO()
-    np.lib.format.write_array(file, np.array([Bomb()]), allow_pickle=True)
-    document = with_elements(bson.encode({"mask": Binary(file.getvalue(), 0x80)})[4:-1])
-    with pytest.raises(DamagedRecordError, match=r"^one of its arrays cannot be read: Object arrays cannot be loaded"):
-        decode(document, 0, SALT)
 
 
 def whole_values() -> dict[str, Any]:
@@ -162,10 +159,8 @@ def whole_values() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": Int64(2)}, "its CRC-32 is [0-9a-f]{8}, not "),
-        ({"label": 1}, "its CRC-32 is "),  # an int32, whose bytes differ from an int64
+        ({"label": 1}, "its CRC-32 is [0-9a-f]{8}, not "),  # an int32, whose bytes differ from an int64
         ({"image": b"abd"}, "its CRC-32 is "),
-        ({"image": "abc"}, "its CRC-32 is "),
         ({"image": Binary(b"abc", 5)}, "its CRC-32 is "),
         ({"caption": "y"}, "its CRC-32 is "),
         ({"_id": Int64(5)}, r"its _id is 5 \(Int64\), not 4 \(Int64\)"),

@@ -14,14 +14,12 @@ from unittest.mock import Mock
 import bson
 import numpy as np
 import pytest
-from bson.binary import Binary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbloader import Record
 from dbloader.errors import FieldError
 from dbloader.records.decode import decode, decode_encoded, decode_values
-from dbloader.records.field_columns import pack_values
 from dbloader.records.record import RESERVED_FIELDS, STANDARD_FIELDS, checked_field_name, encode
 from tests.support.samples import same
 from tests.support.values import ARRAYS, FIELD_NAMES, TEXT, UINT32, VALUES
@@ -84,12 +82,6 @@ def test_extreme_values_are_unchanged(value: Any) -> None:
     assert same(stored_field(value), value)
 
 
-@pytest.mark.parametrize("value", [bytearray(b"ab"), memoryview(b"ab"), memoryview(b"xaxb")[1::2], np.bytes_(b"ab")])
-def test_buffers_become_bytes(value: Any) -> None:
-    assert same(stored_field(value), b"ab")
-    assert same(stored(Record(image=value)).image, b"ab")
-
-
 class Color(enum.IntEnum):
     RED = 3
 
@@ -112,20 +104,18 @@ class Split(enum.StrEnum):
         (Split.VAL, "val"),
         ([np.int64(1), {"a": np.float64(2)}], [1, {"a": 2.0}]),
         ((1, (2, 3), [()]), [1, [2, 3], [[]]]),
+        (bytearray(b"ab"), b"ab"),
+        (memoryview(b"xaxb")[1::2], b"ab"),
+        (np.bytes_(b"ab"), b"ab"),
     ],
 )
-def test_numpy_scalars_and_tuples_become_python_values(value: Any, expected: Any) -> None:
+def test_field_and_its_column_hold_python_values(value: Any, expected: Any) -> None:
     assert same(stored_field(value), expected)
-
-
-@pytest.mark.parametrize(
-    "value", [np.float64(0.5), np.str_("ü"), Split.VAL, Color.RED, np.float32(0.5), np.bool_(True)]
-)
-def test_column_contains_the_value_as_it_is_stored(value: Any) -> None:
-    written = encode(Record(fields={"x": value}))
-    again = encode(Record(fields={"x": stored_field(value)}))
-    assert (written.fields, pack_values([written.fields["x"]])) == (again.fields, pack_values([again.fields["x"]]))
-    assert pack_values([written.fields["x"]])[:1] != b"*"
+    assert encode(Record(fields={"x": value})) == encode(
+        Record(fields={"x": expected})
+    )  # the value for the column, too
+    if isinstance(expected, bytes):
+        assert same(stored(Record(image=value)).image, expected)
 
 
 def test_numpy_integers_are_accepted_as_labels_and_sizes() -> None:
@@ -213,15 +203,10 @@ def test_document_has_the_documented_bytes() -> None:
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        (object(), "builtins.object"),
         ({1, 2}, "builtins.set"),
-        (1j, "builtins.complex"),
         (np.complex64(1), "numpy.complex64"),
         (np.longdouble(1), "numpy.longdouble"),
         (np.datetime64("2020-01-01T00:00:00", "ns"), "numpy.datetime64"),
-        (np.timedelta64(3, "ns"), "numpy.timedelta64"),
-        (np.zeros(1, [("a", "i4")])[0], "numpy.void"),
-        (Binary(b"", 3).__class__, "builtins.type"),
         (enum.Enum("Shade", "DARK").DARK, "tests.records.test_record.Shade"),  # type: ignore[attr-defined]
     ],
 )
@@ -257,54 +242,28 @@ def test_array_that_an_npy_file_cannot_store_is_refused(array: np.ndarray[Any, A
         encode(Record(fields={"a": np.zeros(2, rational)}))
 
 
-INT64_RANGE = f"from -{2**63} to {2**63 - 1}"
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        *(
-            ({"fields": {"a": [0, n]}}, rf"'a\[1\]' must be {INT64_RANGE}, got {n}$")
-            for n in (2**63, -(2**63) - 1, 10**30)
-        ),
-        ({"fields": {"a": np.uint64(2**63)}}, f"'a' must be {INT64_RANGE}, got {2**63}$"),
-        *(({"label": n}, f"'label' must be from -{2**63 - 1} to ") for n in (2**63, -(2**63), np.uint64(2**64 - 1))),
-        *(
-            ({side: n}, f"'{side}' must be from 0 to 4294967295, got {n}$")
-            for side in ("width", "height")
-            for n in (-1, 2**32)
-        ),
-        *(({"label": value}, "'label' must be an int, got ") for value in (True, 1.0, "1", np.float32(1), b"1", [1])),
-        *(({side: True}, f"'{side}' must be an int, got ") for side in ("width", "height")),
-        *(
-            ({text: value}, f"'{text}' must be a str, got ")
-            for text in ("name", "format", "damaged")
-            for value in (b"a", 1)
-        ),
-        *(({text: "a\udcff"}, f"'{text}' is not valid Unicode: ") for text in ("name", "format", "damaged")),
+        ({"fields": {"a": [0, 2**63]}}, rf"'a\[1\]' must be from -{2**63} to {2**63 - 1}, got {2**63}$"),
+        ({"fields": {"a": np.uint64(2**63)}}, f"'a' must be from -{2**63} to {2**63 - 1}, got {2**63}$"),
+        *(({"label": n}, f"'label' must be from -{2**63 - 1} to ") for n in (2**63, -(2**63))),
+        *(({"width": n}, f"'width' must be from 0 to 4294967295, got {n}$") for n in (-1, 2**32)),
+        *(({"label": value}, "'label' must be an int, got ") for value in (True, 1.0, "1", np.float32(1), [1])),
+        ({"height": True}, "'height' must be an int, got "),
+        *(({text: b"a"}, f"'{text}' must be a str, got ") for text in ("name", "format", "damaged")),
+        ({"name": "a\udcff"}, "'name' is not valid Unicode: "),
         ({"fields": {"a": {"b": ["\udcff"]}}}, r"'a\.b\[0\]' is not valid Unicode: '\\udcff'$"),
         ({"fields": {"a": {"\udcff": 1}}}, r"'a' is not valid Unicode: '\\udcff'$"),
         ({"name": ""}, r"'name' may not be empty; leave it out \(None\) instead$"),
-        *(
-            ({"image": value}, "'image' must be the bytes of an image file or an array, got ")
-            for value in ("a", 3, [b""])
-        ),
-        *(
-            ({"resized_from": value}, r"'resized_from' must be \(width, height\), got ")
-            for value in (5, (1,), (1, 2, 3), "12")
-        ),
-        *(
-            ({"resized_from": value}, "'resized_from' must be from 0 to 4294967295, got ")
-            for value in ((1, -1), (2**32, 1))
-        ),
-        *(({"resized_from": value}, "'resized_from' must be an int, got ") for value in ((1.5, 1), ("1", 1))),
+        ({"image": "a"}, "'image' must be the bytes of an image file or an array, got "),
+        *(({"resized_from": value}, r"'resized_from' must be \(width, height\), got ") for value in (5, (1,), "12")),
+        ({"resized_from": (1, -1)}, "'resized_from' must be from 0 to 4294967295, got "),
+        ({"resized_from": (1.5, 1)}, "'resized_from' must be an int, got "),
         # PyMongo would return {"$ref": ..., "$id": ...} as a DBRef.
         *(
-            (
-                {"fields": {"a": [{key: 1, "$id": 2}]}},
-                r"'a\[0\]' has a key that is not str, contains NUL or begins with '\$': ",
-            )
-            for key in (1, None, b"a", "$ref", "$", "a\0b")
+            ({"fields": {"a": [{key: 1}]}}, r"'a\[0\]' has a key that is not str, contains NUL or begins with '\$': ")
+            for key in (1, b"a", "$ref", "a\0b")
         ),
     ],
     ids=str,

@@ -66,12 +66,8 @@ class LMDBHandle:
         # Idle transactions are kept for reuse, because beginning a transaction takes as long as reading a record.
         self._idle: list[lmdb.Transaction] = []
         status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise NotAStoreError(f"{place} is a folder now, not a file")
-        if not stat.S_ISREG(status.st_mode):
-            raise NotAStoreError(f"{place} is not an ordinary file, so it is not a dbloader store")
-        if not status.st_size:
-            raise NotAStoreError(f"{place} is empty, so it is not a dbloader store")
+        if not (stat.S_ISREG(status.st_mode) and status.st_size):
+            raise NotAStoreError(f"{place} is empty or not an ordinary file, so it is not a dbloader store")
         self.shared = env.acquire(path)
         self.pid = self.shared.pid
         # This is not a __del__ method, because at interpreter exit Python clears the modules that the method needs.

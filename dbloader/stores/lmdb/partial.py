@@ -17,20 +17,20 @@ import lmdb
 
 from dbloader.errors import StoreAccessError, StoreFullError, StoreLockedError
 from dbloader.stores.lmdb.env import check_size
-from dbloader.stores.lmdb.errors import NO_ROOM, translate, translate_refusal
+from dbloader.stores.lmdb.errors import translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dbloader.errors import StoreError
+
+    Pair = tuple[bytes, bytes]
 
 FIRST_MAP_BYTES = 2**26
 """Initial size of the memory map, which doubles when it is full. It takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
-# If this many bytes cannot be written, the disk counts as full. No file system has larger blocks.
-_PROBE_BYTES = 2**20
 
 
 class PartialFile:
@@ -56,12 +56,9 @@ class PartialFile:
     def lock(self) -> None:
         """Create the file if needed, and lock it for this process, or raise StoreLockedError."""
         try:
+            # A link could lead to another user's file.
             self.fd = open_locked(self.path, os.O_CREAT | os.O_NOFOLLOW, self.place)
-        except StoreLockedError:
-            raise
-        except OSError as error:
-            if self.path.is_symlink():  # the link could lead to another user's file
-                raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
+        except StoreAccessError as error:
             if self.path.is_dir():
                 raise StoreAccessError(
                     f"{self.path} is a folder, perhaps of unfinished parts: finish it (dbloader parts {self.place} "
@@ -106,29 +103,20 @@ class PartialFile:
         with self.env.begin(db=self.meta) as txn:
             return txn.get(key)
 
-    def write(self, put: Callable[[lmdb.Transaction], None]) -> None:
-        """Call a function with a transaction, and commit. If the memory map is full, double its size and try again."""
+    def write(self, meta: Sequence[Pair], records: Sequence[Pair] = ()) -> None:
+        """Store keys and values in the two sub-databases, and commit. The keys of records must ascend."""
         try:
-            while True:
-                try:
-                    with self.env.begin(write=True) as txn:
-                        put(txn)
-                except lmdb.MapFullError:
-                    self._map_bytes *= 2
-                    self.env.set_mapsize(self._map_bytes)
-                else:
-                    return
+            with self.env.begin(write=True) as txn:
+                for key, value in records:
+                    txn.put(key, value, append=True, db=self.records)
+                for key, value in meta:
+                    txn.put(key, value, db=self.meta)
+        except lmdb.MapFullError:
+            self._map_bytes *= 2
+            self.env.set_mapsize(self._map_bytes)
+            self.write(meta, records)
         except lmdb.Error as error:
             raise self._translate(error) from error
-
-    def put(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Store keys and values in the sub-database ``meta``, and commit."""
-
-        def put_all(txn: lmdb.Transaction) -> None:
-            for key, value in pairs:
-                txn.put(key, value, db=self.meta)
-
-        self.write(put_all)
 
     def sync(self) -> None:
         """Wait until the file is on the disk, and close the environment."""
@@ -154,25 +142,18 @@ class PartialFile:
     def _translate(self, error: lmdb.Error) -> StoreError:
         found = translate(error, str(self.path), use="written", remedy=_BEGIN_AGAIN)
         # LMDB reports EIO when the disk has room for only a part of a write.
-        if isinstance(found, StoreFullError) or (os.strerror(errno.EIO) in str(error) and self._is_full()):
-            return StoreFullError(f"no room is left for {self.place}: free some space, then resume (--resume)")
+        may_fail = os.strerror(errno.EIO) in str(error)
+        if may_fail or isinstance(found, StoreFullError):
+            what = f"no room is left for {self.place}" + (", or its disk fails" if may_fail else "")
+            return StoreFullError(f"{what}: free some space, then resume (--resume)")
         return found
-
-    def _is_full(self) -> bool:
-        """Try to extend the file, and return whether the disk or a quota is full."""
-        size = os.fstat(self.fd).st_size
-        try:
-            return os.pwrite(self.fd, bytes(_PROBE_BYTES), size) < _PROBE_BYTES
-        except OSError as error:
-            return error.errno in NO_ROOM
-        finally:
-            os.ftruncate(self.fd, size)
 
 
 def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> int:
     """Open a file for writing, lock the file for this process, and return its descriptor.
 
-    ``flags`` are further flags for os.open. ``place`` and ``doing`` (what the lock is for) appear in messages.
+    ``flags`` are further flags for os.open. ``place`` and ``doing`` (what the lock is for) appear in the message of
+    StoreLockedError.
 
     Raises:
         StoreLockedError: Another process has locked the file.
@@ -182,7 +163,7 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o666)
         except OSError as error:
-            raise translate_refusal(error, place) from error
+            raise translate_refusal(error, str(path)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Between open and flock, another process may have renamed or replaced the file.

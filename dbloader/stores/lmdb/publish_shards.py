@@ -119,9 +119,9 @@ def write_index(
         file.open()
         stack.callback(file.env.close)
         while batch := list(islice(entries, _AT_ONCE)):
-            file.put(batch)
+            file.write(batch)
         manifest = totals.manifest(place, summary, salt=salt, classes=classes, source=source, created=created)
-        file.put([(SHARD_INDEX, b""), (MANIFEST, manifest.encode())])
+        file.write([(SHARD_INDEX, b""), (MANIFEST, manifest.encode())])
         file.sync()
         file.publish()
     return manifest

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    import lmdb
-
     from dbloader.records.manifest import Manifest
     from dbloader.stores.writer import Commit
 
@@ -125,19 +123,13 @@ class LMDBWriter(Writer):
 
     @override
     def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
-        records, meta = self._partial.records, self._partial.meta
-
-        def put(txn: lmdb.Transaction) -> None:
-            for index, document in enumerate(commit.documents, commit.first):
-                txn.put(record_key(index), document, append=True, db=records)
-            for number, chunk in commit.chunks.items():
-                for name, packed in chunk.items():
-                    txn.put(column_key(name, number), packed, db=meta)
-            for number, event in enumerate(commit.events, progress["events"] - len(commit.events)):
-                txn.put(event_key(number), seal(event, number, self.salt), db=meta)
-            txn.put(PROGRESS, seal(progress), db=meta)
-
-        self._partial.write(put)
+        records = [(record_key(index), document) for index, document in enumerate(commit.documents, commit.first)]
+        meta = [(PROGRESS, seal(progress))]
+        for number, chunk in commit.chunks.items():
+            meta += [(column_key(name, number), packed) for name, packed in chunk.items()]
+        for number, event in enumerate(commit.events, progress["events"] - len(commit.events)):
+            meta.append((event_key(number), seal(event, number, self.salt)))
+        self._partial.write(meta, records)
         self._partial.committed = True
 
     @override
@@ -157,7 +149,7 @@ class LMDBWriter(Writer):
 
     @override
     def _publish(self, manifest: Manifest) -> None:
-        self._partial.put([(MANIFEST, manifest.encode())])
+        self._partial.write([(MANIFEST, manifest.encode())])
         self._partial.sync()
         self._check_replaceable()
         self._partial.publish()

@@ -58,27 +58,28 @@ def write(place: Path) -> None:
         writer.finish(classes=["cat", "dog", "hörse"], source={"path": "/data", "check": "decode"})
 
 
-def observe(place: Path) -> dict[str, Any]:
-    """Return what each way of reading a store returns, or the error that it raises."""
+def observe(place: Path, count: int = RECORDS) -> dict[str, Any]:
+    """Return what each way of reading a store of ``count`` records returns, or the error that it raises."""
     with open_store(place) as store:
         reads: dict[str, Callable[[], Any]] = {
             "manifest": lambda: asdict(store.manifest),
             "names": lambda: list(store.names()),
             "events": lambda: list(store.events()),
             "verify": store.verify,
-            "find": lambda: store.find("class 1/ü 1.jpg"),
+            "find": lambda: store.find(str(store.name(1))),
             "copy": lambda: copy_store(place, f"{place}.copy", overwrite=True).digest,
         }
-        seen = {what: _outcome_of(read) for what, read in reads.items()}
+        seen = {what: outcome_of(read) for what, read in reads.items()}
         for column in DTYPES:
-            seen[column] = _outcome_of(lambda column: store.column(column).tolist(), column)
-        for index in range(RECORDS):
-            seen[f"name {index}"] = _outcome_of(store.name, index)
-            seen[f"record {index}"] = _outcome_of(lambda index: _plain(asdict(store[index])), index)
+            seen[column] = outcome_of(lambda column: store.column(column).tolist(), column)
+        for index in range(count):
+            seen[f"name {index}"] = outcome_of(store.name, index)
+            seen[f"record {index}"] = outcome_of(lambda index: _plain(asdict(store[index])), index)
         return seen
 
 
-def _outcome_of(read: Callable[..., Any], *arguments: Any) -> Any:
+def outcome_of(read: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns, or the error that it raises."""
     try:
         return read(*arguments)
     except Exception as error:

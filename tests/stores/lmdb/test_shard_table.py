@@ -150,5 +150,5 @@ def test_shard_may_be_a_link_only_to_its_own_file(place: Path, tmp_path: Path) -
         store.read([3])
     shard.unlink()
     shard.mkdir()
-    with open_store(place) as store, pytest.raises(StoreError, match="folder"):
+    with open_store(place) as store, pytest.raises(StoreError, match="not an ordinary file"):
         store.read([3])
