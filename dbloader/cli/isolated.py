@@ -26,14 +26,9 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of dbloader in another process, or in this process if none of the places is a file.
 
+    ``function`` is its module and name, such as ``"stores.open.open_store"``. Its arguments are places, then options.
     Return the function's result. A dataclass is returned as a dict. Errors and warnings of the function are raised in
-    this process.
-
-    Args:
-        function: Module and name of the function, such as ``"stores.open.open_store"``.
-        place: The first argument.
-        arguments: More places.
-        options: Keyword arguments. Callbacks in them, such as ``progress``, are called in this process.
+    this process, and callbacks in the options, such as ``progress``, are called in this process.
 
     Raises:
         DamagedStoreError: The other process crashed.

@@ -105,12 +105,8 @@ def open_lazy(
     If the file is a JPEG that is known to be intact, only the needed pixels are decoded, and only when they are needed.
     Other files are decoded at once, to find damage early.
 
-    Args:
-        data: The encoded file.
-        tiles: Lengths of the tiles of a tiled JPEG.
-        known_intact: Whether the file is known to decode without a warning.
-        resize: One of RESIZES, which LMDBDataset explains.
-        note: Added to every error of decoding, which may occur long after this call.
+    ``tiles`` and ``known_intact`` are as in ``Decoder``. LMDBDataset explains ``resize``, one of RESIZES. ``note`` is
+    added to every error of decoding, which may occur long after this call.
     """
     jpeg = open_jpeg(data, tiles, known_intact=True) if known_intact else None
     if jpeg is not None:
@@ -130,11 +126,7 @@ class LazyImage(Image.Image):
     Threads may share an image. Another thread may change the class while a method runs. So the methods call functions
     of the module instead of private methods. Each method reads ``_view`` only once, and ``_file`` before ``info``.
 
-    Args:
-        view: The part of the stored image that this image shows.
-        info: The ``info`` of the image, or the file whose header contains it.
-        resize: One of RESIZES.
-        note: Added to each error of decoding.
+    ``info`` is the ``info`` of the image, or the file whose header contains it.
     """
 
     def __init__(self, view: View, info: bytes | dict[Any, Any], resize: str, note: str) -> None:

@@ -57,12 +57,8 @@ def render(
 ) -> npt.NDArray[np.uint8]:
     """Return the output of a crop: uint8, shape (height, width, 3), contiguous. If ``out`` is given, it is the output.
 
-    Args:
-        pixels: The crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. It may
-            become the output.
-        crop: The crop.
-        size: Height and width of the output; None for the height and width of the resized part.
-        out: Memory for the output.
+    ``pixels`` is the crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. It may
+    become the output. ``size`` is (height, width) of the output; None for the size of the resized part.
     """
     resized = crop.resized or size
     if resized is not None and resized != pixels.shape[:2]:

@@ -57,25 +57,20 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
         NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
         PixelRangeError: Pillow does not read all bits of the image, for example of an AVIF with 10 bits.
     """
-    array = read_array(data)
+    with open_file(data) as image:
+        array = read_values(data, image)
     if array.dtype == np.uint16:
         array = array.astype(np.int32)
     return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
 
 
-def read_array(data: bytes | memoryview) -> npt.NDArray[Any]:
-    """Decode an image file to an array of its own channels and values, like `decode_unchanged`.
+def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
+    """Return the own channels and values of a file that Pillow has already opened as ``image``.
 
     Returns:
         Shape (height, width) for one channel, else (height, width, channels); uint8, int8, uint16, int32 or float32;
         writable, in one block of memory.
     """
-    with open_file(data) as image:
-        return read_values(data, image)
-
-
-def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return what `read_array` returns, for a file that Pillow has already opened as ``image``."""
     jpeg = open_jpeg(data)
     if jpeg is not None:
         pixels = jpeg.part(0, 0, jpeg.width, jpeg.height, 1)()

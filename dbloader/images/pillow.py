@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from dbloader._describe import short_repr
+from dbloader._options import whole_number
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hev
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 
 LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
-_MOST_DIGITS = 18
 
 EIGHT_BITS = "8-bit"
 
@@ -256,9 +257,7 @@ def read_limit() -> int | None:
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) < 1:
-        raise OptionError(
-            f"{LIMIT_VARIABLE} must be a number of pixels, at least 1, of {_MOST_DIGITS} digits at most, "
-            f"got {text[: _MOST_DIGITS + 1]!r}"
-        )
-    return int(text)
+    try:
+        return whole_number(LIMIT_VARIABLE, int(text), 1)
+    except ValueError:
+        raise OptionError(f"{LIMIT_VARIABLE} must be a number of pixels, at least 1, got {short_repr(text)}") from None

@@ -1,4 +1,4 @@
-"""Show an image in a browser: its media type, its orientation, and a small picture of it."""
+"""Small pictures of images for a browser, perhaps with boxes and masks, and the media types of image files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageDraw
 
 from dbloader.errors import DamagedImageError, NotAnImageError
 from dbloader.images.info import read_facts
@@ -26,6 +26,7 @@ from dbloader.images.pillow import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     import numpy.typing as npt
@@ -44,6 +45,8 @@ _DEPTH_COLORS = bytes(
     round(float(np.interp(value, (0, 85, 170, 255), channel))) for value in range(256) for channel in _DEPTH_ANCHORS.T
 )
 _LOSSLESS_PX = 1600  # a thumbnail of this size replaces an image that a browser cannot show
+_OPACITY = 0.6  # of a mask
+_BOX_PX = 120  # the lines of boxes have one pixel of width for every 120 pixels of the picture's longer side
 TURNS = {  # by EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -122,6 +125,37 @@ def thumbnail(
         )
     with large if large and needed > _LARGE else nullcontext():
         return _decode(image, facts, px, is_field=is_field)
+
+
+def draw_over(
+    picture: bytes, image: Any, size: tuple[int, int], boxes: Iterable[tuple[Sequence[float], str]], masks: list[bytes]
+) -> tuple[bytes, str]:
+    """Return ``picture``, a thumbnail of an image, with boxes and masks drawn over it, and its media type.
+
+    Each box has left, top, right and bottom in pixels of the stored image, whose width and height are ``size``, and
+    Pillow's name of a color. Masks are image files. Raise ImageError if the picture or a mask cannot be decoded.
+    """
+    with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
+        shown = opened.convert("RGB")
+    if (turned := shown_orientation(picture)) > 1:  # true only if the stored file is its own thumbnail
+        shown = shown.transpose(TURNS[turned])
+    for mask in masks:
+        drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
+        with translate_errors("the mask does not decode", MemoryError), open_pillow(drawn) as opened:
+            layer = opened.convert("RGBA").resize(shown.size, Image.Resampling.NEAREST)
+        shown.paste(layer, mask=layer.getchannel("A").point(lambda alpha: round(alpha * _OPACITY)))
+    orientation = shown_orientation(image)
+    layer = Image.new("RGBA", shown.size[::-1] if orientation > 4 else shown.size)
+    pen, scales = ImageDraw.Draw(layer), [side / whole for side, whole in zip(layer.size, size, strict=True)] * 2
+    for box, color in boxes:
+        left, top, right, bottom = (part * scale for part, scale in zip(box, scales, strict=True))
+        if left <= right and top <= bottom:
+            pen.rectangle((left, top, right, bottom), outline=color, width=max(2, max(shown.size) // _BOX_PX))
+    layer = layer.transpose(TURNS[orientation]) if orientation > 1 else layer
+    shown.paste(layer, mask=layer)
+    file = io.BytesIO()
+    shown.save(file, "JPEG", quality=85, subsampling=0)  # subsampling would remove the colors of thin lines
+    return file.getvalue(), "image/jpeg"
 
 
 def legend_of(data: bytes) -> list[tuple[int, str, float]]:

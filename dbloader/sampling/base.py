@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -297,10 +297,3 @@ def _compute(share: range, length: int, order: Callable[[Array], Array]) -> Iter
         if part[-1] >= length:
             positions %= length
         yield from order(positions).tolist()
-
-
-def length_of(dataset: Any) -> int:
-    """Return the length of a dataset; raise TypeError for text, and for values without a length."""
-    if not isinstance(dataset, Sized) or isinstance(dataset, (str, bytes)):
-        raise TypeError(f"dataset must be a dataset, or anything else that has a length, got {short_repr(dataset)}")
-    return len(dataset)

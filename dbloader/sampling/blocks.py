@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._options import whole_number
-from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class BlockShuffleSampler(ResumableSampler):
         drop_last: bool = False,
         lanes: int | None = None,
     ) -> None:
-        length = length_of(dataset)
+        length = len(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         shards = getattr(dataset, "shard_lengths", None) if block_size is None else None
         # The sum differs if a subclass or wrapper of a store's dataset has other samples than the store.
@@ -220,13 +220,7 @@ class BlockOrder:
     With L lanes, position p belongs to lane p mod L. The places are cut into one piece for each lane. A piece has
     exactly one place for each position of its lane. So the border of two pieces may be within a block, which both lanes
     then read. A buffer is a part of one piece. Without lanes there is one piece, and a buffer is some whole blocks.
-
-    Args:
-        blocks: The blocks that the places are in.
-        length: The number of places.
-        lanes: The number of lanes; None for an order without lanes.
-        buffer: The size of a buffer: in places with lanes, in blocks without.
-        seed, epoch: As in `Permutation`, for the order in each buffer.
+    ``buffer`` is the size of a buffer: in places with lanes, in blocks without.
     """
 
     def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:
@@ -254,10 +248,7 @@ class BlockOrder:
     def ahead(self, position: int, chosen: Iterable[int], world_size: int) -> Iterator[tuple[int, list[int]]]:
         """Yield (position, blocks) as ``BlockShuffleSampler.blocks_ahead`` does, without padding.
 
-        Args:
-            position: Where to begin, below the length of the order.
-            chosen: The first positions of some ranks, at least one.
-            world_size: The distance between two positions of one rank.
+        ``chosen`` are the first positions of some ranks, at least one.
         """
         step = int(np.gcd(world_size, self._lanes))  # a rank reads every step-th lane
         lanes = np.array(sorted({lane for first in chosen for lane in range(first % step, self._lanes, step)}))

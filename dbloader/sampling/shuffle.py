@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.sampling.base import ResumableSampler, length_of
+from dbloader.sampling.base import ResumableSampler
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class ShuffleSampler(ResumableSampler):
         OptionError: ``num_replicas`` is below 1, or ``rank`` is not 0 to ``num_replicas - 1``; or only one of the two
             is given and torch.distributed is not initialized. From ``len()`` and ``iter()``: neither is given,
             torch.distributed is not initialized, and torchrun started this process as one of several.
-        TypeError: ``dataset`` has no length, or is a str; ``num_replicas``, ``rank`` or ``seed`` is not an int; or
+        TypeError: ``dataset`` has no length; ``num_replicas``, ``rank`` or ``seed`` is not an int; or
             ``drop_last`` is not a bool.
     """
 
@@ -45,7 +45,7 @@ class ShuffleSampler(ResumableSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        length = length_of(dataset)
+        length = len(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
 
     @override
@@ -65,7 +65,7 @@ class OrderedSampler(ResumableSampler):
     """
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:
-        length = length_of(dataset)
+        length = len(dataset)
         super().__init__(length, length, num_replicas, rank)
 
     @override

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -61,6 +60,7 @@ class WeightedSampler(ResumableSampler):
         length = values.size if num_samples is None else whole_number("num_samples", num_samples, 1)
         super().__init__(length, values.size, num_replicas, rank, seed=seed, drop_last=drop_last)
         self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
+        self._checksum = crc32(self._sums.astype("<f8").tobytes())
 
     @override
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
@@ -76,10 +76,6 @@ class WeightedSampler(ResumableSampler):
     @override
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "weights_crc32": self._checksum}
-
-    @cached_property
-    def _checksum(self) -> int:
-        return crc32(self._sums.astype("<f8").tobytes())
 
 
 class ClassBalancedSampler(WeightedSampler):

@@ -1,12 +1,14 @@
-"""What all commands share: errors, exit statuses, help, completion, streams and names."""
+"""What all commands share: errors, exit statuses, help, streams and names."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -15,9 +17,24 @@ import pytest
 import dbloader
 from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
+from dbloader.conversion.parts.part import convert_part
+from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.report import Report
 from tests.support.children import run_program
-from tests.support.images import WAIT_S, Outcome, command, photo, plant, plant_photos, run, subcommands
+from tests.support.conversion import plan_conversion
+from tests.support.engine_kills import descendants
+from tests.support.images import (
+    WAIT_S,
+    Outcome,
+    command,
+    photo,
+    plant,
+    plant_photos,
+    run,
+    running,
+    subcommands,
+    wait_until,
+)
 from tests.support.shell import Shell, check_error
 
 COMMANDS = subcommands()
@@ -117,6 +134,36 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
         assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", message)
 
 
+# Ctrl-C
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _has_numpy(pid: int) -> bool:
+    try:
+        return _is_worker(pid) and "numpy" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("began", [_is_worker, _has_numpy], ids=["at its start", "while it imports"])
+@pytest.mark.parametrize("arguments", [["convert", "images", "new.lmdb", "--shards", "4"], ["verify", "out.lmdb"]])
+def test_ctrl_c_at_the_start_prints_one_line(store: Path, arguments: list[str], began: Callable[[int], bool]) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running(command(*arguments), cwd=store.parent, start_new_session=True, **pipes) as process:
+        assert wait_until(process, lambda: any(map(began, descendants(process.pid))))
+        os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does
+        _, stderr = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, len(stderr.splitlines())) == (130, 1), stderr
+    assert stderr.startswith("Interrupted")
+
+
 # Help
 
 
@@ -148,40 +195,6 @@ def test_installed_command_prints_its_version(shell: Shell) -> None:
     assert done.stdout == version
 
 
-# Completion
-
-
-@pytest.mark.slow
-def test_tab_completes_commands_options_and_values_in_bash(tmp_path: Path) -> None:
-    """The script asks bash how it completes a line."""
-
-    def completed(*words: str) -> str:
-        script = (
-            'eval "$(_DBLOADER_COMPLETE=bash_source dbloader)"\n'
-            f"COMP_WORDS=(dbloader {shlex.join(words)}); COMP_CWORD={len(words)}\n"
-            "_dbloader_completion dbloader; printf '%s\\n' \"${COMPREPLY[@]}\"; complete -p dbloader"
-        )
-        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-c", script], env={**os.environ, "PATH": path}, cwd=tmp_path,
-            capture_output=True, text=True, timeout=WAIT_S, check=False,
-        )  # fmt: skip
-        assert "Usage" not in done.stdout + done.stderr
-        return done.stdout
-
-    shown = completed("ver")
-    assert "verify" in shown
-    assert "convert" not in shown
-    assert "--on-bad" in completed("convert", "--on-")
-
-
-def test_tab_completes_places_as_paths() -> None:
-    for name in ("info", "convert"):
-        argument = COMMANDS[name].params[0]
-        (item,) = argument.type.shell_complete(click.Context(COMMANDS[name]), argument, "tr")
-        assert item.type == "file"
-
-
 # Streams, and names in any alphabet or encoding
 
 
@@ -209,19 +222,11 @@ def test_stdout_error_message_says_that_the_result_is_complete(tmp_path: Path, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>/dev/full", ">&- 2>&-", "2>&1 | true"])
-def test_exit_status_reports_an_error_when_stderr_is_unusable(tmp_path: Path, closed: str) -> None:
-    line = 'set -o pipefail; "$@" ' + closed
-    line_of = ["bash", "-c", line, "bash", *command("info", "nosuch")]
-    assert run_program(*line_of, status=2, cwd=tmp_path) == ("", "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&- 2>&-", "2>/dev/full"])
 def test_command_works_without_standard_streams(tmp_path: Path, closed: str) -> None:
     plant(tmp_path / "src", {"cat/0.jpg": photo()})
-    for arguments in (["convert", "src", "x.lmdb"], ["info", "x.lmdb", "--json"], ["verify", "x.lmdb"]):
-        line = ["bash", "-c", f'"$@" {closed}', "bash", *command(*arguments)]
-        assert "Traceback" not in run_program(*line, cwd=tmp_path)[1], arguments
+    for arguments, status in ((["info", "nosuch"], 2), (["convert", "src", "x.lmdb", "-q"], 0)):
+        line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command(*arguments)]
+        assert run_program(*line, status=status, cwd=tmp_path) == ("", "")
 
 
 @pytest.mark.slow
@@ -251,3 +256,40 @@ def test_names_that_are_not_utf8_are_printed_escaped(tmp_path: Path, place: Path
     outcome = run("convert", folder / "images", folder / "out.lmdb", env=environment)
     if outcome.status == 2:
         check_error(outcome, r"caf.{1,6}/out.lmdb.*: the path is not valid UTF-8; rename")
+
+
+# --json
+
+
+# The test replaces STORE by a store, NEW by a new place, FOLDER by a folder of images, PLAN by a plan with its part,
+# and SHARDS by a store of shards.
+ARGUMENTS = {
+    "cache": ("NEW", "--fill", "SHARDS"),
+    "convert": ("FOLDER", "NEW"),
+    "show": ("STORE", "0"),
+    "copy": ("STORE", "NEW"),
+    "export": ("STORE", "NEW"),
+    "plan": ("FOLDER", "NEW", "--shards", "2"),
+    "part": ("PLAN", "0"),
+    "parts": ("PLAN",),
+    "publish": ("PLAN",),
+    "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
+}
+LINES = ("ls",)  # commands that print one line of JSON for each record
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"view"}))
+def test_command_prints_only_valid_json(name: str, root: Path, store: Path, tmp_path: Path) -> None:
+    planned = str(tmp_path / "planned")
+    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root), "PLAN": planned, "SHARDS": planned}
+    if {"PLAN", "SHARDS"} & {*ARGUMENTS.get(name, ())}:
+        plan_conversion(root, planned, 1)
+        convert_part(planned, 0)
+    if name == "cache":
+        publish(planned)
+    arguments = [words.get(word, word) for word in ARGUMENTS.get(name, ("STORE",))]
+    outcome = run(name, *arguments, "--json")
+    assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)
+    for text in outcome.stdout.splitlines() if name in LINES else [outcome.stdout]:
+        assert isinstance(json.loads(text, parse_constant=pytest.fail), (dict, list))

@@ -71,25 +71,6 @@ def test_option_hides_the_bar(
     assert shell("convert", root, place, option).stderr == ""
 
 
-def test_rate_in_the_bar_excludes_the_search_and_earlier_runs(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    clock = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: clock)
-    monkeypatch.setattr("tqdm.std.time", lambda: clock)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with Meter("Looking for images", "images") as meter:
-        clock += 50
-        meter.update(2000, None)
-        clock += 50
-        meter.update(500, 2500, title="Converting", nbytes=0)
-        clock += 10
-        meter.update(1500, 2500, nbytes=30_000_000)
-    shown = capfd.readouterr().err
-    assert "Looking for images: 2000 images [" in shown
-    assert re.search(r"Converting:  60%.*1500/2500 \[00:10<00:10, 100\.\d+ images/s, 3\.0 MB/s\]", shown)
-
-
 @pytest.mark.slow
 def test_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
     outcome = on_terminal("copy", store, tmp_path / "c.lmdb", columns=30)

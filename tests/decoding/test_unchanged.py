@@ -16,11 +16,17 @@ from PIL import Image
 from dbloader import LMDBDataset, convert
 from dbloader.decoding import decode_gray, decode_pil, decode_unchanged
 from dbloader.decoding.masks import decode_field, values_of
-from dbloader.decoding.unchanged import read_array
+from dbloader.decoding.pillow import open_file
+from dbloader.decoding.unchanged import read_values
 from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
 from tests.support import jpegs
 from tests.support.deep import COLORED, COLORS, DEEP, FLOATS, GRAY, PLANES, UNKNOWN, planar_tiff, tiff
 from tests.support.images import encoded, photo, plant
+
+
+def read_array(data: bytes | memoryview) -> Any:
+    with open_file(data) as image:
+        return read_values(data, image)
 
 
 def deflated() -> bytes:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from pymongo.errors import AutoReconnect, OperationFailure
 
 from tests.support import mongo
 from tests.support.mongo import Mongod
@@ -24,23 +23,6 @@ def test_missing_server_skips_tests_but_fails_them_in_ci(
     monkeypatch.setattr(mongo, "PACKAGE", "none-such")
     with pytest.raises(error, match="no mongod on PATH, and the package none-such"), needing_a_server(), Mongod():
         pass
-
-
-def test_fail_point_fails_exactly_the_requested_number_of_times(mongod: Mongod) -> None:
-    # Without this test, other tests could pass because nothing failed.
-    with mongod.client() as client:
-        collection = client.get_database("any").get_collection("any")
-        for _ in range(2):  # the server's counter continues from the first round
-            with mongod.fail_point("aggregate", times=2, error_code=6) as count:
-                for expected in (1, 2):
-                    with pytest.raises(OperationFailure, match="failCommand") as caught:
-                        collection.database.command("aggregate", "any", pipeline=[], cursor={})
-                    assert (caught.value.code, count()) == (6, expected)
-                collection.database.command("aggregate", "any", pipeline=[], cursor={})
-                assert count() == 2
-        with mongod.fail_point("find", times=None, close_connection=True), pytest.raises(AutoReconnect, match="closed"):
-            collection.find_one()
-        assert collection.find_one() is None
 
 
 def test_compose_file_pins_the_image_and_publishes_the_port_on_this_machine_only() -> None:

@@ -29,8 +29,6 @@ def blocks_ahead(rank: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("call", "arguments", "options", "kind", "message"),
     [
-        (shuffled, (5,), {}, TypeError, "^dataset must be a dataset, or anything else that has a length, got 5$"),
-        (ordered, ("x",), {}, TypeError, "^dataset must be a dataset, or anything .*, got 'x'$"),
         *((make, (DATA,), {"drop_last": 0}, TypeError, "^drop_last must be True or False, got 0$") for make in PADDED),
         (shuffled, (DATA,), {"seed": 1.5}, TypeError, r"^seed must be an int, got 1\.5$"),
         (shuffled, (DATA, 2.0, 0), {}, TypeError, r"^num_replicas must be an int, got 2\.0$"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,23 +74,6 @@ def test_two_processes_divide_the_samples_and_refuse_shuffle(tmp_path: Path) -> 
         shared = [number for seen in ranks for number in seen["shared"][epoch]]
         assert {*shared} == {*range(LENGTH)}
         assert len(shared) == LENGTH + 1  # one sample is repeated, so both ranks get the same number
-
-
-class Large:
-    """An object that a training function holds in a local variable."""
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_iter_keeps_no_local_variable_of_its_caller_alive(world: int) -> None:
-    """Before Python 3.13, reading the locals of a frame keeps them alive."""
-    import accelerate.data_loader  # noqa: F401 - only then are the callers searched
-
-    large = Large()
-    kept = weakref.ref(large)
-    next(iter(ShuffleSampler(range(LENGTH), world, 0)))
-    del large
-    gc.collect()
-    assert kept() is None
 
 
 @pytest.mark.parametrize("derived", [False, True])

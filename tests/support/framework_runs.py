@@ -1,4 +1,4 @@
-"""Train with real frameworks, interrupt after every step, resume, and compare the samples.
+"""Train with real frameworks, interrupt, resume, and compare the samples.
 
     python tests/support/framework_runs.py [FRAMEWORK ...]     runs them in one process and in two, and prints a table
 
@@ -28,13 +28,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import DBLoaderError
-from dbloader.sampling import SeededBatchSampler, ShuffleSampler
+from dbloader.sampling import ShuffleSampler
 from dbloader.sampling.permutation import Permutation
 
 LENGTH, BATCH, EPOCHS = 25, 4, 2  # with one or two processes, the last batches are smaller
-QUICK = False  # interrupt only at some steps, and use only loaders that start quickly
-# Seconds after which a run is ended. A quick run ends before pytest ends itself (faulthandler_timeout).
-LIMIT_QUICK_S, LIMIT_S = 80, 3600
+LIMIT_S = 80  # a hanging run ends before pytest ends itself (faulthandler_timeout)
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -82,36 +80,15 @@ def bare(**options: Any) -> DataLoader[Any]:
     return DataLoader(dataset, BATCH, sampler=ShuffleSampler(dataset), **options)
 
 
-def by_keys() -> PrefetchLoader[Any]:
-    dataset = Numbers()
-    batches = SeededBatchSampler(ShuffleSampler(dataset), BATCH)
-    return PrefetchLoader(DataLoader(dataset, batch_sampler=batches, num_workers=2, persistent_workers=True))
-
-
-def created(workers: Any) -> PrefetchLoader[Any]:
+def created() -> PrefetchLoader[Any]:
     options: dict[str, Any] = {"transform": None, "normalize": None, "device": None, "drop_last": False}
-    return create_loader(Numbers(), batch_size=BATCH, is_training=True, num_workers=2, worker_type=workers, **options)
+    return create_loader(Numbers(), batch_size=BATCH, is_training=True, num_workers=2, worker_type="threads", **options)
 
 
-def stateful(**options: Any) -> Any:
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    dataset = Numbers()
-    return StatefulDataLoader(dataset, BATCH, sampler=ShuffleSampler(dataset), **options)
-
-
-EVERY_LOADER: dict[str, Callable[[], PrefetchLoader[Any]]] = {
+LOADERS: dict[str, Callable[[], PrefetchLoader[Any]]] = {
     "PrefetchLoader(DataLoader)": lambda: PrefetchLoader(bare()),
-    "PrefetchLoader(DataLoader, 2 workers)": by_keys,
-    "create_loader, threads": lambda: created("threads"),
-    "create_loader, processes": lambda: created("processes"),
-    "PrefetchLoader(StatefulDataLoader)": lambda: PrefetchLoader(stateful(num_workers=1)),
+    "create_loader, threads": created,
 }
-
-
-def loaders() -> dict[str, Callable[[], PrefetchLoader[Any]]]:
-    quick = ("PrefetchLoader(DataLoader)", "create_loader, threads")
-    return {what: make for what, make in EVERY_LOADER.items() if not QUICK or what in quick}
 
 
 def barrier() -> None:
@@ -120,7 +97,7 @@ def barrier() -> None:
 
 
 def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path, *, own_order: bool = False) -> Check:
-    """Compare trainings that were resumed after each step with an uninterrupted one.
+    """Compare an uninterrupted training with trainings that resume after its first step and around its first epoch.
 
     Args:
         what: Name of the row.
@@ -130,32 +107,18 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
         own_order: The uninterrupted training has another order than a ShuffleSampler.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    whole, different = expected(), []
     first = folder / "first"
     seen = run(None, first)
-    if own_order:
-        whole = seen
-    if seen != whole:
-        different.append(f"uninterrupted: {seen} instead of {whole}")
+    whole = seen if own_order else expected()
+    different = [] if seen == whole else [f"uninterrupted: {seen} instead of {whole}"]
     barrier()
-    # Quick: after the first step, after the first epoch, and one step later.
-    quick = (1, STEPS, STEPS + 1)
-    checkpoints = [each for each in sorted(first.iterdir()) if not QUICK or int(each.name[:2]) in quick]
+    checkpoints = [each for each in sorted(first.iterdir()) if int(each.name[:2]) in (1, STEPS, STEPS + 1)]
     for checkpoint in checkpoints:
-        steps = int(checkpoint.name.partition("-")[0])
-        again = folder / f"again-{checkpoint.name}"
-        seen = run(checkpoint, again)
-        if seen != whole[steps:]:
-            different.append(f"resumed at {checkpoint.name}: {seen} instead of {whole[steps:]}")
+        rest = whole[int(checkpoint.name[:2]) :]
+        seen = run(checkpoint, folder / f"again-{checkpoint.name}")
+        if seen != rest:
+            different.append(f"resumed at {checkpoint.name}: {seen} instead of {rest}")
         barrier()
-        # Again, from a checkpoint of the resumed training. (Lightning cannot load a checkpoint of a training that it
-        # resumed after the last batch of an epoch.)
-        twice = steps == 1 if QUICK else steps % STEPS and again.exists()
-        for second in sorted(again.iterdir())[1:2] if twice else []:
-            steps = int(second.name.partition("-")[0])
-            seen = run(second, folder / f"third-{checkpoint.name}")
-            if seen != whole[steps:]:
-                different.append(f"resumed at {checkpoint.name}, then {second.name}: {seen} instead of {whole[steps:]}")
     if not checkpoints:
         different.append("no checkpoint was made")
     return Check(what, 1 + len(checkpoints), different)
@@ -217,13 +180,13 @@ def lightning_fit(
 
 
 def of_lightning(folder: Path) -> Iterator[Check]:
-    for what, make in loaders().items():
+    for what, make in LOADERS.items():
         yield compare(what, partial(lightning_fit, make), folder / what)
     # Lightning saves no state of this loader, but sets the epoch.
     what = "DataLoader, at each epoch's end"
     yield compare(what, partial(lightning_fit, bare, each_step=False), folder / what)
     # After max_steps within an epoch, Lightning continues with the next epoch.
-    make, cut = EVERY_LOADER["PrefetchLoader(DataLoader)"], folder / "cut"
+    make, cut = LOADERS["PrefetchLoader(DataLoader)"], folder / "cut"
     lightning_fit(make, None, cut, each_step=False, max_steps=STEPS - 1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -293,9 +256,7 @@ def of_accelerate(folder: Path) -> Iterator[Check]:
     def unprepared(make: Callable[[], Any], _: Accelerator) -> Any:
         return make()
 
-    kinds: dict[str, Callable[[Accelerator], Any]] = {
-        what: partial(unprepared, make) for what, make in loaders().items()
-    }
+    kinds: dict[str, Callable[[Accelerator], Any]] = {what: partial(unprepared, make) for what, make in LOADERS.items()}
     if WORLD == 1:
         kinds["PrefetchLoader(prepare(DataLoader))"] = lambda accelerator: PrefetchLoader(accelerator.prepare(bare()))
     for what, make in kinds.items():
@@ -386,10 +347,10 @@ def of_transformers(folder: Path) -> Iterator[Check]:
         barrier()
         return seen
 
-    for what, make in loaders().items():
+    for what, make in LOADERS.items():
         yield compare(what, partial(run, make), folder / what)
     yield compare("dataset only", partial(run, lambda: None), folder / "dataset", own_order=True)
-    made = EVERY_LOADER["PrefetchLoader(DataLoader)"]
+    made = LOADERS["PrefetchLoader(DataLoader)"]
     place = folder / "PrefetchLoader(DataLoader)" / "first" / "02"
     yield refused(
         "PrefetchLoader(DataLoader), ignore_data_skip=False",
@@ -429,44 +390,37 @@ def run_here(frameworks: list[str], folder: Path) -> int:
     return 1 if different else 0
 
 
-def launch(
-    frameworks: list[str], world: int, *, quick: bool = False, limit_s: int | None = None
-) -> subprocess.CompletedProcess[str]:
+def launch(frameworks: list[str], world: int) -> subprocess.CompletedProcess[str]:
     """Run frameworks one after another, in one or several new processes.
 
-    A process that takes more than ``limit_s`` seconds prints the tracebacks of its threads, and exits with 1.
+    A process that takes more than ``LIMIT_S`` seconds prints the tracebacks of its threads, and exits with 1.
 
     Raises:
         subprocess.TimeoutExpired: A process hangs and does not exit.
     """
-    limit_s = limit_s or (LIMIT_QUICK_S if quick else LIMIT_S)
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "USE_LIBUV": "0", "PL_DISABLE_FORK": "1"}
-    options = ["--in-this-process", str(limit_s), *(["--quick"] if quick else [])]
-    program = [str(Path(__file__).resolve()), *options, *frameworks]
+    program = [str(Path(__file__).resolve()), "--in-this-process", *frameworks]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
             [sys.executable, "-W", "ignore", *(torchrun if world > 1 else []), *program, "--folder", folder],
             env={**os.environ, **settings, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s + 30, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S + 30, check=False,
         )  # fmt: skip
 
 
 def main() -> int:
-    global QUICK
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="frameworks to run (default: all)")
-    parser.add_argument("--in-this-process", metavar="SECONDS", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--quick", action="store_true", help="interrupt only at some steps, and use only some loaders")
+    parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    QUICK = arguments.quick
     if arguments.in_this_process:
-        faulthandler.dump_traceback_later(arguments.in_this_process, exit=True)
+        faulthandler.dump_traceback_later(LIMIT_S, exit=True)
         return run_here(arguments.frameworks, arguments.folder)
     status = 0
     for framework, world in itertools.product(arguments.frameworks or FRAMEWORKS, (1, 2)):
-        done = launch([framework], world, quick=QUICK)
+        done = launch([framework], world)
         rows = [line for line in done.stdout.splitlines() if line.startswith(framework)]
         print("\n".join(rows) if done.returncode == 0 and rows else done.stdout, flush=True)
         status |= done.returncode != 0 or not rows

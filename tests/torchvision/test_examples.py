@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.package.test_framework_examples import command, places, train, train_and_kill  # noqa: F401 - a fixture
+from tests.package.test_examples import command, places, train, train_and_kill  # noqa: F401 - a fixture
 
 for _module in ("torchvision", "timm", "fastai"):
     pytest.importorskip(_module, reason="torchvision is not installed: scripts/frameworks torchvision")
