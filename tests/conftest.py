@@ -4,11 +4,9 @@ import faulthandler
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import coverage
 import hypothesis
 import pytest
 from pymongo import common, periodic_executor
@@ -31,21 +29,6 @@ hypothesis.settings.load_profile("untimed")
 # Shells make background processes ignore Ctrl-C, and children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Replaces the lock of coverage. A process forks only while no other thread holds this lock; otherwise the child, which
-# does not have that thread, would wait forever. The lock is reentrant, because objects freed during a fork run lines
-# that coverage counts.
-_coverage_lock = threading.RLock()
-os.register_at_fork(
-    before=_coverage_lock.acquire, after_in_parent=_coverage_lock.release, after_in_child=_coverage_lock.release
-)
-
-
-@pytest.hookimpl(trylast=True)  # coverage is measuring
-def pytest_sessionstart() -> None:
-    collector = getattr(coverage.Coverage.current(), "_collector", None)
-    if collector is not None:
-        collector.data_lock = _coverage_lock
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -80,13 +80,13 @@ def resolve_device(device: Device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (resolved.index or 0) >= count:
         raise OptionError(f"torch finds {count} CUDA devices here, got device={device!r}: {remedy}")
-    index = torch.cuda.current_device() if resolved == torch.device("cuda") else resolved.index  # pragma: no cover
-    return torch.device("cuda", index)  # pragma: no cover - needs a CUDA device
+    index = torch.cuda.current_device() if resolved == torch.device("cuda") else resolved.index
+    return torch.device("cuda", index)
 
 
 def send_small(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a small tensor from the CPU to a device without waiting for the device."""
-    if device.type == "cuda":  # pragma: no cover - the tests marked cuda run it
+    if device.type == "cuda":
         # Only a copy from pinned memory does not wait. PyTorch's allocator reuses that memory only after the copy.
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
@@ -117,7 +117,7 @@ class _Copying(NamedTuple):
     done: torch.cuda.Event
 
 
-class CudaTransfer(Transfer):  # pragma: no cover - needs a CUDA device: the tests marked cuda run it
+class CudaTransfer(Transfer):
     """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
 
     Three rules prevent races between the streams, because PyTorch's allocator considers only the stream on which a
@@ -211,7 +211,7 @@ def record(leaf: Any, stream: torch.cuda.Stream) -> None:
             part.record_stream(stream)
 
 
-def _pin(leaf: Any) -> Any:  # pragma: no cover - used by CudaTransfer alone
+def _pin(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf.pin_memory()
     # Not the tensor's own pin_memory(), which refuses expanded tensors.

@@ -100,7 +100,7 @@ def _cuda(root: Path) -> Iterator[Finding]:
             return
         remedy = "install torch for the driver's CUDA, or check CUDA_VISIBLE_DEVICES"
         yield Finding("CUDA", "problem", found, "the training runs on CPUs, though an NVIDIA driver is here", remedy)
-    for index in devices:  # pragma: no cover - needs a CUDA device
+    for index in devices:
         try:
             yield Finding(f"cuda:{index}", "ok", torch.cuda.get_device_name(index))
         except RuntimeError as error:

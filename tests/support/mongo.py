@@ -225,7 +225,7 @@ class Mongod(Server):
             command += ["--replSet", self._replica_set, "--oplogSize", "64"]
         if self._credentials:
             command += ["--auth"]
-        # -I -S: without the start-up code in site-packages, such as coverage's.
+        # -I -S: without the start-up code in site-packages
         keep = [sys.executable, "-I", "-S", "-c", _KEEPER, *command, *self._options]
         with self._log.open("ab") as log:
             self._keeper = subprocess.Popen(
