@@ -86,11 +86,7 @@ def main() -> None:
             status = _run(sys.argv[1:])
         except OSError:
             status = FAILED  # nothing can be written to stderr
-    if sys.stderr is not None:
-        try:
-            sys.stderr.flush()
-        except OSError:
-            _silence(sys.stderr)
+    _flush(sys.stderr)
     sys.exit(status)
 
 
@@ -117,11 +113,7 @@ def _run(arguments: list[str]) -> int:
         # A closed pipe is no error: a program such as head reads only the first lines.
         if notes or not isinstance(error, BrokenPipeError):
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
-        try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except OSError:
-            _silence(sys.stdout)  # otherwise Python tries to write the rest again at exit
+        _flush(sys.stdout)
         return FAILED
     except MemoryError as error:
         return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
@@ -132,9 +124,14 @@ def _run(arguments: list[str]) -> int:
         return FAILED
 
 
-def _silence(stream: TextIO) -> None:
-    """Discard all further output to a standard stream, even at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _flush(stream: TextIO | None) -> None:
+    """Flush a standard stream. If that fails, discard the rest, which Python would try to write again at exit."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str) -> int:

@@ -259,18 +259,14 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
     [
         (changed(length=12), OptionError, "state must have length 11, as this sampler has, to continue .*, got 12"),
         (changed(sampler="OrderedSampler"), OptionError, "must have sampler BlockShuffleSampler, .* got Ordered"),
-        (changed(block_size=3), OptionError, "must have block_size 2, .* got 3"),
         (changed(buffer_blocks=4), OptionError, "must have buffer_blocks 3, .* got 4"),
         (changed(position=12), OptionError, "^'position' in the state must be 0 to 11, got 12$"),
-        (changed(position=-1), OptionError, "^'position' in the state must be 0 to 11, got -1$"),
         (changed(epoch=-1), OptionError, "^'epoch' in the state must be at least 0, got -1$"),
         (changed(model=1, lr=3), OptionError, WANTED + "one that also has 'lr', 'model'$"),
         (lambda _: {"length": LENGTH}, OptionError, WANTED + "one that lacks 'block_size', 'buffer_blocks', 'epoch'"),
         (lambda _: "x", TypeError, WANTED + "'x'"),
-        (lambda _: None, TypeError, WANTED + "None"),
         (lambda _: [("epoch", 1)], TypeError, WANTED + r"\[\('epoch', 1\)\]"),
         (changed(seed="4"), TypeError, "^'seed' in the state must be an int, got '4'$"),
-        (changed(epoch=1.5), TypeError, r"^'epoch' in the state must be an int, got 1\.5$"),
         (changed(position=True), TypeError, "^'position' in the state must be an int, got True$"),
     ],
 )
@@ -282,7 +278,6 @@ def test_unusable_state_is_refused_and_changes_nothing(
     state = change(sampler.state_after(5))
     with pytest.raises(kind, match=message):
         sampler.load_state_dict(state)
-    if state is not None:
-        with pytest.raises(kind, match=message):
-            sampler.state_after(since=state)
+    with pytest.raises(kind, match=message):
+        sampler.state_after(since=state)
     assert sampler.state_after() == {**sampler.state_after(), "epoch": 3, "position": 0}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import multiprocessing
 import os
-import select
 import shutil
 import signal
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from dbloader import Record
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
+from tests.support.leaks import has_ended
 from tests.support.stores import store_records
 
 WAIT_S = 60.0  # only a failing test waits this long
@@ -113,11 +113,8 @@ def wait_until_ended(cache: Path) -> None:
 def kill_fetcher(cache: Path) -> None:
     pid = fetcher_of(cache)
     assert pid is not None
-    descriptor = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    ended, _, _ = select.select([descriptor], [], [], WAIT_S)  # the fetcher unlocks the cache before it ends
-    os.close(descriptor)
-    assert ended, "the fetcher is dead"
+    assert has_ended(pid, WAIT_S), "the fetcher is dead"  # it unlocks the cache before it ends
 
 
 class SlowFile:

@@ -39,7 +39,7 @@ class Resources(NamedTuple):
 
 
 @contextlib.contextmanager
-def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
+def no_leaks(*, files: bool = True) -> Iterator[None]:
     """Raise LeakError if the block leaves a new thread, child process or (with ``files``) open file behind.
 
     Wait for threads and processes that are ending. Collect garbage only if waiting is not enough: with torch loaded, it
@@ -53,7 +53,7 @@ def no_leaks(wait_s: float = WAIT_S, *, files: bool = True) -> Iterator[None]:
         left = find_resources(files=files).without(before)
     if any(left):
         gc.collect()
-        _wait_for(left, wait_s)
+        _wait_for(left, WAIT_S)
         gc.collect()  # frees objects of ended threads
         left = find_resources(files=files).without(before)
     if any(left):
@@ -104,13 +104,16 @@ def _wait_for(resources: Resources, wait_s: float) -> None:
     for thread in resources.threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     for pid in resources.pids:
-        with contextlib.suppress(ProcessLookupError), _opened(os.pidfd_open(pid)) as descriptor:
-            select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        has_ended(pid, max(0.0, deadline - time.monotonic()))
 
 
-@contextlib.contextmanager
-def _opened(descriptor: int) -> Iterator[int]:
+def has_ended(pid: int, wait_s: float) -> bool:
+    """Wait until a process has ended, and return whether it has."""
     try:
-        yield descriptor
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], wait_s)[0])
     finally:
         os.close(descriptor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import select
 import shutil
 import signal
 import socket
@@ -27,6 +26,7 @@ from urllib.parse import parse_qsl, quote_plus, urlsplit
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests.support.leaks import has_ended
 from tests.support.servers import ServerMissingError, find_program
 
 HOST = "127.0.0.1"
@@ -241,7 +241,7 @@ class Mongod(Server):
         assert self.pid is not None, "not started"
         deadline = time.monotonic() + START_S
         while not self._accepts():
-            if _has_ended(self.pid, 0.02):
+            if has_ended(self.pid, 0.02):
                 self.pid = None
                 raise ServerFailedError(f"mongod ended instead of starting; its log ends in\n{self.log_tail()}")
             if time.monotonic() > deadline:
@@ -282,7 +282,7 @@ class Mongod(Server):
         if self.pid is None:
             return
         self._signal(number)
-        if not _has_ended(self.pid, START_S):
+        if not has_ended(self.pid, START_S):
             raise ServerFailedError(f"mongod does not end after {number.name}; its log ends in\n{self.log_tail()}")
         self.pid = None
 
@@ -299,7 +299,7 @@ class Mongod(Server):
     def restore(self) -> None:
         """Make the server run and answer again. Its data stay."""
         while True:
-            if self.pid is not None and _has_ended(self.pid, 0.0):
+            if self.pid is not None and has_ended(self.pid, 0.0):
                 self.pid = None
             begun = self.pid is None
             if begun:
@@ -492,16 +492,15 @@ class Proxy:
 
     Args:
         port: The port of the server on this host.
-        bytes_per_s: Rate of all connections together, in each direction. None: unlimited.
+        bytes_per_s: Rate of what all servers send together. None: unlimited.
     """
 
     def __init__(self, port: int, *, bytes_per_s: float | None = None) -> None:
         self.target_port = port
         self.bytes_per_s = bytes_per_s
         self.port = 0
-        self.connections = 0  # connections accepted so far
         self.bytes_to_client = 0  # bytes forwarded so far
-        self._free_at = {False: 0.0, True: 0.0}  # when each direction has carried what it took
+        self._line = threading.Lock()  # carries the answers of one connection at a time
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -571,7 +570,6 @@ class Proxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             thread = threading.Thread(target=self._serve, args=(client, server), name="proxy-serve")
             with self._lock:
-                self.connections += 1
                 self._open |= {client, server}
                 self._threads = [thread for thread in self._threads if thread.is_alive()] + [thread]
                 thread.start()
@@ -594,22 +592,12 @@ class Proxy:
             while data := source.recv(CHUNK_BYTES):
                 if to_client:
                     flowing.wait()
-                self._wait_for_line(len(data), to_client)
-                if to_client:
-                    with self._lock:
+                    with self._line:
+                        time.sleep(0.0 if self.bytes_per_s is None else len(data) / self.bytes_per_s)
                         self.bytes_to_client += len(data)  # before the client can receive them
                 target.sendall(data)
         _shut(source)
         _shut(target)
-
-    def _wait_for_line(self, count: int, to_client: bool) -> None:
-        """Wait for as long as ``count`` bytes take, after the bytes that are being carried already."""
-        if self.bytes_per_s is None:
-            return
-        with self._lock:
-            free_at = max(self._free_at[to_client], time.monotonic()) + count / self.bytes_per_s
-            self._free_at[to_client] = free_at
-        time.sleep(max(0.0, free_at - time.monotonic()))
 
 
 def _set_event() -> threading.Event:
@@ -628,14 +616,3 @@ def _free_port() -> int:
         port = random.choice(PORTS)
         with contextlib.suppress(OSError), socket.create_server((HOST, port)):
             return port
-
-
-def _has_ended(pid: int, wait_s: float) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], wait_s)[0])
-    finally:
-        os.close(descriptor)
