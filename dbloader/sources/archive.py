@@ -47,24 +47,19 @@ class ArchiveSource(Source):
                     unlabelled += item.label is None
                 yield item
         if unlabelled:
-            warning = f"{unlabelled:,} of {total:,} images have no label"
-            if unlabelled == total and len(self._paths) > 1 and self._paths[0].suffix == ".tar":
-                warning += ": if each tar is a class, pack them into one tar: tar -cf train.tar *.tar"
-            tally.warnings.append(warning)
+            tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label")
         return tally
 
     @abstractmethod
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         """Yield the images in one file."""
 
-    def _label(self, path: Path, image: str, text: str = "") -> int | None:
+    def _label(self, image: str, text: str = "") -> int | None:
         """Return the label of an image's class folder, or of the text in its ``.cls`` file; None without either."""
         if self._shared is not None:
             folders = posixpath.dirname(image).split("/")
             text = folders[self._shared] if len(folders) > self._shared else ""
-        if text and text not in self._labels:
-            raise SourceError(f"{readable(path)}: was changed since it was first read")
-        return self._labels.get(text)
+        return self._labels[text] if text else None
 
 
 def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:

@@ -23,13 +23,15 @@ _ANY_INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
 def number_labels(
-    first: dict[str, str], where: str, *, may_be_integers: bool = True
+    first: dict[str, str], where: str, classes: tuple[str, ...] | None = None, *, may_be_integers: bool = True
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
 
-    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. Without
-    ``may_be_integers``, a text such as "3" is a name too.
+    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. ``classes`` is the list
+    in ``CLASSES``, if there is one. Without ``may_be_integers``, a text such as "3" is a name too.
     """
+    if classes is not None:
+        return classes, _look_up(first, where, classes, may_be_integers=may_be_integers)
     if may_be_integers and _are_integers(first, where):
         return (), {text: int(text) for text in first}
     _check_names(first, where)
@@ -54,18 +56,15 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
     raise SourceError(f"{readable(path)}: {what}; mend it, or move it away")
 
 
-def look_up_labels(first: dict[str, str], classes: tuple[str, ...]) -> dict[str, int]:
-    """Return the label of each text, an integer or the name of a class; SourceError if it is neither.
-
-    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages.
-    """
+def _look_up(first: dict[str, str], where: str, classes: tuple[str, ...], *, may_be_integers: bool) -> dict[str, int]:
+    """Return the label of each text: the position of a name in ``classes``, or an integer."""
     known = {name: label for label, name in enumerate(classes)}
     labels = {}
-    for text, where in first.items():
-        label = int(text) if _ANY_INTEGER.fullmatch(text) else known.get(text)
+    for text, place in first.items():
+        label = int(text) if may_be_integers and _ANY_INTEGER.fullmatch(text) else known.get(text)
         if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
-            what = f"a class name, or its number from 0 to {len(classes) - 1}" if classes else "64-bit integers"
-            raise SourceError(f"{where}: its label is {short_repr(text, 50)}, but {CLASSES} allows only {what}")
+            what = f"the label of {place} is {short_repr(text, 50)}"
+            raise SourceError(f"{where}: {what}, which is not in {CLASSES}: add it")
         labels[text] = label
     return labels
 

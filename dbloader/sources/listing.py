@@ -32,10 +32,8 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
-from dbloader.sources.boxes import BOXES
-from dbloader.sources.boxes import LABELS as BOX_LABELS
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SUFFIXES, describe_unused, first_warnings
-from dbloader.sources.labels import CLASSES, number_labels, read_classes
+from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
+from dbloader.sources.labels import number_labels, read_classes
 from dbloader.sources.listing_rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class _Row(NamedTuple):
 
 
 class ListingSource(Source):
-    """The images that a listing names, in its order, repeats included; made by ``read_listing`` or ``read_metadata``.
+    """The images that a listing names, in its order, repeats included; made by ``read_listing``.
 
     Files may have any extension, and need not exist. The name of an entry is its normalized path (``./a//b`` becomes
     ``a/b``; ``../a`` stays), without the root if it is an absolute path below the root.
@@ -101,9 +99,7 @@ class ListingSource(Source):
             if isinstance(row, Problem):
                 yield row
                 continue
-            label = self.labels.get(row.label) if isinstance(row.label, str) else row.label
-            if (label is None) != (row.label is None):
-                raise SourceError(f"{readable(self.listing)}, row {row.number}: was changed since it was first read")
+            label = self.labels[row.label] if isinstance(row.label, str) else row.label
             files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
             yield Entry(name_below(row.path, prefix), (row.path,), label, row.fields, files=files)
         return Tally()
@@ -114,22 +110,71 @@ def read_listing(
     root: str | os.PathLike[str],
     file_columns: Sequence[str] = (),
     make: Callable[..., ListingSource] = ListingSource,
+    *,
+    is_metadata: bool = False,
 ) -> ListingSource:
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
     iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` gets the
     arguments of ``ListingSource`` and returns the source, such as a subclass for files in MongoDB.
+
+    If the listing is the metadata of the folder and has no column for the label, the first folders of the paths are the
+    classes, if there are several.
     """
-    return _read(Path(listing), checked_root(root), _Rules((*file_columns,)), make)
-
-
-def read_metadata(metadata: Path, root: str | os.PathLike[str], file_columns: Sequence[str] = ()) -> ListingSource:
-    """Return the source of the images that the metadata of a folder names.
-
-    Without a column for the label, the first folders of the paths are the classes, if there are several.
-    """
-    return _read(metadata, checked_root(root), _Rules((*file_columns,), is_metadata=True), ListingSource)
+    listing, root = Path(listing), checked_root(root)
+    rules = _Rules((*file_columns,), is_metadata)
+    where = readable(listing)
+    first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
+    first = first_integer = first_problem = None
+    rows = unlabelled = 0
+    has_labels = not is_metadata
+    listed = array("q")  # hashes of the paths in metadata, to find images that it does not name
+    file_fields: dict[str, None] = {}
+    folders: dict[str, int] = {}  # first folder of each path -> its first row; empty with a column of labels
+    for row in _rows(listing, rules):
+        if isinstance(row, Problem):
+            first_problem = first_problem or row
+            continue
+        rows += 1
+        first = first or row
+        file_fields.update(dict.fromkeys(row.files))
+        if is_metadata:
+            listed.extend(hash(path) for path in (row.path, *row.files.values()) if path)
+            has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
+            if not has_labels:
+                folders.setdefault(_top_folder(row.path), row.number)
+        if isinstance(row.label, str):
+            first_of.setdefault(row.label, row.number)
+        elif row.label is None:
+            unlabelled += 1
+        else:
+            first_integer = first_integer or row
+    if first is None:
+        raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
+    classes = read_classes(listing.parent) if is_metadata else None
+    if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
+        rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
+    if first_integer and first_of and not classes:
+        name, number = next(iter(first_of.items()))
+        raise SourceError(
+            f"{where}: row {first_integer.number} has the label {first_integer.label}, and row {number} has the label "
+            f"{name!r}: give every row an integer or every row a name"
+        )
+    warnings = []
+    if unlabelled == rows:
+        names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
+        warnings.append(f"no row has a label: the column of labels is one of {names}, and the columns are {columns}")
+    elif unlabelled:
+        warnings.append(f"{unlabelled} of {rows} rows have no label")
+    is_csv = is_text(listing) and not rules.by_folder and classes is None
+    first_rows = {name: f"row {number}" for name, number in first_of.items()}
+    classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
+    if rules.by_folder:
+        warnings += first_warnings(root, classes)
+    if is_metadata:
+        warnings += _unused_warnings(root, listed)
+    return make(root, classes, warnings, listing, labels, rules, (*file_fields,))
 
 
 def find_metadata(folder: Path) -> Path | None:
@@ -145,97 +190,6 @@ def _columns(path: Path) -> tuple[str, ...]:
     if path.suffix != ".jsonl":
         return read_header(path)
     return tuple(next((row[1] for row in read_rows(path)), ()))
-
-
-def _read(listing: Path, root: Path, rules: _Rules, make: Callable[..., ListingSource]) -> ListingSource:
-    """Read all rows once to check them and to find the classes, and return the source."""
-    where = readable(listing)
-    first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
-    first = first_integer = first_problem = None
-    rows = unlabelled = 0
-    has_labels = not rules.is_metadata
-    listed = array("q")  # hashes of the paths in metadata, to find images that it does not name
-    file_fields: dict[str, None] = {}
-    folders: dict[str, int] = {}  # first folder of each path -> its first row; empty with a column of labels
-    for row in _rows(listing, rules):
-        if isinstance(row, Problem):
-            first_problem = first_problem or row
-            continue
-        rows += 1
-        first = first or row
-        file_fields.update(dict.fromkeys(row.files))
-        if rules.is_metadata:
-            listed.extend(hash(path) for path in (row.path, *row.files.values()) if path)
-            has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
-            if not has_labels:
-                folders.setdefault(_top_folder(row.path), row.number)
-        if isinstance(row.label, str):
-            first_of.setdefault(row.label, row.number)
-        elif row.label is None:
-            unlabelled += 1
-        else:
-            first_integer = first_integer or row
-    if first is None:
-        raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    column = next((name for name in (BOXES, BOX_LABELS) if name in first.fields), None)
-    if column and is_text(listing):
-        raise SourceError(
-            f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
-            "annotations of COCO, VOC or YOLO"
-        )
-    if make is ListingSource:
-        _check_extension(first, root, where)
-    classes = read_classes(listing.parent) if rules.is_metadata else None
-    if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
-        rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
-    if first_integer and first_of and not classes:
-        name, number = next(iter(first_of.items()))
-        raise SourceError(
-            f"{where}: row {first_integer.number} has the label {first_integer.label}, and row {number} has the label "
-            f"{name!r}: give every row an integer or every row a name"
-        )
-    warnings = []
-    if unlabelled == rows:
-        warnings.append(f"no row has a label, {_why_unlabelled(first)}")
-    elif unlabelled:
-        warnings.append(f"{unlabelled} of {rows} rows have no label")
-    if classes is None:
-        first_rows = {name: f"row {number}" for name, number in first_of.items()}
-        classes, labels = number_labels(first_rows, where, may_be_integers=is_text(listing) and not rules.by_folder)
-    else:
-        labels = {name: label for label, name in enumerate(classes)}
-        if unknown := next((name for name in first_of if name not in labels), None):
-            first_row = first_of[unknown]
-            raise SourceError(
-                f"{where}: the label of row {first_row} is {unknown!r}, which is not in {CLASSES}: add it"
-            )
-    if rules.by_folder:
-        warnings += first_warnings(root, classes)
-    if rules.is_metadata:
-        warnings += _unused_warnings(root, listed)
-    return make(root, classes, warnings, listing, labels, rules, (*file_fields,))
-
-
-def _check_extension(first: _Row, root: Path, where: str) -> None:
-    """Raise SourceError if the path of the first row lacks the extension that its file has."""
-    path = os.path.join(os.fsencode(root), first.path)  # noqa: PTH118 - bytes
-    found = next((end for end in EXTENSIONS if os.path.exists(path + end.encode())), None)  # noqa: PTH110 - bytes
-    if found and not os.path.exists(path):  # noqa: PTH110
-        name = readable(first.path)
-        raise SourceError(
-            f"{where}, row {first.number}: there is no file {name!r} in {readable(root)}, but there is "
-            f"{name + found!r}: write the paths with their extensions"
-        )
-
-
-def _why_unlabelled(row: _Row) -> str:
-    for column in row.columns:
-        if column in LABEL_COLUMNS:
-            return f"as the column {column!r} is empty"
-    columns, names = ", ".join(map(repr, row.columns)), " or ".join(map(repr, LABEL_COLUMNS))
-    binary = sum(value in ("0", "1") for value in row.fields.values())
-    way = "; columns of 0 and 1 are fields: write the class of each row into a column 'label'" if binary > 1 else ""
-    return f"as no column is called {names} (the columns are {columns}){way}"
 
 
 def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Source
 
-_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 # LMDB's mdb.c: the first page is a meta page. This number follows its header of 16 bytes.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 
@@ -130,10 +129,10 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
 
         return scan_objects(source)
     if any(Path(source, name).is_file() for name in METADATA_FILES):
-        from dbloader.sources.listing import find_metadata, read_metadata
+        from dbloader.sources.listing import find_metadata, read_listing
 
         if (metadata := find_metadata(Path(source))) is not None:
-            return read_metadata(metadata, source, file_fields)
+            return read_listing(metadata, source, file_fields, is_metadata=True)
     file = find_lmdb(source)
     if file is not None or is_sharded(source):
         return _open_lmdb(source, file, where)
@@ -153,11 +152,6 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
         from dbloader.sources.zip import read_zips
 
         return _with_others(read_zips(source, zips), source, zips)
-    if readable(source).lower().endswith(_PACKED) and expand_range(source)[0].is_file():
-        raise SourceError(
-            f"{readable(source)}: is compressed, and convert reads only these compressed files: "
-            f"{', '.join((*TARS[1:], *ZIPS))}; extract its files into a folder"
-        )
     return scan(source)
 
 

@@ -239,30 +239,18 @@ def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
         yield Problem(key, f"is {said:,}, but the file has only {counted(count, 'value')}")
 
 
-# --- pickles, and other values under __keys__ and __len__ -------------------------------------------------------------
+# --- pickles, with or without __keys__ and __len__ --------------------------------------------------------------------
 
 _ABOUT = (b"__keys__", b"__len__")
 
 
-def _serialized(pairs: Pairs) -> _Layout | None:
-    """Find pickled values; SourceError for values in other known serializations."""
+def _pickled(pairs: Pairs) -> _Layout | None:
     about = pairs.get(b"__keys__") or pairs.get(b"__len__")
     values = (pairs.get(key) for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
     first = next((value for value in values if value), b"")
     if _is_pickle(first) and (about is None or _is_pickle(about)):
         return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
-    if about is None or _is_image(first):
-        return None
-    if about.startswith(b"\0\0\0\0"):  # pyarrow.serialize begins with a number of tensors
-        by, how = "pyarrow.serialize, which pyarrow no longer has", "pyarrow.deserialize of pyarrow 11 or older"
-    elif about and about[0] in (*range(0x90, 0xA0), 0xDC, 0xDD):
-        by, how = "msgpack, as tensorpack's LMDBSerializer does", "LMDBSerializer.load (tensorpack or dataflow)"
-    else:
-        return None
-    raise SourceError(
-        f"{readable(pairs.path)}: its values were serialized by {by}: read them with {how}, and hand each image "
-        "and label to dbloader.write_store"
-    )
+    return None
 
 
 def _is_pickle(value: bytes) -> bool:
@@ -335,4 +323,4 @@ def _plain_entries(pairs: Pairs) -> Entries:
     return 0
 
 
-_LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (_ocr, _serialized, _basicsr, _plain)
+_LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (_ocr, _pickled, _basicsr, _plain)

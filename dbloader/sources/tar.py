@@ -35,7 +35,7 @@ from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
 from dbloader.sources.compressed import decompress
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
-from dbloader.sources.labels import CLASSES, FILE_FIELDS, look_up_labels, number_labels, read_classes
+from dbloader.sources.labels import CLASSES, FILE_FIELDS, number_labels, read_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -106,10 +106,9 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
             raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
         labels.pop("", None)
         shared = None
-        if (classes := read_classes(paths[0].parent)) is not None:
-            label_of = look_up_labels(labels, classes)
-        elif labels:
-            classes, label_of = number_labels(labels, readable(place))
+        classes = read_classes(paths[0].parent)
+        if classes is not None or labels:
+            classes, label_of = number_labels(labels, readable(place), classes)
         else:
             classes, label_of, shared = number_folders(folders, readable(place))
         source = TarSource(decompressed, place, paths, classes, label_of, shared)
@@ -133,7 +132,7 @@ class TarSource(ArchiveSource):
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         with _opened(path, self._decompressed) as file:
             for sample in _samples(file, path, tally, self.file_fields):
-                yield sample if isinstance(sample, Problem) else self._entry(file, path, sample)
+                yield sample if isinstance(sample, Problem) else self._entry(file, _key(path), sample)
         found = self._decompressed.get(_key(path))
         if found is not None and found.problem:
             yield Problem(readable(path), f"cannot be decompressed to its end, files may be missing: {found.problem}")
@@ -151,12 +150,11 @@ class TarSource(ArchiveSource):
         for found in self._decompressed.values():
             found.file.close()
 
-    def _entry(self, file: IO[bytes], path: Path, sample: _Sample) -> Entry | Problem:
+    def _entry(self, file: IO[bytes], archive: bytes, sample: _Sample) -> Entry | Problem:
         name = readable(sample.image.path)
         text = ""
         fields: dict[str, Any] = {}
         files: dict[str, FieldFile] = {}
-        archive = _key(path)
         try:
             # FIELDS first, because it has the order of the fields, and null for each further file
             for extension, other in sorted(sample.others.items(), key=lambda item: item[0] != FIELDS):
@@ -180,7 +178,7 @@ class TarSource(ArchiveSource):
         location = archive, sample.image.start, sample.image.size
         if fields.get("name") is not None:
             name = fields.pop("name")
-        return Entry(name, location, self._label(path, sample.image.path, text), fields, files=files)
+        return Entry(name, location, self._label(sample.image.path, text), fields, files=files)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class ZipSource(ArchiveSource):
                 yield item
             else:
                 name, location = item
-                yield Entry(name, location, self._label(path, name), {})
+                yield Entry(name, location, self._label(name), {})
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:

@@ -162,8 +162,8 @@ def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (b'["cat"]', "its label is '1', but classes.json allows only a class name, or its number from 0 to 0"),
-        (b"[]", "its label is 'dog', but classes.json allows only 64-bit integers"),
+        (b'["cat"]', "is '1', which is not in classes.json: add it"),
+        (b"[]", "is 'dog', which is not in classes.json: add it"),
         (b'{"0": "cat"}', "must be a list of names, got .*; mend it, or move it away"),
         (b"[", "cannot be read"),
     ],

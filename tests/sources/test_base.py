@@ -11,7 +11,6 @@ import pytest
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Loaded, Problem
 from dbloader.sources.folder import scan
-from dbloader.sources.open import open_source
 
 DATA = bytes(range(256)) * 4
 
@@ -55,12 +54,3 @@ def test_failure_of_the_machine_raises_instead_of_reporting_a_problem(
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(kind, match=message):
         read(root, "cat/0.jpg")
-
-
-@pytest.mark.parametrize("name", ["x.tar.lz4", "x.GZ", "x-{0..3}.7z"])
-def test_compressed_file_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
-    (tmp_path / name.replace("{0..3}", "0")).write_bytes(b"\x1f\x8b")
-    with pytest.raises(
-        SourceError, match=r"is compressed, and convert reads only .*: \.tar\.gz, .*; extract its files"
-    ):
-        open_source(tmp_path / name)

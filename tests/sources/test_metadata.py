@@ -68,7 +68,7 @@ def test_files_without_class_folders_have_no_label(tmp_path: Path, names: list[s
     assert found(source) == [(name, None, {}) for name in names]
     assert source.classes == ()
     [warning] = source.warnings
-    assert warning.startswith("no row has a label, as no column is called 'label' or 'class' or ")
+    assert warning.startswith("no row has a label: the column of labels is one of 'label', 'class', 'target', and ")
 
 
 def test_label_column_of_metadata_takes_precedence_over_folders(root: Path) -> None:

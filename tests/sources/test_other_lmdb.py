@@ -6,7 +6,6 @@ import datetime
 import io
 import os
 import pickle
-import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -85,6 +84,7 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
         ({}, "without any value"),
         ({b"k": b"value"}, r"no known layout: its first key is b'k', .* with b'value'"),
         ({b"__len__": b""}, r"no known layout: its first key is b'__len__', whose value begins with b''"),
+        ({b"0": b"\x92\xc4\x01\xff", b"__keys__": b"\x91\xa10"}, "no known layout: .*dbloader.write_store$"),  # msgpack
     ],
 )
 def test_unknown_layout_is_refused(source_of: SourceOf, values: Mapping[bytes, bytes], message: str) -> None:
@@ -250,19 +250,6 @@ def test_missing_pickles_are_named(source_of: SourceOf) -> None:
     assert warnings_of(source) == ("1 other value of the file left out: it was read as pickled images and labels",)
     del values[b"1"]
     assert problems(source_of(values))[-1] == ("__len__", "is 4, but the file has only 2 values")
-
-
-@pytest.mark.parametrize(
-    ("about", "value", "named"),
-    [
-        (bytes(8) + b"\xff\xff\xff\xff", bytes(8) + photo(1), "pyarrow.serialize, which pyarrow no longer has"),
-        (b"\x91\xc4\x0800000000", b"\x92\xc4\x01\xff\x03", "msgpack, as tensorpack's LMDBSerializer does"),
-    ],
-)
-def test_other_serializations_are_refused_by_name(source_of: SourceOf, about: bytes, value: bytes, named: str) -> None:
-    remedy = r": read them with (pyarrow\.deserialize|LMDBSerializer\.load) .*dbloader\.write_store$"
-    with pytest.raises(SourceError, match=re.escape(named) + remedy):
-        source_of({b"00000000": value, b"__keys__": about})
 
 
 def test_pickled_dicts_become_images_labels_and_fields(source_of: SourceOf) -> None:

@@ -143,18 +143,6 @@ def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
         convert(path, tmp_path / "out.lmdb", shards=2)
 
 
-def test_command_in_the_warning_about_unlabeled_tars_works(tmp_path: Path) -> None:
-    for name in ("cat", "dog"):
-        pack(tmp_path / f"{name}.tar", {f"{name}_1.jpg": photo(1)})
-    (warning,) = convert(tmp_path, tmp_path / ".no labels.lmdb").warnings
-    what, _, command = warning.partition(": if each tar is a class, pack them into one tar: ")
-    assert what == "2 of 2 images have no label"
-    subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)
-    convert(tmp_path / "train.tar", tmp_path / ".out.lmdb")
-    with open_store(tmp_path / ".out.lmdb") as store:
-        assert (store.manifest.classes, store.manifest.label_counts) == (("cat", "dog"), {0: 1, 1: 1})
-
-
 def test_files_beside_the_tars_are_named(tmp_path: Path) -> None:
     """The folder contains the files that img2dataset writes."""
     for number in range(2):
