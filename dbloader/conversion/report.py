@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.sources.base import readable
-from dbloader.sources.folder import named
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -138,12 +135,10 @@ def finish_report(
 
 def left_out(found: Source, tally: Tally) -> dict[str, Any]:
     """Return ``warnings``, ``skipped`` and ``hidden`` for the Report of a conversion from a source."""
-    beside = [name for name in found.beside if not name.startswith(".")]
-    counts = tally.skipped + Counter(PurePosixPath(name).suffix.lower() for name in beside)
+    counts = tally.skipped + found.beside.skipped
     skipped = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    more = [f"left out, because only {found.reads} are read: {named(beside)}"] if beside else []
-    hidden = tally.hidden + len(found.beside) - len(beside)
-    return {"warnings": (*found.warnings, *tally.warnings, *more), "skipped": skipped, "hidden": hidden}
+    hidden = tally.hidden + found.beside.hidden
+    return {"warnings": (*found.warnings, *tally.warnings), "skipped": skipped, "hidden": hidden}
 
 
 def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> list[str]:

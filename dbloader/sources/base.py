@@ -92,11 +92,6 @@ class Tally:
     # Number of files that are not images, by extension; "" for files without one.
     skipped: Counter[str] = field(default_factory=Counter)
     hidden: int = 0  # names that begin with a dot
-    not_utf8: int = 0  # names in which invalid bytes were replaced
-    not_utf8_example: str = ""
-    metadata: str = ""  # path of the first file with a name such as metadata.csv
-    archives: int = 0  # number of other files that may contain images, such as x.tar
-    archive: str = ""  # path of the first of them
 
     def skip(self, name: bytes) -> None:
         """Count a file that is not an image, by its extension."""
@@ -130,8 +125,6 @@ class Source(ABC):
     Memory does not grow with the number of entries. Each iterator belongs to one thread.
     """
 
-    reads = ""  # kinds of files that this source reads, for the warning about other files in the folder
-    companions: tuple[str, ...] = ()  # names of other files in the folder that need no warning
     asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
@@ -142,7 +135,7 @@ class Source(ABC):
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # class names of integers in fields, as in a Manifest
-        self.beside: tuple[str, ...] = ()  # other files and folders at the place, which are not read
+        self.beside = Tally()  # counts other files in the folder of tars, tables or the like, which are not read
         self.compressed = ""  # path of the first file that is decompressed as a whole when the source is opened
 
     @abstractmethod

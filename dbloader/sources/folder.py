@@ -37,7 +37,6 @@ SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 ZIPS = (".zip",)
-_ARCHIVES = tuple(map(str.encode, (*TARS, *ZIPS, ".parquet", ".arrow", ".lmdb", ".mdb", ".7z", ".rar")))
 
 _MAX_NAMED = 10  # most names in a warning
 OUTSIDE = "is outside of all class folders: put it into one, or move it away"
@@ -108,8 +107,7 @@ class FolderSource(Source):
                 else:
                     filled[label] = True
                     yield Entry(readable(path), (path,), label, {})
-        check_not_empty(readable(self.root), filled, tally)
-        tally.warnings += last_warnings(self.classes, filled, tally)
+        check_filled(readable(self.root), self.classes, filled, tally)
         return tally
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
@@ -166,24 +164,11 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 contents.images.append(entry.name)  # or a named pipe, which becomes a problem when it is read
                 continue
             tally.skip(entry.name)
-            note_skipped(entry.name, readable(entry.path), tally)
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
-    for name in (*contents.folders, *contents.images):
-        if readable(name).encode() != name:
-            tally.not_utf8 += 1
-            tally.not_utf8_example = tally.not_utf8_example or readable(name)
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
-
-
-def note_skipped(name: bytes, path: str, tally: Tally) -> None:
-    """Note the path of a file that is not an image, if it may hold images or metadata."""
-    if readable(name) in METADATA_FILES:
-        tally.metadata = tally.metadata or path
-    elif name.lower().endswith(_ARCHIVES):
-        tally.archives, tally.archive = tally.archives + 1, tally.archive or path
 
 
 def _identity(path: bytes) -> tuple[int, int]:
@@ -202,48 +187,25 @@ def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     if SPLITS.issuperset(name.lower() for name in classes):
         command = shlex.join([posixpath.join(where, classes[0]), f"{classes[0]}.lmdb"])
         yield (
-            f"the classes are called {named(classes)}: these look like splits; convert each by itself: "
+            f"the classes are called {_named(classes)}: these look like splits; convert each by itself: "
             f"dbloader convert {command}"
         )
 
 
-def check_not_empty(place: str, filled: list[bool], tally: Tally) -> None:
-    """Raise SourceError if no class has an image."""
+def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:
+    """Raise SourceError if no class has an image, and add a warning about classes without images to the tally."""
     if not any(filled):
         others = tally.skipped.most_common(3)
         found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
         raise SourceError(f"{place}: there is not one image in its class folders: {LOOKED_FOR}{found}")
-
-
-def last_warnings(classes: tuple[str, ...], filled: list[bool], tally: Tally) -> Iterator[str]:
-    """Yield warnings about classes without images, metadata that is not used, and names that are not UTF-8."""
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
-        yield f"{_count(len(empty), 'class has', 'classes have')} no images: {named(empty)}"
-    if tally.metadata:
-        yield describe_unused(tally.metadata)
-    if tally.archives:
-        found = _count(tally.archives, "archive or database is", "archives and databases are")
-        yield f"{found} left out beside the image files, such as {tally.archive}: convert it by itself"
-    if tally.not_utf8:
-        names = _count(tally.not_utf8, "name is", "names are")
-        yield f"{names} not valid UTF-8: each invalid byte is written as in '{tally.not_utf8_example}'"
+        has = "class has" if len(empty) == 1 else "classes have"
+        tally.warnings.append(f"{len(empty)} {has} no images: {_named(empty)}")
 
 
-def describe_unused(path: str) -> str:
-    """Return the warning that a metadata file is not used."""
-    return (
-        f"{path} is not used: metadata must be directly in the folder, as metadata.csv or metadata.jsonl, and have a "
-        "column file_name; to use its values, write them and the labels into a listing (--listing)"
-    )
-
-
-def named(names: Sequence[str]) -> str:
+def _named(names: Sequence[str]) -> str:
     """Return the first ten of some names, quoted, and how many more there are."""
     some = ", ".join(map(repr, names[:_MAX_NAMED]))
     more = len(names) - _MAX_NAMED
     return some if more <= 0 else f"{some} and {more} more"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

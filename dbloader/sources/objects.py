@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from dbloader._describe import counted
 from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError, ObjectChangedError
@@ -23,10 +22,8 @@ from dbloader.sources.folder import (
     SUFFIXES,
     TARS,
     ZIPS,
-    check_not_empty,
+    check_filled,
     first_warnings,
-    last_warnings,
-    note_skipped,
 )
 from dbloader.sources.listing import ListingSource, read_listing
 
@@ -59,8 +56,8 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
     """Return the source of all images below a place, whose first "folders" are the classes.
 
     Raises:
-        SourceError: The place has no class folders, is a single object, is on a web server, or cannot be listed; or a
-            file beside the class folders, such as a tar, is of a kind that dbloader reads only on a disk.
+        SourceError: The place has no class folders, is on a web server, or cannot be listed; or a file beside the class
+            folders, such as a tar, is of a kind that dbloader reads only on a disk.
     """
     bucket = Bucket(place)
     where = bucket.place
@@ -71,20 +68,12 @@ def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
         )
     with _source_errors():
         folders, loose = bucket.folders()
-        if not folders and not loose and bucket.parts.key and bucket.head("") is not None:
-            raise SourceError(f"{where}: is one object: {_WHAT_IS_READ}")
-    names = [item.key for item in loose]
-    for name in names:
-        if name in METADATA_FILES or name.lower().endswith(_NOT_READ):
-            raise SourceError(f"{where}: holds {name}: {_WHAT_IS_READ}")
+    for item in loose:
+        if item.key in METADATA_FILES or item.key.lower().endswith(_NOT_READ):
+            raise SourceError(f"{where}: holds {item.key}: {_WHAT_IS_READ}")
     classes = tuple(name for name in folders if not name.startswith("."))
     if not classes:
-        images = sum(name.lower().encode().endswith(SUFFIXES) and not name.startswith(".") for name in names)
-        what = f"{counted(images, 'image')} directly in it" if images else "nothing is there"
-        raise SourceError(
-            f"{where}: it contains no class folders ({what}): put the images of each class into a folder "
-            "or use --listing FILE"
-        )
+        raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
     return ObjectFolder(bucket, classes, loose)
 
 
@@ -141,8 +130,7 @@ class ObjectFolder(ObjectSource):
                 if _is_taken(item, tally):
                     filled[label] = True
                     yield Entry(item.key, _Location(item.key.encode(), item.etag, item.size), label, {})
-        check_not_empty(self.place, filled, tally)
-        tally.warnings += last_warnings(self.classes, filled, tally)
+        check_filled(self.place, self.classes, filled, tally)
         return tally
 
     def _list(self) -> Iterator[list[Item]]:
@@ -197,5 +185,4 @@ def _is_taken(item: Item, tally: Tally) -> bool:
         return True
     if item.size or b"." in name:  # an empty object without a dot in its name is a placeholder of a folder
         tally.skip(name)
-        note_skipped(name, item.key, tally)
     return False

@@ -18,6 +18,7 @@ from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
 from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, scan
+from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -28,6 +29,17 @@ if TYPE_CHECKING:
 
 # LMDB's mdb.c: the first page is a meta page. This number follows its header of 16 bytes.
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
+
+# Other files that exports, Hugging Face's datasets, LMDB and BasicSR write into the folder of a source.
+_COMPANIONS = (
+    CLASSES,
+    FILE_FIELDS,
+    "dataset_dict.json",
+    "dataset_info.json",
+    "state.json",
+    "lock.mdb",
+    "meta_info.txt",
+)
 
 _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
 _MOST_FILES = 1_000_000  # most files that one range may name
@@ -128,20 +140,26 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
         from dbloader.sources.objects import scan_objects
 
         return scan_objects(source)
-    if any(Path(source, name).is_file() for name in METADATA_FILES):
+    metadata = [name for name in METADATA_FILES if Path(source, name).is_file()]
+    if metadata:
         from dbloader.sources.listing import find_metadata, read_listing
 
-        if (metadata := find_metadata(Path(source))) is not None:
-            return read_listing(metadata, source, file_fields, is_metadata=True)
+        if (listing := find_metadata(Path(source))) is not None:
+            return read_listing(listing, source, file_fields, is_metadata=True)
     file = find_lmdb(source)
     if file is not None or is_sharded(source):
-        return _open_lmdb(source, file, where)
+        from dbloader.sources.other_lmdb import is_store, read_lmdb
+        from dbloader.sources.store import read_store
+
+        if file is None or is_store(file):
+            return read_store(file or source, where)
+        return _with_others(read_lmdb(source, file), source, [file])
     tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
     if tables and (tars or zips) and not _has_images(tables[0]):
         tables = []  # the tables have no images, only addresses and captions, as from img2dataset
     kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
-    if len(found := [kind for kind, paths in kinds.items() if paths]) > 1:
-        raise SourceError(f"{readable(source)}: holds {' and '.join(found)}: put each kind into a folder of its own")
+    if len(kept := [kind for kind, paths in kinds.items() if paths]) > 1:
+        raise SourceError(f"{readable(source)}: holds {' and '.join(kept)}: put each kind into a folder of its own")
     if tables:
         return _open_tables(source, tables, file_fields)
     if tars:
@@ -152,17 +170,21 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
         from dbloader.sources.zip import read_zips
 
         return _with_others(read_zips(source, zips), source, zips)
-    return scan(source)
+    found = scan(source)
+    if metadata:
+        what = "give the folder a metadata.csv or metadata.jsonl with a column file_name, or use a listing (--listing)"
+        found.warnings = (*found.warnings, f"{metadata[0]} is not used: {what}")
+    return found
 
 
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
-    """Note the other files in the folder of a source, for a warning, and return the source."""
-    try:
-        names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
-    except OSError:  # the place is a file or a range of files
-        return found
-    known = {*found.companions, *(path.name for path in paths), *(path.parent.name for path in paths)}
-    found.beside = tuple(sorted(readable(name) for name in names if name not in known))
+    """Count the other files in the folder of a source, and return the source."""
+    known = {*_COMPANIONS, *(path.name for path in paths), *(path.parent.name for path in paths)}
+    for name in os.listdir(place) if Path(place).is_dir() else ():  # noqa: PTH208 - pathlib makes "." of ""
+        if name.startswith("."):
+            found.beside.hidden += 1
+        elif name not in known:
+            found.beside.skip(os.fsencode(name))
     return found
 
 
@@ -180,17 +202,6 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
             return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
     except (OSError, ValueError):
         return None  # scan raises a clear error
-
-
-def _open_lmdb(source: str | os.PathLike[str], file: Path | None, where: str | None) -> Source:
-    """Open a store or another program's LMDB file. Without ``file``, the place is a store in a folder of shards."""
-    from dbloader.sources.store import read_store
-
-    if file is None:
-        return read_store(source, where)
-    from dbloader.sources.other_lmdb import is_store, read_lmdb
-
-    return read_store(file, where) if is_store(file) else _with_others(read_lmdb(source, file), source, [file])
 
 
 # --- tar and zip files ------------------------------------------------------------------------------------------------
@@ -253,7 +264,7 @@ def find_tables(place: str | os.PathLike[str]) -> list[Path]:
         splits = [name for name in _read_list(Path(text, "dataset_dict.json"), "splits") if name in names]
         if len(splits) == 1:
             return find_tables(Path(text, splits[0]))
-        raise _several_splits(text, splits, str(Path(text, splits[0])) if splits else "a folder below it")
+        raise _several_splits(text, splits)
     if "state.json" in names and "dataset_info.json" in names:
         files = _read_list(Path(text, "state.json"), "_data_files")
         return [Path(text, os.path.basename(str(file["filename"]))) for file in files if isinstance(file, dict)]  # noqa: PTH119
@@ -261,14 +272,9 @@ def find_tables(place: str | os.PathLike[str]) -> list[Path]:
     if not files:
         return find_tables(Path(text, "data")) if "data" in names else []
     splits = sorted({_split_of(name) for name in files})
-    of_first = [name for name in files if _split_of(name) == splits[0]]
-    shards = [shard for shard in map(_TABLE_SHARD.fullmatch, of_first) if shard]
     if len(splits) > 1:
-        example = of_first[0]
-        if len(shards) > 1:
-            total = int(shards[0][3])
-            example = f"{splits[0]}-{{00000..{total - 1:05}}}-of-{total:05}.parquet"
-        raise _several_splits(text, splits, f"'{Path(text, example)}'")
+        raise _several_splits(text, splits)
+    shards = [shard for shard in map(_TABLE_SHARD.fullmatch, files) if shard]
     if shards and len(shards) < int(shards[0][3]):
         what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
         raise SourceError(f"{readable(text)}: only {what}: download the others, or name those to convert")
@@ -284,9 +290,10 @@ def _split_of(name: str) -> str:
     return found[0] if found and found[0].lower() in SPLITS else ""
 
 
-def _several_splits(place: str, splits: list[str], example: str) -> SourceError:
+def _several_splits(place: str, splits: list[str]) -> SourceError:
     named = ", ".join(split or "files without a split's name" for split in splits)
-    return SourceError(f"{readable(place)}: has several splits ({named}): convert each by itself, such as {example}")
+    way = "convert each by itself: give its folder, or its files as in 'train-{00000..00099}-of-00100.parquet'"
+    return SourceError(f"{readable(place)}: has several splits ({named}): {way}")
 
 
 def _read_list(path: Path, key: str) -> list[Any]:

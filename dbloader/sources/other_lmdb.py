@@ -58,9 +58,6 @@ def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:
 class LMDBSource(Source):
     """The images in an LMDB file; made by ``read_lmdb``."""
 
-    reads = "data.mdb"
-    companions = ("lock.mdb", "meta_info.txt")
-
     def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: _Layout) -> None:
         super().__init__(Path(os.sep), (), place=full_path(place))
         self._pairs, self._layout = pairs, layout

@@ -88,9 +88,6 @@ class ParquetSource(Source):
     ``labels`` maps each text to its label. If paths are ``distinct``, they are the names of the images.
     """
 
-    reads = "Parquet and Arrow files, and the files that their rows name"
-    companions = ("dataset_dict.json", "dataset_info.json", "state.json")  # save_to_disk writes these
-
     def __init__(
         self,
         place: str | os.PathLike[str],

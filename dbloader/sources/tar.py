@@ -16,10 +16,17 @@ labels; otherwise, the rules for a CSV apply. ``.fields.json`` contains fields t
 
 from __future__ import annotations
 
+import bz2
+import errno
+import gzip
 import json
+import lzma
 import os
 import posixpath
+import shutil
 import tarfile
+import tempfile
+import zlib
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -33,16 +40,14 @@ from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
-from dbloader.sources.compressed import decompress
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
-from dbloader.sources.labels import CLASSES, FILE_FIELDS, number_labels, read_classes
+from dbloader.sources.labels import FILE_FIELDS, number_labels, read_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from dbloader.sources.base import Loaded
-    from dbloader.sources.compressed import Decompressed
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
@@ -85,12 +90,12 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
     found: dict[str, None] = {}
     labels: dict[str, str] = {}  # for each text of a label, where it occurs first
     folders: set[str] = set()
-    decompressed: dict[bytes, Decompressed] = {}
+    decompressed: dict[bytes, IO[bytes]] = {}
     with ExitStack() as undo:
         for path in paths:
             with _source_errors(path):
-                if (content := decompress(path)) is not None:
-                    undo.callback(content.file.close)
+                if (content := _decompressed(path)) is not None:
+                    undo.callback(content.close)
                     decompressed[_key(path)] = content
             with _opened(path, decompressed) as file:
                 for sample in _samples(file, path, Tally(), wanted):
@@ -120,10 +125,7 @@ def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields:
 class TarSource(ArchiveSource):
     """The images in tar files; made by ``read_tars``."""
 
-    reads = "tar files"
-    companions = (CLASSES, FILE_FIELDS)
-
-    def __init__(self, decompressed: dict[bytes, Decompressed], place: str | os.PathLike[str], *described: Any) -> None:
+    def __init__(self, decompressed: dict[bytes, IO[bytes]], place: str | os.PathLike[str], *described: Any) -> None:
         super().__init__(place, *described)
         self._decompressed = decompressed
         self.compressed = next(map(readable, decompressed), "")
@@ -133,22 +135,19 @@ class TarSource(ArchiveSource):
         with _opened(path, self._decompressed) as file:
             for sample in _samples(file, path, tally, self.file_fields):
                 yield sample if isinstance(sample, Problem) else self._entry(file, _key(path), sample)
-        found = self._decompressed.get(_key(path))
-        if found is not None and found.problem:
-            yield Problem(readable(path), f"cannot be decompressed to its end, files may be missing: {found.problem}")
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         for entry in entries:
             path, start, size = entry.location
             found = self._decompressed.get(path)
-            opened = None if found is None else found.file.fileno()
+            opened = None if found is None else found.fileno()
             yield read_file(entry.name, path, hold, start, size, opened=opened)
 
     @override
     def close(self) -> None:
-        for found in self._decompressed.values():
-            found.file.close()
+        for file in self._decompressed.values():
+            file.close()
 
     def _entry(self, file: IO[bytes], archive: bytes, sample: _Sample) -> Entry | Problem:
         name = readable(sample.image.path)
@@ -182,12 +181,12 @@ class TarSource(ArchiveSource):
 
 
 @contextmanager
-def _opened(path: Path, decompressed: Mapping[bytes, Decompressed]) -> Iterator[IO[bytes]]:
+def _opened(path: Path, decompressed: Mapping[bytes, IO[bytes]]) -> Iterator[IO[bytes]]:
     """Open a tar; SourceError if it cannot be read."""
     with _source_errors(path):
         if (found := decompressed.get(_key(path))) is not None:
-            found.file.seek(0)
-            yield found.file
+            found.seek(0)
+            yield found
         else:
             with path.open("rb") as file:
                 yield file
@@ -201,6 +200,56 @@ def _source_errors(path: Path) -> Iterator[None]:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{readable(path)}: cannot be read: {error.strerror or error}") from error
+
+
+def _decompressed(path: Path) -> IO[bytes] | None:
+    """Decompress a tar into a temporary file, which the caller closes; return None if it is not compressed."""
+    with path.open("rb") as file:
+        start = file.read(6)
+        file.seek(0)
+        read = next((read for magic, read in _READERS.items() if start.startswith(magic)), None)
+        if read is None:
+            return None
+        with read(file) as content:
+            into = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
+            try:
+                shutil.copyfileobj(content, into)
+                into.flush()
+            except BaseException as error:
+                with suppress(OSError):  # if the disk is full, closing fails too
+                    into.close()
+                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                    what = f"{tempfile.gettempdir()} cannot hold it decompressed; set TMPDIR to a folder with room"
+                    raise SourceError(f"{readable(path)}: {what}") from error
+                if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):
+                    raise SourceError(f"{readable(path)}: is damaged: {error}; copy it again") from error
+                raise
+        return into
+
+
+def _zstd(file: IO[bytes]) -> Any:
+    try:
+        from compression import zstd  # type: ignore[import-not-found]  # Python 3.14
+    except ImportError:
+        try:
+            from pyarrow import CompressedInputStream
+        except ImportError:
+            raise SourceError(
+                f"{readable(file.name)}: reading zstd needs Python 3.14 or pyarrow: decompress it first (unzstd), or "
+                "pip install 'dbloader[parquet]'"
+            ) from None
+        return CompressedInputStream(file, "zstd")
+    return zstd.open(file)
+
+
+_READERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"(\xb5/\xfd": _zstd,
+}
+# Exceptions for damaged data. bz2, gzip and pyarrow also raise an OSError without a number.
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
 def _key(path: Path) -> bytes:

@@ -71,8 +71,6 @@ def read_zips(place: str | os.PathLike[str], paths: Sequence[Path]) -> ZipSource
 class ZipSource(ArchiveSource):
     """The images in zip files; made by ``read_zips``."""
 
-    reads = "zip files"
-
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         for item in _images(path, tally):

@@ -105,12 +105,10 @@ def test_several_splits_are_never_mixed(tmp_path: Path) -> None:
     write(tmp_path / "plain" / "test.parquet", image=[photo(1)])
     write(tmp_path / "plain" / "train.parquet", image=[photo(1)])
     plant(tmp_path / "disk", {"dataset_dict.json": b'{"splits": ["train", "test"]}', "train/x": b"", "test/x": b""})
-    for folder, splits, example in (
-        ("hub", "train, valid", r"train-\{00000\.\.00001\}-of-00002\.parquet'"),
-        ("plain", "test, train", "test.parquet'"),
-        ("disk", "train, test", "disk/train"),
-    ):
-        with pytest.raises(SourceError, match=rf"has several splits \({splits}\): convert each .* such as .*{example}"):
+    for folder, splits in (("hub", "train, valid"), ("plain", "test, train"), ("disk", "train, test")):
+        with pytest.raises(
+            SourceError, match=rf"has several splits \({splits}\): convert each by itself: give its fol"
+        ):
             convert(tmp_path / folder, tmp_path / "out.lmdb")
 
 
