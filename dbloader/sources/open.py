@@ -110,16 +110,16 @@ def _open_listing(
         if (found := read_coco(path, checked_root(source))) is not None:
             return found
     if kind in (".yaml", ".yml") or path.name == "classes.txt":
-        from dbloader.sources.yolo import read_yolo
+        from dbloader.sources.yolo import YOLOSource
 
-        return read_yolo(path, checked_root(source))
+        return YOLOSource(path, checked_root(source))
     if path.is_dir() or kind == ".txt":
-        from dbloader.sources.voc import read_voc
+        from dbloader.sources.voc import VOCSource
 
         if path.is_dir():
-            return read_voc(path, checked_root(source))
+            return VOCSource(path, checked_root(source))
         # ImageSets/Main/train.txt, next to Annotations/
-        return read_voc(path.absolute().parents[2] / "Annotations", checked_root(source), path)
+        return VOCSource(path.absolute().parents[2] / "Annotations", checked_root(source), path)
     from dbloader.sources.listing import read_listing
 
     return read_listing(path, source, file_fields)
@@ -128,10 +128,10 @@ def _open_listing(
 def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], where: str | None) -> Source:
     """Recognize the kind of source at a place, and open it. If no other kind fits, it is a folder of images."""
     if is_mongo(source):
-        from dbloader.sources.store import read_store
+        from dbloader.sources.store import StoreSource
 
         try:
-            return read_store(source, where)
+            return StoreSource(source, where)
         except NotAStoreError as error:
             raise OptionError(
                 f"{error}; a collection of files needs a listing (--listing) of the files to take and their labels"
@@ -148,12 +148,12 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
             return read_listing(listing, source, file_fields, is_metadata=True)
     file = find_lmdb(source)
     if file is not None or is_sharded(source):
-        from dbloader.sources.other_lmdb import is_store, read_lmdb
-        from dbloader.sources.store import read_store
+        from dbloader.sources.other_lmdb import LMDBSource, is_store
+        from dbloader.sources.store import StoreSource
 
         if file is None or is_store(file):
-            return read_store(file or source, where)
-        return _with_others(read_lmdb(source, file), source, [file])
+            return StoreSource(file or source, where)
+        return _with_others(LMDBSource(source, file), source, [file])
     tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
     if tables and (tars or zips) and not _has_images(tables[0]):
         tables = []  # the tables have no images, only addresses and captions, as from img2dataset
@@ -163,13 +163,13 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
     if tables:
         return _open_tables(source, tables, file_fields)
     if tars:
-        from dbloader.sources.tar import read_tars
+        from dbloader.sources.tar import TarSource
 
-        return _with_others(read_tars(source, tars, file_fields), source, tars)
+        return _with_others(TarSource(source, tars, file_fields), source, tars)
     if zips:
-        from dbloader.sources.zip import read_zips
+        from dbloader.sources.zip import ZipSource
 
-        return _with_others(read_zips(source, zips), source, zips)
+        return _with_others(ZipSource(source, zips), source, zips)
     found = scan(source)
     if metadata:
         what = "give the folder a metadata.csv or metadata.jsonl with a column file_name, or use a listing (--listing)"
@@ -307,14 +307,14 @@ def _read_list(path: Path, key: str) -> list[Any]:
 
 def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields: tuple[str, ...]) -> Source:
     try:
-        from dbloader.sources.parquet import read_parquet
+        from dbloader.sources.parquet import ParquetSource
     except ImportError as error:
         if error.name and error.name.partition(".")[0] != "pyarrow":
             raise
         raise SourceError(
             f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
         ) from error
-    return _with_others(read_parquet(place, tables, file_fields), place, tables)
+    return _with_others(ParquetSource(place, tables, file_fields), place, tables)
 
 
 def _has_images(table: Path) -> bool:

@@ -44,23 +44,17 @@ def is_store(path: Path) -> bool:
         pairs.close()
 
 
-def read_lmdb(place: str | os.PathLike[str], path: Path) -> LMDBSource:
-    """Return the source of the images in an LMDB file; SourceError if the file has no images, or cannot be read."""
-    with ExitStack() as after_error:
-        pairs = Pairs(path)
-        after_error.callback(pairs.close)
-        pairs.check_size()
-        source = LMDBSource(place, pairs, _find_layout(pairs))
-        after_error.pop_all()
-    return source
-
-
 class LMDBSource(Source):
-    """The images in an LMDB file; made by ``read_lmdb``."""
+    """The images in an LMDB file; SourceError if the file has no images, or cannot be read."""
 
-    def __init__(self, place: str | os.PathLike[str], pairs: Pairs, layout: _Layout) -> None:
+    def __init__(self, place: str | os.PathLike[str], path: Path) -> None:
         super().__init__(Path(os.sep), (), place=full_path(place))
-        self._pairs, self._layout = pairs, layout
+        with ExitStack() as after_error:
+            self._pairs = Pairs(path)
+            after_error.callback(self._pairs.close)
+            self._pairs.check_size()
+            self._layout = _find_layout(self._pairs)
+            after_error.pop_all()
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -19,7 +19,7 @@ from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.sources.labels import number_labels
-from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, why
+from dbloader.sources.parquet_files import UNREADABLE, Blocks, check_machine, open_file, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -39,71 +39,57 @@ class _Location(NamedTuple):
     column: str
 
 
-def read_parquet(
-    place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()
-) -> ParquetSource:
-    """Return the source of the images in Parquet or Arrow files, in that order.
-
-    If labels are text, they are read here, to find the classes. Paths of images are read here, to see whether they are
-    distinct. Memory holds 8 bytes for each row, and the distinct labels. ``file_fields`` are columns with image files
-    that become fields, such as masks.
-
-    Raises:
-        SourceError: The columns of the files differ, or no column is the image.
-    """
-    files, hashes = Files(), array("q")
-    first: dict[str, str] = {}  # where each text of a label occurs first
-    columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
-    for path in paths:
-        file, where = files.open(path), readable(path)
-        if find_columns(file.schema, where, file_fields) != columns:
-            raise SourceError(f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself")
-        is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
-        wanted = [
-            name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
-        ]
-        for block in range(len(file.rows) if wanted else 0):
-            with suppress(*UNREADABLE):  # the rows of a bad file become a problem later
-                for batch in file.batches(block, wanted, 16 * _ROWS):
-                    if is_text:
-                        texts = pc.unique(batch.column(columns.label)).to_pylist()
-                        first = {**dict.fromkeys(filter(None, texts), where), **first}
-                    hashes.extend(hash(name) for name in _paths(batch, columns) if name)
-    classes, labels = number_labels(first, readable(place), may_be_integers=False) if first else (columns.classes, {})
-    distinct = len(np.unique(np.frombuffer(hashes, np.int64))) == len(hashes)
-    return ParquetSource(place, paths, columns, files, classes, labels, distinct=distinct)
-
-
 def has_images(path: Path) -> bool:
     """Return whether a file has a column with images."""
     try:
-        return bool(find_columns(Files().open(path).schema, "").image)
+        return bool(find_columns(open_file(path).schema, "").image)
     except SourceError:
         return False
 
 
 class ParquetSource(Source):
-    """The images in the rows of Parquet or Arrow files; made by ``read_parquet``.
+    """The images in the rows of Parquet or Arrow files, in that order.
 
-    ``labels`` maps each text to its label. If paths are ``distinct``, they are the names of the images.
+    If labels are text, they are read once to find the classes. Paths of images are read once to see whether they are
+    distinct, so they can be the names of the images. Memory holds 8 bytes for each row, and the distinct labels.
+    ``file_fields`` are columns with image files that become fields, such as masks.
+
+    Raises:
+        SourceError: The columns of the files differ, or no column is the image.
     """
 
-    def __init__(
-        self,
-        place: str | os.PathLike[str],
-        paths: Sequence[Path],
-        columns: Columns,
-        files: Files,
-        classes: tuple[str, ...],
-        labels: dict[str, int],
-        *,
-        distinct: bool,
-    ) -> None:
+    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
+        first: dict[str, str] = {}  # where each text of a label occurs first
+        hashes = array("q")
+        columns = find_columns(open_file(paths[0]).schema, readable(paths[0]), file_fields)
+        for path in paths:
+            file, where = open_file(path), readable(path)
+            if find_columns(file.schema, where, file_fields) != columns:
+                raise SourceError(
+                    f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself"
+                )
+            is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
+            wanted = [
+                name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
+            ]
+            for block in range(len(file.rows) if wanted else 0):
+                with suppress(*UNREADABLE):  # the rows of a bad file become a problem later
+                    for batch in file.batches(block, wanted, 16 * _ROWS):
+                        if is_text:
+                            texts = pc.unique(batch.column(columns.label)).to_pylist()
+                            first = {**dict.fromkeys(filter(None, texts), where), **first}
+                        hashes.extend(hash(name) for name in _paths(batch, columns) if name)
+        self._labels: dict[str, int] = {}
+        classes = columns.classes
+        if first:
+            classes, self._labels = number_labels(first, readable(place), may_be_integers=False)
+        self._distinct = len(np.unique(np.frombuffer(hashes, np.int64))) == len(hashes)
+        warnings = columns.warnings
+        if not self._distinct:
+            warnings += ("some images have the same path, so the names of records begin with file and row",)
         root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
-        same = () if distinct else ("some images have the same path, so the names of records begin with file and row",)
-        super().__init__(root, classes, (*columns.warnings, *same), place=full_path(place))
-        self._paths, self._columns, self._files = paths, columns, files
-        self._labels, self._distinct = labels, distinct
+        super().__init__(root, classes, warnings, place=full_path(place))
+        self._paths, self._columns, self._blocks = paths, columns, Blocks()
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
         self.field_classes = columns.field_classes
 
@@ -115,7 +101,7 @@ class ParquetSource(Source):
         has_stems = len({path.stem for path in self._paths}) == len(self._paths)
         for path in self._paths:
             where = readable(path.stem if has_stems else path).lstrip("/")
-            file, number = self._files.open(path), 0  # number counts the rows of the file
+            file, number = open_file(path), 0  # number counts the rows of the file
             for block, rows in enumerate(file.rows):
                 row, end = 0, number + rows
                 try:
@@ -185,9 +171,7 @@ class ParquetSource(Source):
 
     def _label(self, label: int | str | None, name: str) -> int | Problem | None:
         if isinstance(label, str):
-            if label and label not in self._labels:
-                raise SourceError(f"{self.place}: was changed since it was first read")
-            return self._labels.get(label)
+            return self._labels[label] if label else None
         count = len(self.classes)
         if label is None or (count and label == -1):  # -1 means no label to Hugging Face
             return None
@@ -201,7 +185,7 @@ class ParquetSource(Source):
         for entry in entries:
             path, block, row, column = _Location(*entry.location)
             try:
-                found = self._files.read(Path(os.fsdecode(path)), block, row, column, hold)
+                found = self._blocks.read(Path(os.fsdecode(path)), block, row, column, hold)
             except UNREADABLE as error:
                 check_machine(error)
                 kind = type(problem_of(error, entry.name, path)) if isinstance(error, OSError) else Problem
@@ -220,7 +204,7 @@ class ParquetSource(Source):
 
     @override
     def close(self) -> None:
-        self._files.close()
+        self._blocks.clear()
 
 
 def _values(column: Any, kind: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter, OrderedDict, deque
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -88,6 +88,15 @@ class ArrowFile:
             yield batch.slice(start, rows)
 
 
+@lru_cache(_OPEN_FILES)
+def open_file(path: Path) -> ParquetFile | ArrowFile:
+    """Return a file; SourceError if it cannot be read."""
+    try:
+        return ArrowFile(path) if path.suffix == ".arrow" else ParquetFile(path)
+    except UNREADABLE as error:
+        raise SourceError(f"{readable(path)}: cannot be read: {why(error)}") from error
+
+
 class _Block:
     """The images in one column of a block.
 
@@ -152,29 +161,13 @@ def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
     return bytes(data)
 
 
-class Files:
-    """Open files and decoded blocks, shared by threads."""
+class Blocks:
+    """Decoded blocks of files, shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[Path, ParquetFile | ArrowFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
         self._passes: Counter[tuple[Path, int, str]] = Counter()  # passes through each large block
-
-    def open(self, path: Path) -> ParquetFile | ArrowFile:
-        """Return a file; SourceError if it cannot be read."""
-        with self._lock:
-            return self._open(path)
-
-    def _open(self, path: Path) -> ParquetFile | ArrowFile:
-        try:
-            found = self._files.pop(path, None) or (ArrowFile if path.suffix == ".arrow" else ParquetFile)(path)
-        except UNREADABLE as error:
-            raise SourceError(f"{readable(path)}: cannot be read: {why(error)}") from error
-        self._files[path] = found
-        if len(self._files) > _OPEN_FILES:
-            self._files.popitem(last=False)
-        return found
 
     def read(self, path: Path, block: int, row: int, column: str, hold: Callable[[int], object]) -> bytes | str | None:
         """Return the bytes or the path of an image; None if there is neither.
@@ -185,9 +178,9 @@ class Files:
         """
         key = path, block, column
         with self._lock:
-            shared = self._blocks.pop(key, None)
-            if shared is None:
-                shared = _Block(self._open(path), block, column, partial(self._count_pass, key))
+            shared = self._blocks.pop(key, None) or _Block(
+                open_file(path), block, column, partial(self._count_pass, key)
+            )
             self._blocks[key] = shared
             kept = [other for other in self._blocks if other[2] == column]
             while len(kept) > 2 and sum(self._blocks[other].size for other in kept) > _KEPT:
@@ -200,10 +193,9 @@ class Files:
             what = f"its row groups, such as number {key[1]} with {size:,} bytes, are too large for a random order"
             raise SourceError(f"{readable(key[0])}: {what}: leave shuffle_seed (--shuffle-seed) out")
 
-    def close(self) -> None:
-        """Close all files; the next use opens them again."""
+    def clear(self) -> None:
+        """Free the decoded blocks."""
         with self._lock:
-            self._files.clear()
             self._blocks.clear()
 
 

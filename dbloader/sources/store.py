@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.records.record import Record
-    from dbloader.stores.base import Store
 
 _REMEDY = "dbloader copy copies a store as it is"
 _READ_BYTES = 8 * 2**20  # bytes of images to read at once
@@ -35,47 +34,40 @@ class _Location(NamedTuple):
     crc32: int  # differs if the store was replaced since it was listed
 
 
-def read_store(place: str | os.PathLike[str], where: str | None = None) -> StoreSource:
-    """Return the source of the image files in a store, or only of the records that the query ``where`` finds.
+class StoreSource(Source):
+    """The image files in a store, or only in the records that the query ``where`` finds, in the store's order.
+
+    All fields of a record are kept, except ``tiles`` of tiled images: these are tiled again or stored without tiles.
 
     Raises:
         SourceError: The store has no image files.
         StoreError: The place is no store.
         OptionError: The query is wrong, or finds no record.
     """
-    with ExitStack() as after_error:
-        store = open_store(place)
-        after_error.callback(store.close)
-        source = StoreSource(store, store.place if is_mongo(place) else full_path(place), where)
-        after_error.pop_all()
-    return source
 
-
-class StoreSource(Source):
-    """The image files in a store, in its order; made by ``read_store``.
-
-    All fields of a record are kept, except ``tiles`` of tiled images: these are tiled again or stored without tiles.
-    """
-
-    def __init__(self, store: Store, place: str, where: str | None) -> None:
-        manifest = store.manifest
-        super().__init__(Path(os.sep), manifest.classes, place=place)
-        self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
-        self._crc32 = store.column("crc32")
-        self.stores = (store,)
-        self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
-        if self._is_tiled:
-            what = "without tile (--tile), the tiles are lost; dbloader copy keeps them"
-            self.warnings = (f"the images of the store are tiled: {what}",)
-        if not manifest.length:
-            raise SourceError(f"{place}: is a store without records; {_REMEDY}")
-        with suppress(DamagedRecordError):  # other records may be intact
-            first = store[0]
-            if not isinstance(first.image, bytes):
-                raise SourceError(f"{place}: its record 0 {_why_no_file(first)}")
-        self._indices = np.asarray(find_matching(store, where or ""))
-        if where is not None and not len(self._indices):
-            raise OptionError(f"there is nothing to convert: no record of {place} is found by {where!r}")
+    def __init__(self, place: str | os.PathLike[str], where: str | None = None) -> None:
+        with ExitStack() as after_error:
+            store = open_store(place)
+            after_error.callback(store.close)
+            manifest = store.manifest
+            super().__init__(Path(os.sep), manifest.classes, place=store.place if is_mongo(place) else full_path(place))
+            self._store, self._is_tiled = store, bool(manifest.source.get("tile"))
+            self._crc32 = store.column("crc32")
+            self.stores = (store,)
+            self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
+            if self._is_tiled:
+                what = "without tile (--tile), the tiles are lost; dbloader copy keeps them"
+                self.warnings = (f"the images of the store are tiled: {what}",)
+            if not manifest.length:
+                raise SourceError(f"{self.place}: is a store without records; {_REMEDY}")
+            with suppress(DamagedRecordError):  # other records may be intact
+                first = store[0]
+                if not isinstance(first.image, bytes):
+                    raise SourceError(f"{self.place}: its record 0 {_why_no_file(first)}")
+            self._indices = np.asarray(find_matching(store, where or ""))
+            if where is not None and not len(self._indices):
+                raise OptionError(f"there is nothing to convert: no record of {self.place} is found by {where!r}")
+            after_error.pop_all()
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

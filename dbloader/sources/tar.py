@@ -79,56 +79,56 @@ class _Sample(NamedTuple):
     others: dict[str, _TarredFile]  # other files by their extensions
 
 
-def read_tars(place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> TarSource:
-    """Return the source of the images in tar files, in that order; SourceError if they hold no image.
+class TarSource(ArchiveSource):
+    """The images in tar files, in that order; SourceError if they hold no image.
 
-    Headers and labels are read here, for the classes, and again by each iteration. Only the distinct labels and folders
+    Headers and labels are read once for the classes, and again by each iteration. Only the distinct labels and folders
     are kept in memory. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file
     ``FILE_FIELDS`` beside the first tar, contains "mask".
     """
-    wanted = {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
-    found: dict[str, None] = {}
-    labels: dict[str, str] = {}  # for each text of a label, where it occurs first
-    folders: set[str] = set()
-    decompressed: dict[bytes, IO[bytes]] = {}
-    with ExitStack() as undo:
+
+    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
+        self._decompressed: dict[bytes, IO[bytes]] = {}
+        with ExitStack() as after_error:
+            after_error.callback(self.close)
+            folders, labels, fields = self._read_all(
+                paths, {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())}
+            )
+            if not folders:
+                raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
+            classes, shared = read_classes(paths[0].parent), None
+            if classes is not None or labels:
+                classes, label_of = number_labels(labels, readable(place), classes)
+            else:
+                classes, label_of, shared = number_folders(folders, readable(place))
+            super().__init__(place, paths, classes, label_of, shared)
+            self.file_fields = fields
+            self.compressed = next(map(readable, self._decompressed), "")
+            after_error.pop_all()
+
+    def _read_all(
+        self, paths: Sequence[Path], wanted: Collection[str]
+    ) -> tuple[set[str], dict[str, str], tuple[str, ...]]:
+        """Return the folders of the images, where each text of a label occurs first, and the fields with image files."""
+        folders: set[str] = set()
+        labels: dict[str, str] = {}
+        fields: dict[str, None] = {}
         for path in paths:
             with _source_errors(path):
                 if (content := _decompressed(path)) is not None:
-                    undo.callback(content.close)
-                    decompressed[_key(path)] = content
-            with _opened(path, decompressed) as file:
+                    self._decompressed[_key(path)] = content
+            with _opened(path, self._decompressed) as file:
                 for sample in _samples(file, path, Tally(), wanted):
                     if isinstance(sample, Problem):
                         continue
-                    found.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
+                    fields.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
                         where = f"{readable(path)}, {readable(sample.image.path)}"
                         with suppress(ValueError):  # the sample becomes a problem later
                             labels.setdefault(_label(file, sample.others[LABEL]), where)
-        if not folders:
-            raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
         labels.pop("", None)
-        shared = None
-        classes = read_classes(paths[0].parent)
-        if classes is not None or labels:
-            classes, label_of = number_labels(labels, readable(place), classes)
-        else:
-            classes, label_of, shared = number_folders(folders, readable(place))
-        source = TarSource(decompressed, place, paths, classes, label_of, shared)
-        source.file_fields = (*found,)
-        undo.pop_all()
-    return source
-
-
-class TarSource(ArchiveSource):
-    """The images in tar files; made by ``read_tars``."""
-
-    def __init__(self, decompressed: dict[bytes, IO[bytes]], place: str | os.PathLike[str], *described: Any) -> None:
-        super().__init__(place, *described)
-        self._decompressed = decompressed
-        self.compressed = next(map(readable, decompressed), "")
+        return folders, labels, (*fields,)
 
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:

@@ -22,31 +22,26 @@ if TYPE_CHECKING:
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
-def read_voc(folder: Path, root: Path, chosen: Path | None = None) -> VOCSource:
-    """Return the source of the images that XML files name: all files in ``folder``, or those that ``chosen`` lists."""
-    try:
-        if chosen is None:
-            names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".xml"))  # noqa: PTH208
-        else:
-            lines = chosen.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-            names = [f"{line.split()[0]}.xml" for line in lines if line.strip()]
-    except OSError as error:
-        raise SourceError(f"{readable(chosen or folder)}: cannot be read: {error.strerror}") from error
-    if not names:
-        raise SourceError(f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files")
-    classes = set()
-    for name in names:
-        found = _parse(folder / name)
-        if not isinstance(found, str):
-            classes |= {_text(item, "name") for item in found.iterfind("object")}
-    return VOCSource(root, tuple(sorted(classes - {""})), folder, names)
-
-
 class VOCSource(Source):
-    """The images named in XML files, with their boxes; made by ``read_voc``."""
+    """The images that XML files name, with their boxes: all files in ``folder``, or the files that ``chosen`` lists."""
 
-    def __init__(self, root: Path, classes: tuple[str, ...], folder: Path, names: list[str]) -> None:
-        super().__init__(root, classes)
+    def __init__(self, folder: Path, root: Path, chosen: Path | None = None) -> None:
+        try:
+            if chosen is None:
+                names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".xml"))  # noqa: PTH208
+            else:
+                lines = chosen.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+                names = [f"{line.split()[0]}.xml" for line in lines if line.strip()]
+        except OSError as error:
+            raise SourceError(f"{readable(chosen or folder)}: cannot be read: {error.strerror}") from error
+        if not names:
+            raise SourceError(f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files")
+        classes = set()
+        for name in names:
+            found = _parse(folder / name)
+            if not isinstance(found, str):
+                classes |= {_text(item, "name") for item in found.iterfind("object")}
+        super().__init__(root, tuple(sorted(classes - {""})))
         self._folder, self._names = folder, names
 
     @override
@@ -54,9 +49,12 @@ class VOCSource(Source):
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
         for file in self._names:
             found = _parse(self._folder / file)
-            path = found if isinstance(found, str) else encoded_path(_text(found, "filename"))
-            if isinstance(found, str) or isinstance(path, str):
-                yield Problem(readable(file), found if isinstance(found, str) else "names no image in a <filename>")
+            if isinstance(found, str):
+                yield Problem(readable(file), found)
+                continue
+            path = encoded_path(_text(found, "filename"), "names no image in a <filename>")
+            if isinstance(path, str):
+                yield Problem(readable(file), path)
                 continue
             try:
                 yield _entry(found, path, name_below(path, prefix), labels)

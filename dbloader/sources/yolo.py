@@ -25,28 +25,6 @@ _PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML, w
 _CLASSES_TXT = "give a classes.txt with a name in each line"
 
 
-def read_yolo(listing: Path, root: Path) -> YOLOSource:
-    """Return the source of all images in a folder; ``listing`` is ``data.yaml`` or ``classes.txt`` with class names.
-
-    The labels of ``images/train/x.jpg`` are in ``labels/train/x.txt``. If no folder in the path is called ``images``,
-    they are in ``x.txt`` beside the image.
-    """
-    try:
-        text = listing.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{readable(listing)}: cannot be read: {error}") from error
-    if listing.suffix.lower() == ".txt":
-        names = [line.strip() for line in text.splitlines() if line.strip()]
-    else:
-        names = _read_names(text, readable(listing))
-    if len({*names}) < len(names):
-        raise SourceError(f"{readable(listing)}: two of its classes have the same name: {short_repr(names)}")
-    parts = [*root.absolute().parts]
-    at = len(parts) - 1 - parts[::-1].index("images") if "images" in parts else len(parts)
-    labels = Path(*parts[:at], *["labels"][: len(parts) - at], *parts[at + 1 :])
-    return YOLOSource(root, tuple(names), labels)
-
-
 def _read_names(text: str, where: str) -> list[str]:
     """Return the ``names`` of a YAML file: a list in brackets, or a list or map with a name in each line."""
     block = re.search(r"^names[ \t]*:((?:.*\n?)(?:[ \t\-#].*\n?|\n)*)", text, re.MULTILINE)
@@ -67,11 +45,28 @@ def _read_names(text: str, where: str) -> list[str]:
 
 
 class YOLOSource(Source):
-    """All images in a folder, with the boxes of their label files; made by ``read_yolo``."""
+    """All images in a folder, with the boxes of their label files.
 
-    def __init__(self, root: Path, classes: tuple[str, ...], labels: Path) -> None:
-        super().__init__(root, classes)
-        self._labels = os.fsencode(labels)
+    ``listing`` is ``data.yaml`` or ``classes.txt`` with class names. The labels of ``images/train/x.jpg`` are in
+    ``labels/train/x.txt``. If no folder in the path is called ``images``, they are in ``x.txt`` beside the image.
+    """
+
+    def __init__(self, listing: Path, root: Path) -> None:
+        try:
+            text = listing.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{readable(listing)}: cannot be read: {error}") from error
+        if listing.suffix.lower() == ".txt":
+            names = [line.strip() for line in text.splitlines() if line.strip()]
+        else:
+            names = _read_names(text, readable(listing))
+        if len({*names}) < len(names):
+            raise SourceError(f"{readable(listing)}: two of its classes have the same name: {short_repr(names)}")
+        super().__init__(root, tuple(names))
+        parts = [*root.absolute().parts]
+        if "images" in parts:
+            parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"  # the last of this name
+        self._labels = os.fsencode(Path(*parts))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -48,28 +48,25 @@ class _Location(NamedTuple):
     method: int
 
 
-def read_zips(place: str | os.PathLike[str], paths: Sequence[Path]) -> ZipSource:
-    """Return the source of the images in zip files, in that order; SourceError if there is no image.
+class ZipSource(ArchiveSource):
+    """The images in zip files, in that order; SourceError if there is no image.
 
-    The directories are read here, for the classes, and again by each iteration. Memory holds the folders, and while a
+    The directories are read once for the classes, and again by each iteration. Memory holds the folders, and while a
     directory is read, about 600 bytes for each of its files.
     """
-    folders: set[str] = set()
-    first = ""
-    for path in paths:
-        for item in _images(path, Tally()):
-            if isinstance(item, Problem):
-                first = first or f"; {item.name}: {item.reason}"
-            else:
-                folders.add(posixpath.dirname(item[0]))
-    if not folders:
-        what = f"there is not one image in it: {LOOKED_FOR}{first}"
-        raise SourceError(f"{readable(place)}: {what}")
-    return ZipSource(place, paths, *number_folders(folders, readable(place)))
 
-
-class ZipSource(ArchiveSource):
-    """The images in zip files; made by ``read_zips``."""
+    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path]) -> None:
+        folders: set[str] = set()
+        first = ""
+        for path in paths:
+            for item in _images(path, Tally()):
+                if isinstance(item, Problem):
+                    first = first or f"; {item.name}: {item.reason}"
+                else:
+                    folders.add(posixpath.dirname(item[0]))
+        if not folders:
+            raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}{first}")
+        super().__init__(place, paths, *number_folders(folders, readable(place)))
 
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:

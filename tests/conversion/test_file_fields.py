@@ -19,7 +19,7 @@ from dbloader import ImageFormat, Record, convert, copy_store, export_store, ope
 from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.listing import read_listing
-from dbloader.sources.store import read_store
+from dbloader.sources.store import StoreSource
 from tests.support.images import encoded, photo, picture, plant
 from tests.support.sources import pack
 from tests.support.stores import store_records
@@ -231,7 +231,7 @@ def test_converted_store_keeps_and_checks_field_files(tmp_path: Path) -> None:
 def test_memory_budget_of_a_conversion_counts_field_files(tmp_path: Path) -> None:
     place, held = stored(tmp_path), list[int]()
     listing = read_listing(tmp_path / "scenes" / "scenes.csv", tmp_path / "scenes", ("mask", "depth"))
-    for source in (listing, read_store(place)):
+    for source in (listing, StoreSource(place)):
         with closing(source):
             held.clear()
             loaded = [*source.load([entry for entry in source.entries() if isinstance(entry, Entry)], held.append)]

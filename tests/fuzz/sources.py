@@ -20,10 +20,10 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source
 from dbloader.sources.listing import read_listing
-from dbloader.sources.other_lmdb import read_lmdb
+from dbloader.sources.other_lmdb import LMDBSource
 from dbloader.sources.pickles import image_of, label_of, unpickled
-from dbloader.sources.tar import read_tars
-from dbloader.sources.zip import read_zips
+from dbloader.sources.tar import TarSource
+from dbloader.sources.zip import ZipSource
 
 _SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
 
@@ -52,7 +52,7 @@ def tar(data: bytes, folder: Path) -> None:
     path = folder / "images.tar"
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_checksums(data[1:]))
     with suppress(SourceError):
-        source = read_tars(path, [path])
+        source = TarSource(path, [path])
         _read(source, _check_entries(source), path.stat().st_size)
 
 
@@ -90,7 +90,7 @@ def zipped(data: bytes, folder: Path) -> None:
     path = folder / "images.zip"
     path.write_bytes(data[1:] if data[:1] < b"\x80" else _with_end(data[1:]))
     with suppress(SourceError):
-        source = read_zips(path, [path])
+        source = ZipSource(path, [path])
         _read(source, _check_entries(source), MAX_BYTES)
 
 
@@ -139,7 +139,7 @@ def other_lmdb(data: bytes, folder: Path) -> None:
         with lmdb.open(str(path), subdir=False, lock=False, sync=False) as env, env.begin(write=True) as txn:
             for key, value in _pairs(data):
                 txn.put(key[:500] or b"0", value)
-        with suppress(SourceError), closing(read_lmdb(path, path)) as source:
+        with suppress(SourceError), closing(LMDBSource(path, path)) as source:
             _read(source, _check_entries(source), 2**31)
 
 

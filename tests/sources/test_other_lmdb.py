@@ -21,7 +21,7 @@ from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_lmdb
-from dbloader.sources.other_lmdb import LMDBSource, read_lmdb
+from dbloader.sources.other_lmdb import LMDBSource
 from tests.support.images import photo, picture
 from tests.support.tallies import contents, entries, problems, warnings_of
 
@@ -41,7 +41,7 @@ def source_of(tmp_path: Path) -> Iterator[Callable[[Mapping[bytes, bytes]], LMDB
 
     def source(values: Mapping[bytes, bytes]) -> LMDBSource:
         path = pack(tmp_path / f"{len(opened)}.lmdb", values)
-        opened.append(read_lmdb(path, path))
+        opened.append(LMDBSource(path, path))
         return opened[-1]
 
     yield source
@@ -75,7 +75,7 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "old.lmdb", {b"%d" % number: photo(number) for number in range(20)})
     os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
     with pytest.raises(SourceError, match=r"is cut short: it has .* copy it again"):
-        read_lmdb(path, path)
+        LMDBSource(path, path)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_images_in_meta_info_are_read(tmp_path: Path) -> None:
     (place / "meta_info.txt").write_text("baboon.png (18,24,3) 1\na b_s001.png (18,24,3) 1\nnone.png (1,1,3) 1\n")
     path = find_lmdb(place)
     assert path is not None
-    source = read_lmdb(place, path)
+    source = LMDBSource(place, path)
     assert [entry.name for entry in entries(source)] == ["baboon.png", "a b_s001.png"]
     assert problems(source) == [("none.png", "is not in the file")]
     assert contents(source) == [images[b"baboon"], images[b"a b_s001"]]

@@ -18,7 +18,7 @@ from dbloader.exports.export import export_store
 from dbloader.sources import parquet_files
 from dbloader.sources.base import Entry, Problem, Source
 from dbloader.sources.open import find_tables
-from dbloader.sources.parquet import read_parquet
+from dbloader.sources.parquet import ParquetSource
 from tests.support.conversion import interrupt, peak_of_conversion, records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import photo, plant, plant_photos
@@ -42,7 +42,7 @@ def images(count: int, paths: bool = True) -> list[dict[str, Any]]:
 
 
 def source_of(*paths: Path) -> Source:
-    return read_parquet(paths[0], paths)
+    return ParquetSource(paths[0], paths)
 
 
 MAKE = """

@@ -25,7 +25,7 @@ from dbloader.conversion.report import Progress
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_archives
-from dbloader.sources.tar import TarSource, read_tars
+from dbloader.sources.tar import TarSource
 from tests.support.children import in_child
 from tests.support.conversion import records, report_lines
 from tests.support.images import photo, plant_photos
@@ -34,7 +34,7 @@ from tests.support.tallies import contents, entries, problems, tally_of, warning
 
 
 def source_of(*paths: Path) -> TarSource:
-    return read_tars(paths[0], paths)
+    return TarSource(paths[0], paths)
 
 
 def test_tar_of_a_folder_gives_the_same_records_as_the_folder(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dbloader.errors import SourceError
 from dbloader.sources import zip as zips
 from dbloader.sources.base import Entries
 from dbloader.sources.open import find_archives
-from dbloader.sources.zip import ZipSource, read_zips
+from dbloader.sources.zip import ZipSource
 from tests.support.conversion import events, records
 from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of
@@ -30,7 +30,7 @@ def pack(path: Path, files: Mapping[str, bytes], compression: int = zipfile.ZIP_
 
 
 def source_of(*paths: Path) -> ZipSource:
-    return read_zips(paths[0], paths)
+    return ZipSource(paths[0], paths)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
