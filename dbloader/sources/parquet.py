@@ -19,7 +19,7 @@ from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.sources.labels import number_labels
-from dbloader.sources.parquet_files import UNREADABLE, Blocks, check_machine, open_file, why
+from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, open_file, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -60,10 +60,10 @@ class ParquetSource(Source):
 
     def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
         first: dict[str, str] = {}  # where each text of a label occurs first
-        hashes = array("q")
-        columns = find_columns(open_file(paths[0]).schema, readable(paths[0]), file_fields)
+        files, hashes = Files(), array("q")
+        columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
         for path in paths:
-            file, where = open_file(path), readable(path)
+            file, where = files.open(path), readable(path)
             if find_columns(file.schema, where, file_fields) != columns:
                 raise SourceError(
                     f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself"
@@ -89,7 +89,7 @@ class ParquetSource(Source):
             warnings += ("some images have the same path, so the names of records begin with file and row",)
         root = Path(place) if Path(place).is_dir() else paths[0].absolute().parent
         super().__init__(root, classes, warnings, place=full_path(place))
-        self._paths, self._columns, self._blocks = paths, columns, Blocks()
+        self._paths, self._columns, self._files = paths, columns, files
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
         self.field_classes = columns.field_classes
 
@@ -101,7 +101,7 @@ class ParquetSource(Source):
         has_stems = len({path.stem for path in self._paths}) == len(self._paths)
         for path in self._paths:
             where = readable(path.stem if has_stems else path).lstrip("/")
-            file, number = open_file(path), 0  # number counts the rows of the file
+            file, number = self._files.open(path), 0  # number counts the rows of the file
             for block, rows in enumerate(file.rows):
                 row, end = 0, number + rows
                 try:
@@ -185,7 +185,7 @@ class ParquetSource(Source):
         for entry in entries:
             path, block, row, column = _Location(*entry.location)
             try:
-                found = self._blocks.read(Path(os.fsdecode(path)), block, row, column, hold)
+                found = self._files.read(Path(os.fsdecode(path)), block, row, column, hold)
             except UNREADABLE as error:
                 check_machine(error)
                 kind = type(problem_of(error, entry.name, path)) if isinstance(error, OSError) else Problem
@@ -204,7 +204,7 @@ class ParquetSource(Source):
 
     @override
     def close(self) -> None:
-        self._blocks.clear()
+        self._files.close()
 
 
 def _values(column: Any, kind: Any) -> list[Any]:

@@ -88,7 +88,6 @@ class ArrowFile:
             yield batch.slice(start, rows)
 
 
-@lru_cache(_OPEN_FILES)
 def open_file(path: Path) -> ParquetFile | ArrowFile:
     """Return a file; SourceError if it cannot be read."""
     try:
@@ -161,10 +160,11 @@ def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
     return bytes(data)
 
 
-class Blocks:
-    """Decoded blocks of files, shared by threads."""
+class Files:
+    """Open files and decoded blocks, shared by threads."""
 
     def __init__(self) -> None:
+        self.open = lru_cache(_OPEN_FILES)(open_file)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
         self._passes: Counter[tuple[Path, int, str]] = Counter()  # passes through each large block
@@ -179,7 +179,7 @@ class Blocks:
         key = path, block, column
         with self._lock:
             shared = self._blocks.pop(key, None) or _Block(
-                open_file(path), block, column, partial(self._count_pass, key)
+                self.open(path), block, column, partial(self._count_pass, key)
             )
             self._blocks[key] = shared
             kept = [other for other in self._blocks if other[2] == column]
@@ -193,9 +193,10 @@ class Blocks:
             what = f"its row groups, such as number {key[1]} with {size:,} bytes, are too large for a random order"
             raise SourceError(f"{readable(key[0])}: {what}: leave shuffle_seed (--shuffle-seed) out")
 
-    def clear(self) -> None:
-        """Free the decoded blocks."""
+    def close(self) -> None:
+        """Close all files; the next use opens them again."""
         with self._lock:
+            self.open.cache_clear()
             self._blocks.clear()
 
 

@@ -109,7 +109,7 @@ class TarSource(ArchiveSource):
     def _read_all(
         self, paths: Sequence[Path], wanted: Collection[str]
     ) -> tuple[set[str], dict[str, str], tuple[str, ...]]:
-        """Return the folders of the images, where each text of a label occurs first, and the fields with image files."""
+        """Return the folders of images, where each text of a label occurs first, and the fields with image files."""
         folders: set[str] = set()
         labels: dict[str, str] = {}
         fields: dict[str, None] = {}
