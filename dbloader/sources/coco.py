@@ -101,12 +101,8 @@ class CocoSource(Source):
             for (number, first, last), begin, end in zip(self._images.tolist(), begins, ends, strict=True):
                 spans = [(first, last), *self._annotations[begin:end, 1:].tolist()]
                 texts = [os.pread(file.fileno(), last - first, first) for first, last in spans]
-                try:
-                    image, *annotations = map(json.loads, texts)
-                    yield self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
-                except (ValueError, AttributeError) as error:
-                    reason = f"image {number} or one of its annotations was changed since it was first read"
-                    raise SourceError(f"{readable(self.listing)}: {reason}: {error}") from error
+                image, *annotations = map(json.loads, texts)
+                yield self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
             reason = f"no image has the id {self._images_of[row]}"
             yield Problem(f"annotation {self._annotations[row, 0]}", reason)

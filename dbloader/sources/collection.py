@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
 
-from dbloader.errors import NotAStoreError, OptionError, StoreError, StoreNotFoundError
+from dbloader.errors import NotAStoreError, OptionError, StoreError
 from dbloader.sources.base import Problem
 from dbloader.sources.listing import ListingSource, read_listing
 from dbloader.stores.mongo.connection import Connection
@@ -39,8 +38,7 @@ def read_collection(
     columns of the listing that name files too.
 
     Raises:
-        StoreNotFoundError: The collection does not exist.
-        NotAStoreError: No document has both fields.
+        NotAStoreError: There is no such collection, or none of its documents has both fields.
     """
     for field in (name_field, image_field):
         if not field or "." in field or field.startswith("$"):
@@ -64,13 +62,8 @@ class CollectionSource(ListingSource):
         self._connection: Connection | None = None
         self._indexed = self._find_index()
         if not self._indexed:
-            collection, field = json.dumps(place.collection), json.dumps(name_field)
-            line = f"db.getCollection({collection}).createIndex({{{field}: 1}})"
-            self.warnings = (
-                *self.warnings,
-                f"{self.place} has no index on {name_field!r}, so the server reads the whole collection for every "
-                f"batch; make an index in mongosh: {line}",
-            )
+            what = "so the server reads the whole collection for every batch: make an index"
+            self.warnings = (*self.warnings, f"{self.place} has no index on {name_field!r}, {what}")
 
     def _find_index(self) -> bool:
         """Return whether the collection has an index on the names; raise an error if it has no files."""
@@ -78,10 +71,6 @@ class CollectionSource(ListingSource):
         collection = connection.database[self._uri.collection]
         wanted = {self._name_field: {"$exists": True}, self._image_field: {"$type": "binData"}}
         if connection.retry(lambda: collection.find_one(wanted, {"_id": 1}), scan=collection) is None:
-            if not connection.retry(
-                lambda: connection.database.list_collection_names(filter={"name": collection.name})
-            ):
-                raise StoreNotFoundError(f"{self.place} does not exist")
             raise NotAStoreError(
                 f"{self.place} has no document with a name in {self._name_field!r} and a file's bytes in "
                 f"{self._image_field!r}"

@@ -83,9 +83,7 @@ def _are_integers(first: dict[str, str], where: str) -> bool:
     numbers = [label for label in first if _NUMBER.fullmatch(label)]
     if not numbers:
         return False
-    label = odd[0] if len(odd) < len(first) else numbers[0]
-    shown = [label, *(other for other in first if other != label)][:2]
-    labels = [f"the label of {first[text]} is {short_repr(text, 50)}" for text in shown]
+    labels = [f"the label of {first[text]} is {short_repr(text, 50)}" for text in {numbers[0]: None, odd[0]: None}]
     raise SourceError(
         f"{where}: {' and '.join(labels)}: write only plain integers, such as 3, or only names that do not "
         "look like numbers; in a .jsonl, text is always a name"
