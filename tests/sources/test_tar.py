@@ -128,13 +128,11 @@ def test_every_tar_of_a_folder_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", COMPRESSORS)
-def test_damaged_compressed_tar_is_refused(tmp_path: Path, kind: str) -> None:
+def test_truncated_compressed_tar_is_refused(tmp_path: Path, kind: str) -> None:
     path = compressed(tmp_path / f"x.{kind}", {"a/1.jpg": os.urandom(2**10)})
-    data = path.read_bytes()
-    for damaged in (data[:900], data[:900] + b"?" + data[901:]):
-        path.write_bytes(damaged)
-        with pytest.raises(SourceError, match=rf"x\.{kind}: is damaged: .*; copy it again$"):
-            source_of(path)
+    path.write_bytes(path.read_bytes()[:900])
+    with pytest.raises(SourceError, match=rf"x\.{kind}: is damaged: .*; copy it again$"):
+        source_of(path)
 
 
 def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
