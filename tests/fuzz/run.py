@@ -29,7 +29,7 @@ with atheris.instrument_imports(include=["dbloader", "tarfile", "pickletools"], 
     from tests.fuzz.targets import TARGETS
 target = TARGETS[sys.argv.pop(1)]
 folder = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
-atheris.Setup(sys.argv, lambda data: target.run(data, folder))
+atheris.Setup(sys.argv, lambda data: target(data, folder))
 atheris.Fuzz()
 """
 
@@ -45,7 +45,7 @@ def main() -> int:
     if asked.input:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's
-            TARGETS[asked.targets[0]].run(asked.input.read_bytes(), Path(folder))
+            TARGETS[asked.targets[0]](asked.input.read_bytes(), Path(folder))
         return 0
     statuses = [fuzz(name, asked.minutes) for name in (TARGETS if asked.all else asked.targets)]
     return int(any(statuses))
@@ -56,7 +56,7 @@ def fuzz(name: str, minutes: float) -> int:
     folder = ROOT / "fuzz" / name
     inputs = folder / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)
-    for data in (*TARGETS[name].seeds(), *kept(name)):
+    for data in kept(name):
         (inputs / sha256(data).hexdigest()).write_bytes(data)
     options = [f"-max_total_time={60 * minutes:.0f}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEBIBYTES}"]
     options += ["-max_len=16384", "-print_final_stats=1", f"-artifact_prefix={folder}/", str(inputs)]
@@ -66,7 +66,7 @@ def fuzz(name: str, minutes: float) -> int:
 
 
 def kept(name: str) -> list[bytes]:
-    """Return the inputs of a target that earlier runs found."""
+    """Return the first inputs of a target, and the inputs that earlier runs found."""
     return [bytes.fromhex(line) for line in (CORPUS / f"{name}.hex").read_text().splitlines()]
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
-import pickle
 import struct
-import tarfile
-import zipfile
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import lmdb
-import numpy as np
 
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import Record, encode
@@ -36,17 +30,6 @@ def listing(data: bytes, folder: Path) -> None:
         _check_entries(read_listing(path, folder))
 
 
-def listing_seeds() -> list[bytes]:
-    table = 'path,label,caption\na.jpg,cat,"x, ""y"""\r\nb/ü.jpg,dog,\n'
-    rows: list[dict[str, Any]] = [{"path": "a.jpg", "label": 3, "box": [1, 2.5, None]}, {"path": "ü", "label": None}]
-    columns = {"path_list": ["a", "b"], "label_list": ["cat", "dog"]}
-    texts = [
-        "0" + table, "1" + table.replace(",", "\t"), "0path,label\na,001\nb,120\n", "1image\tclass\na\t1\nb\t-7\n",
-        "2" + json.dumps(columns), "2" + json.dumps(rows), "3" + "\n".join(map(json.dumps, rows)),
-    ]  # fmt: skip
-    return [text.encode() for text in texts]
-
-
 def tar(data: bytes, folder: Path) -> None:
     """If the first byte is 128 or more, correct the checksums of the headers."""
     path = folder / "images.tar"
@@ -65,26 +48,6 @@ def _with_checksums(data: bytes) -> bytes:
     return b"".join(blocks)
 
 
-def _tarred(files: dict[str, bytes], tar_format: int = tarfile.GNU_FORMAT) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tar_format) as out:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            out.addfile(member, io.BytesIO(data))
-    return made.getvalue()[: -(-out.offset // 512) * 512 + 1024]
-
-
-def tar_seeds() -> list[bytes]:
-    shard = {"0.jpg": b"image", "0.cls": b"3", "0.json": b'{"a": [1]}', "0.txt": "ü".encode(), "1.png": b"x"}
-    inner = _tarred({"cat/0.jpg": b"image", "cat/._0.jpg": b"", "dog/1.jpg": b"x"})
-    long = {f"{'d' * 120}/0.jpg": b"image"}
-    tars = [
-        _tarred(shard), _tarred({"cat.tar": inner}), inner, _tarred(long), _tarred(long, tarfile.PAX_FORMAT),
-    ]  # fmt: skip
-    return [kind + made for made in tars for kind in (b"\0", b"\xff")]
-
-
 def zipped(data: bytes, folder: Path) -> None:
     """The first byte selects whether the rest is a zip, or a zip directory that is completed to a zip."""
     path = folder / "images.zip"
@@ -95,34 +58,11 @@ def zipped(data: bytes, folder: Path) -> None:
 
 
 def _with_end(directory: bytes) -> bytes:
-    """Return a zip that has the files of the first seed and the given directory."""
-    files, _ = _zip_parts(_zips()[0])
+    """Return a zip that has the files of the first input in the corpus and the given directory."""
+    first = bytes.fromhex(Path(__file__).with_name("corpus").joinpath("zip.hex").read_text().partition("\n")[0])
+    files = first[1 : first.index(b"PK\1\2")]
     count = directory.count(b"PK\1\2")
     return files + directory + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(directory), len(files), 0)
-
-
-def _zip_parts(made: bytes) -> tuple[bytes, bytes]:
-    at = made.index(b"PK\1\2")
-    return made[:at], made[at : made.rindex(b"PK\5\6")]
-
-
-def _zips() -> list[bytes]:
-    made = []
-    for method, force_zip64 in ((zipfile.ZIP_DEFLATED, False), (zipfile.ZIP_STORED, True)):
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w", method) as out:
-            for name, data in (("cat/0.jpg", b"image" * 50), ("dog/ü.png", b"x"), ("dog/", b""), ("dog/.a.jpg", b"")):
-                with out.open(zipfile.ZipInfo(name), "w", force_zip64=force_zip64) as member:
-                    member.write(data)
-        made.append(file.getvalue())
-    return made
-
-
-def zip_seeds() -> list[bytes]:
-    long = struct.pack("<2H3Q", 1, 24, 250, 2**33, 2**64 - 1)  # numbers of 64 bits in the directory
-    member = struct.pack("<4s2B5H3L5H2L", b"PK\1\2", *[0] * 8, *[2**32 - 1] * 2, 5, 28, 0, 0, 0, 0, 2**32 - 1)
-    directory = _zip_parts(_zips()[0])[1]
-    return [*(b"\0" + made for made in _zips()), b"\xff" + directory, b"\xff" + member + b"b.jpg" + long]
 
 
 def other_lmdb(data: bytes, folder: Path) -> None:
@@ -150,22 +90,6 @@ def _pairs(data: bytes) -> Iterable[tuple[bytes, bytes]]:
         parts.append(data[at + 2 : at + 2 + size])
         at += 2 + size
     return zip(parts[::2], parts[1::2], strict=False)
-
-
-def _packed(values: dict[bytes, bytes]) -> bytes:
-    return b"\xff" + b"".join(struct.pack("<H", len(part)) + part for pair in values.items() for part in pair)
-
-
-def other_lmdb_seeds() -> list[bytes]:
-    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    values: list[Any] = [(b"image", 3), (pixels, "text"), [pixels[0], None], np.asfortranarray(pixels), np.int64(3)]
-    pickles = [pickle.dumps(value, protocol) for value in values for protocol in (2, 4, 5)]
-    files = [
-        {b"num-samples": b"1", b"image-000000001": b"\xff\xd8\xff", b"label-000000001": b"text"},
-        {b"0": pickles[0], b"1": pickles[1], b"__len__": pickle.dumps(2), b"__keys__": pickle.dumps([b"0", b"1"])},
-        {b"a": b"\x89PNG", b"\xff": b"x"}, {b"__len__": b"\0\0\0\0"}, {b"__keys__": b"\x93"},
-    ]  # fmt: skip
-    return [*(b"\0" + data for data in pickles), *map(_packed, files)]
 
 
 def _check_entries(source: Source) -> list[Any]:

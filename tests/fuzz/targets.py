@@ -9,26 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.fuzz import images, records, sources
 
-
-class Target(NamedTuple):
-    """A reader and its first inputs."""
-
-    run: Callable[[bytes, Path], None]  # takes the input, and a folder that only this process uses
-    seeds: Callable[[], list[bytes]]
-
-
-TARGETS = {
-    "jpeg": Target(images.jpeg, images.jpeg_seeds),
-    "record": Target(records.record, records.record_seeds),
-    "manifest": Target(records.manifest, records.manifest_seeds),
-    "listing": Target(sources.listing, sources.listing_seeds),
-    "tar": Target(sources.tar, sources.tar_seeds),
-    "zip": Target(sources.zipped, sources.zip_seeds),
-    "lmdb": Target(sources.other_lmdb, sources.other_lmdb_seeds),
+TARGETS: dict[str, Callable[[bytes, Path], None]] = {  # each takes the input, and a folder that only this process uses
+    "jpeg": images.jpeg,
+    "record": records.record,
+    "manifest": records.manifest,
+    "listing": sources.listing,
+    "tar": sources.tar,
+    "zip": sources.zipped,
+    "lmdb": sources.other_lmdb,
 }
 
 

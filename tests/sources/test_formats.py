@@ -24,25 +24,13 @@ def test_extensions_and_formats_match() -> None:
     assert {extension_of(name) for name in formats if name} <= {*EXTENSIONS}
 
 
-@pytest.mark.parametrize("name", ["GIF", "AVIF", "JPEG2000", "TGA", "ICO", "QOI", "PCX"])
-def test_store_of_a_format_is_decoded(tmp_path: Path, name: str) -> None:
-    Image.init()  # registers all formats
-    extensions = [extension for extension in EXTENSIONS if Image.EXTENSION.get(extension) == name]
-    data = encoded(jpegs.draw(24, 18), name)
-    plant(tmp_path / "images", {f"cat/1{extension.upper()}": data for extension in extensions})
-    report = convert(tmp_path / "images", tmp_path / "out.lmdb")
-    assert (report.records, report.rejected, report.skipped) == (len(extensions), 0, {})
-    assert {(record.format, record.image) for record in records(report.place)} == {(name, data)}
-    with LMDBDataset(tmp_path / "out.lmdb") as dataset:
-        image, label = dataset[0]
-    assert (image.size, label) == ((24, 18) if name != "ICO" else image.size, 0)
-
-
 @pytest.mark.parametrize("kind", ["zip", "tar", "folder"])
 def test_folders_zips_tars_and_exports_accept_the_same_formats(tmp_path: Path, kind: str) -> None:
     names = [name for name in FORMATS if name != "ICO"]  # Pillow changes the size of an ICO image
     files = {f"cat/{name}{extension_of(name)}": encoded(jpegs.draw(24, 18), name) for name in names}
     before = convert(plant(tmp_path / "images", files), tmp_path / "a.lmdb")
+    with LMDBDataset(tmp_path / "a.lmdb") as dataset:
+        assert {image.size for image, _ in dataset[0 : len(names)]} == {(24, 18)}
     if kind in ("zip", "tar"):
         source = shutil.make_archive(str(tmp_path / "again"), kind, tmp_path / "images")
     else:

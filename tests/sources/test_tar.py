@@ -7,8 +7,6 @@ import gzip
 import io
 import lzma
 import os
-import signal
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -18,35 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dbloader.stores.writer
-from dbloader import convert, open_store
+from dbloader import convert
 from dbloader.checking.verify_store import verify_store
-from dbloader.conversion.report import Progress
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_archives
 from dbloader.sources.tar import TarSource
-from tests.support.children import in_child
 from tests.support.conversion import records, report_lines
-from tests.support.images import photo, plant_photos
+from tests.support.images import photo
 from tests.support.sources import pack
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
 
 
 def source_of(*paths: Path) -> TarSource:
     return TarSource(paths[0], paths)
-
-
-def test_tar_of_a_folder_gives_the_same_records_as_the_folder(tmp_path: Path) -> None:
-    folder = plant_photos(tmp_path / "images", 9)
-    subprocess.run(["tar", "-C", tmp_path, "--sort=name", "-cf", tmp_path / "all.tar", "images"], check=True)
-    for source, name in ((folder, "f"), (tmp_path / "all.tar", "t")):
-        assert convert(source, tmp_path / name).records == 9
-    with open_store(tmp_path / "f") as first, open_store(tmp_path / "t") as second:
-        assert second.manifest.classes == first.manifest.classes
-        for record in first:
-            found = second[second.find(f"images/{record.name}")]
-            assert (found.image, found.label) == (record.image, record.label)
 
 
 def test_webdataset_sample_becomes_one_record(tmp_path: Path) -> None:
@@ -274,26 +257,6 @@ def test_hostile_members_are_named_and_nothing_is_extracted(tmp_path: Path) -> N
     assert report_lines(report) == [
         {"name": "4.jpg", "event": "rejected", "reason": f"is a link or device in {folder / 'x.tar'}, not a plain file"}
     ]
-
-
-def test_killed_conversion_of_tar_shards_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    for number in range(3):
-        pack(shards / f"{number}.tar", {f"cat/{number}-{n}.jpg": photo(n + 30 * number) for n in range(30)})
-    whole = convert(shards, tmp_path / "whole.lmdb")
-    monkeypatch.setattr(dbloader.stores.writer, "COMMIT_BYTES", 1)
-
-    def die(progress: Progress) -> None:
-        if (progress.done or 0) >= 50:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    place = tmp_path / "out.lmdb"
-    assert in_child(lambda: convert(shards, place, progress=die)) == -signal.SIGKILL
-    assert not place.exists()
-    report = convert(shards, place, resume=True)
-    assert 0 < report.resumed_at < 90
-    assert report.digest == whole.digest == verify_store(place).digest
 
 
 def test_class_names_become_labels_of_tars(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources import zip as zips
 from dbloader.sources.base import Entries
-from dbloader.sources.open import find_archives
 from dbloader.sources.zip import ZipSource
 from tests.support.conversion import events, records
 from tests.support.images import photo, plant_photos
@@ -43,14 +42,6 @@ def test_zip_of_a_folder_gives_the_same_store_as_the_folder(tmp_path: Path, comp
     with open_store(tmp_path / "z") as store:
         assert store.manifest.classes == ("cat", "dog")
         assert store.manifest.source["path"] == str(packed)
-
-
-def test_several_zips_may_be_given_as_a_range_or_a_folder(tmp_path: Path) -> None:
-    paths = [pack(tmp_path / f"{n:02}.zip", {f"{n % 2}/{n}.jpg": photo(n)}) for n in range(9, 12)]
-    assert find_archives(tmp_path / "{09..11}.zip", (".zip",)) == find_archives(tmp_path, (".zip",)) == paths
-    convert(tmp_path / "{09..11}.zip", tmp_path / "out.lmdb")
-    found = [(record.name, record.label, record.image) for record in records(tmp_path / "out.lmdb")]
-    assert found == [(f"{n % 2}/{n}.jpg", n % 2, photo(n)) for n in range(9, 12)]
 
 
 @pytest.mark.parametrize("place", ["x-{5..3}.tar", "x-{000..1000000}.zip"])
