@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Source, Tally, full_path, readable
+from dbloader.sources.base import Entry, Source, Tally, full_path
+from dbloader.sources.folder import class_names
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -73,8 +73,4 @@ def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict
     while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
         shared += 1
     classes = sorted({names[shared] for names in parts if len(names) > shared})
-    if len({*map(readable, classes)}) < len(classes):
-        raise SourceError(
-            f"{where}: two class folders would have the same name, because one name is not valid UTF-8: rename one"
-        )
-    return tuple(map(readable, classes)), {name: label for label, name in enumerate(classes)}, shared
+    return class_names(classes, where), {name: label for label, name in enumerate(classes)}, shared

@@ -11,7 +11,6 @@ import heapq
 import os
 import posixpath
 import shlex
-from collections import Counter
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,50 +49,35 @@ class _Contents(NamedTuple):
     problems: list[Problem]
 
 
-def scan(folder: str | os.PathLike[str]) -> FolderSource:
-    """Return the source of all images in a folder of class folders. An iteration lists one class folder at a time."""
-    root = checked_root(folder)
-    tally = Tally()
-    try:
-        identity = _identity(os.fsencode(root))
-        contents = _list_folder(os.fsencode(root), b"", tally)
-    except OSError as error:
-        raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
-    if not contents.folders:
-        loose = counted(len(contents.images), "image")
-        found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
-        raise SourceError(
-            f"{readable(root)}: it contains no class folders ({found}): "
-            "put the images of each class into a folder or use --listing FILE"
-        )
-    (twice, count), *_ = Counter(map(readable, contents.folders)).most_common(1)
-    if count > 1:
-        what = f"two class folders would both be called {twice!r}, because one name is not valid UTF-8"
-        raise SourceError(f"{readable(root)}: {what}: rename one of them")
-    contents.problems.extend(Problem(readable(name), OUTSIDE) for name in contents.images)
-    return FolderSource(root, identity, contents, tally)
-
-
-def scan_all(root: Path) -> FolderSource:
-    """Return the source of all images below a folder, as one class; their names begin with ``./``."""
-    return FolderSource(root, _identity(os.fsencode(root)), _Contents([b"."], [], []), Tally())
-
-
 class FolderSource(Source):
-    """The images in a folder of class folders; made by ``scan``.
+    """The images in a folder of class folders.
 
     Classes are sorted. Within a class, folders are sorted by their path as a string (``a-b`` before ``a/b``), and
     the files of a folder by their names. Links are followed. Names are kept byte for byte. Memory holds the names in
     one folder and the folders of one class.
+
+    With ``as_one_class``, all images below the folder are one class, and their names begin with ``./``.
     """
 
-    def __init__(self, root: Path, identity: tuple[int, int], contents: _Contents, tally: Tally) -> None:
-        self._identity = identity
-        self._folders = contents.folders
-        self._problems = contents.problems
-        self._tally = tally
-        classes = tuple(readable(name) for name in contents.folders)
+    def __init__(self, folder: str | os.PathLike[str], *, as_one_class: bool = False) -> None:
+        root = checked_root(folder)
+        self._tally = Tally()
+        try:
+            self._identity = _identity(os.fsencode(root))
+            contents = _Contents([b"."], [], []) if as_one_class else _list_folder(os.fsencode(root), b"", self._tally)
+        except OSError as error:
+            raise SourceError(f"{readable(root)}: the folder cannot be read: {error.strerror}") from error
+        if not contents.folders:
+            loose = counted(len(contents.images), "image")
+            found = "; ".join([f"{loose} directly in it", *map(": ".join, contents.problems[:1])])
+            raise SourceError(
+                f"{readable(root)}: it contains no class folders ({found}): "
+                "put the images of each class into a folder or use --listing FILE"
+            )
+        classes = class_names(contents.folders, readable(root))
         super().__init__(root, classes, first_warnings(root, classes))
+        self._folders = contents.folders
+        self._problems = [*contents.problems, *(Problem(readable(name), OUTSIDE) for name in contents.images)]
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -169,6 +153,16 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
+
+
+def class_names(folders: Sequence[bytes] | Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the names of some class folders as text; SourceError if two become the same text."""
+    classes = tuple(map(readable, folders))
+    if len({*classes}) < len(classes):
+        raise SourceError(
+            f"{where}: two class folders would have the same name, because one name is not valid UTF-8: rename one"
+        )
+    return classes
 
 
 def _identity(path: bytes) -> tuple[int, int]:

@@ -52,31 +52,6 @@ class _Location(NamedTuple):
     size: int | None = None
 
 
-def scan_objects(place: str | os.PathLike[str]) -> ObjectFolder:
-    """Return the source of all images below a place, whose first "folders" are the classes.
-
-    Raises:
-        SourceError: The place has no class folders, is on a web server, or cannot be listed; or a file beside the class
-            folders, such as a tar, is of a kind that dbloader reads only on a disk.
-    """
-    bucket = Bucket(place)
-    where = bucket.place
-    if bucket.parts.scheme.startswith("http"):
-        raise SourceError(
-            f"{where}: a web server does not list its files: name them in a listing (--listing), whose paths start "
-            "from this place"
-        )
-    with _source_errors():
-        folders, loose = bucket.folders()
-    for item in loose:
-        if item.key in METADATA_FILES or item.key.lower().endswith(_NOT_READ):
-            raise SourceError(f"{where}: holds {item.key}: {_WHAT_IS_READ}")
-    classes = tuple(name for name in folders if not name.startswith("."))
-    if not classes:
-        raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
-    return ObjectFolder(bucket, classes, loose)
-
-
 def read_listed_objects(
     place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
 ) -> ListingSource:
@@ -114,11 +89,30 @@ class ObjectSource(Source):
 
 
 class ObjectFolder(ObjectSource):
-    """The images below a place, with classes, labels and order as in a `FolderSource`. See ``scan_objects``."""
+    """The images below a place, with classes, labels and order as in a `FolderSource`.
 
-    def __init__(self, bucket: Bucket, classes: tuple[str, ...], loose: list[Item]) -> None:
-        super().__init__(bucket, Path("/"), classes, first_warnings(bucket.place, classes))
-        self._loose = loose
+    Raises:
+        SourceError: The place has no class folders, is on a web server, or cannot be listed; or a file beside the class
+            folders, such as a tar, is of a kind that dbloader reads only on a disk.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        bucket = Bucket(place)
+        where = bucket.place
+        if bucket.parts.scheme.startswith("http"):
+            raise SourceError(
+                f"{where}: a web server does not list its files: name them in a listing (--listing), whose paths start "
+                "from this place"
+            )
+        with _source_errors():
+            folders, self._loose = bucket.folders()
+        for item in self._loose:
+            if item.key in METADATA_FILES or item.key.lower().endswith(_NOT_READ):
+                raise SourceError(f"{where}: holds {item.key}: {_WHAT_IS_READ}")
+        classes = tuple(name for name in folders if not name.startswith("."))
+        if not classes:
+            raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
+        super().__init__(bucket, Path("/"), classes, first_warnings(where, classes))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -17,7 +17,7 @@ from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, scan
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource
 from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
@@ -137,9 +137,9 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
                 f"{error}; a collection of files needs a listing (--listing) of the files to take and their labels"
             ) from error
     if is_remote(source):
-        from dbloader.sources.objects import scan_objects
+        from dbloader.sources.objects import ObjectFolder
 
-        return scan_objects(source)
+        return ObjectFolder(source)
     metadata = [name for name in METADATA_FILES if Path(source, name).is_file()]
     if metadata:
         from dbloader.sources.listing import find_metadata, read_listing
@@ -170,7 +170,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
         from dbloader.sources.zip import ZipSource
 
         return _with_others(ZipSource(source, zips), source, zips)
-    found = scan(source)
+    found = FolderSource(source)
     if metadata:
         what = "give the folder a metadata.csv or metadata.jsonl with a column file_name, or use a listing (--listing)"
         found.warnings = (*found.warnings, f"{metadata[0]} is not used: {what}")
@@ -201,7 +201,7 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
         with path.open("rb") as file:
             return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
     except (OSError, ValueError):
-        return None  # scan raises a clear error
+        return None  # FolderSource raises a clear error
 
 
 # --- tar and zip files ------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) ->
         is_folder = any(entry.is_dir() or entry.name.lower().endswith(EXTENSIONS) for entry in inside)
         return [] if is_folder else [Path(text, name) for name in names]
     except OSError:
-        return []  # scan raises a clear error
+        return []  # FolderSource raises a clear error
 
 
 def expand_range(place: str | os.PathLike[str]) -> list[Path]:

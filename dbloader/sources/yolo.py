@@ -14,7 +14,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entries, Entry, Problem, Source, readable
 from dbloader.sources.boxes import FRACTIONS, box_fields, read_annotation
-from dbloader.sources.folder import scan_all
+from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -70,7 +70,7 @@ class YOLOSource(Source):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        images, files, labelled = Entries(scan_all(self.root)), set(), False
+        images, files, labelled = Entries(FolderSource(self.root, as_one_class=True)), set(), False
         for item in images:
             if isinstance(item, Problem):
                 yield item

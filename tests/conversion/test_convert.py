@@ -20,7 +20,7 @@ from dbloader.errors import (
     StoreAccessError,
     StoreExistsError,
 )
-from dbloader.sources.folder import scan
+from dbloader.sources.folder import FolderSource
 from dbloader.stores.open import open_store
 from tests.support.conversion import documents, events, records, report_lines, siblings, verified
 from tests.support.images import KINDS, plant, plant_kinds, plant_photos
@@ -29,7 +29,7 @@ from tests.support.images import KINDS, plant, plant_kinds, plant_photos
 def test_records_are_the_files_byte_for_byte_in_source_order(root: Path, place: Path) -> None:
     plant_photos(root, 100, ("b", "a", "c"))
     report = convert(root, place)
-    names = [entry.name for entry in scan(root).entries()]
+    names = [entry.name for entry in FolderSource(root).entries()]
     assert [record.name for record in records(place)] == names
     for record in records(place):
         assert record.name is not None

@@ -12,7 +12,7 @@ from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
 from dbloader.decoding import decode_pil
 from dbloader.errors import ConversionError
-from dbloader.sources.folder import scan
+from dbloader.sources.folder import FolderSource
 from dbloader.stores.open import open_store
 from tests.support.conversion import events, records, report_lines, verified
 from tests.support.images import BAD, DAMAGED, END, KINDS, REPAIRED, UNSEEN, encoded, photo, picture, plant, plant_kinds
@@ -43,7 +43,7 @@ def check_accounts(root: Path, report: Report, kinds: dict[str, str], check: str
     assert stored.keys() | {name for name, event in reported.items() if event["event"] == "rejected"} == seen.keys()
     assert {name: event["event"] for name, event in reported.items()} == {n: e for n, e in wanted.items() if e}
     assert report_lines(report) == events(report.place)
-    assert [*reported] == [item.name for item in scan(root).entries() if item.name in reported]
+    assert [*reported] == [item.name for item in FolderSource(root).entries() if item.name in reported]
     for name, event in reported.items():
         assert KINDS[kinds[name]].reason in event["reason"]
     for name, record in stored.items():

@@ -10,7 +10,7 @@ import pytest
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Loaded, Problem
-from dbloader.sources.folder import scan
+from dbloader.sources.folder import FolderSource
 
 DATA = bytes(range(256)) * 4
 
@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def read(root: Path, *names: str) -> list[bytes | Loaded | Problem]:
-    return list(scan(root).read([Entry(name, (name.encode(),), None, {}) for name in names], lambda _: None))
+    return list(FolderSource(root).read([Entry(name, (name.encode(),), None, {}) for name in names], lambda _: None))
 
 
 def test_unreadable_files_are_problems(root: Path) -> None:
