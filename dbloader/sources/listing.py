@@ -1,19 +1,9 @@
-"""Images that a listing names: a file with the paths, labels and further fields of images, in their order.
+"""Images that a listing or the metadata of a folder names, with their labels and further fields, in their order.
 
-- ``.csv``, ``.tsv``: a header, then a row for each image; labels and fields are text. Read row by row.
-- ``.jsonl``, ``.ndjson``: an object on each line, with the columns as keys. Read line by line.
-- ``.json``: an array of objects, or a list for each column, ``{"path_list": [...], "label_list": [...]}``. Read whole.
-
-All are UTF-8. One column is the path, below the root or absolute. One column may be the label. All other columns become
-fields of the record. The number of a row is the number of its first line, or in a ``.json`` the position of the item,
-counted from 1.
-
-A label is an integer or the name of a class. A name becomes its position among all names, sorted. Null and empty text
-mean no label. In JSON text is a name. For a CSV or TSV, which has only text, `labels.py` decides.
-
-The metadata of a folder is a listing too: ``metadata.csv`` or ``metadata.jsonl``, as in Hugging Face's imagefolder. Its
-column ``file_name`` names a file below the folder. ``dbloader export`` also writes the columns ``name`` and
-``resized_from``, and the file ``classes.json`` with the names of the classes in the order of their labels.
+docs/listings.md describes the formats and columns. The number of a row is the number of its first line, or in a
+``.json`` the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
+position among all names, sorted. Null and empty text mean no label. In JSON text is a name. For a CSV or TSV, which has
+only text, `labels.py` decides.
 """
 
 from __future__ import annotations
@@ -276,8 +266,7 @@ def _checked_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> tup
         try:
             checked_field_name(column)
         except FieldError as error:
-            index = "; if it is pandas' index, write the table with to_csv(index=False)" if not column else ""
-            raise SourceError(f"{where}: rename the column {column!r}: {error}{index}") from error
+            raise SourceError(f"{where}: rename the column {column!r}: {error}") from error
         if column != column.strip():
             raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
     return chosen[0], chosen[1]

@@ -1,17 +1,8 @@
 """Images in tar files: WebDataset's shards, an image folder in a tar, or a tar of one tar for each class.
 
 A tar is not extracted. Its headers give the position of each file, so any thread can read any file. A compressed tar is
-decompressed into a temporary file first::
-
-    shard-000.tar: 000017.jpg 000017.cls 000017.json      one sample: image, label, field "json"
-    train.tar: train/cat/001.jpg                          the class is the first folder that images do not share
-    ILSVRC2012_img_train.tar: n01440764.tar: n01440764_18.JPEG      the class is the name of the inner tar
-
-The files of a sample follow each other and have the same path up to the first dot of their names, as in WebDataset
-(https://github.com/webdataset/webdataset). The file with the extension of an image is the image. ``.cls`` is the label:
-an integer or the name of a class. If ``classes.json`` is beside the tar files, it gives the names in the order of their
-labels; otherwise, the rules for a CSV apply. ``.fields.json`` contains fields that export has written. ``.json`` and
-``.txt`` become fields of these names. Any other file becomes a field of bytes.
+decompressed into a temporary file first. The files of a sample follow each other and have the same path up to the first
+dot of their names, as in WebDataset (https://github.com/webdataset/webdataset). See docs/tars.md.
 """
 
 from __future__ import annotations

@@ -263,7 +263,6 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         ("a.json", '"a"', r"a\.json: must be an object of lists or an array of objects, got 'a'$"),
         ("a.json", {"path_list": ["a"], "version": 1}, r"a\.json: version must be a list, got 1$"),
         ("list", "path\na.jpg\n", r"a listing is one of \.csv, .*, got '': rename it"),
-        ("a.csv", ",path,label\n0,cat/a.jpg,1\n", r"rename the column '': .* to_csv\(index=False\)"),
         (
             "a.json",
             {"path_list": ["a", "b", "c"], "label_list": [1, 2]},
