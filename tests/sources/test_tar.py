@@ -147,12 +147,6 @@ def test_files_of_several_kinds_are_not_mixed(tmp_path: Path) -> None:
         convert(tmp_path, tmp_path / "out.lmdb")
 
 
-def test_folders_whose_names_become_the_same_text_are_refused(tmp_path: Path) -> None:
-    path = pack(tmp_path / "x.tar", {"\udce9/1.jpg": b"j", "\\xe9/1.jpg": b"j"})
-    with pytest.raises(SourceError, match="two class folders would have the same name"):
-        source_of(path)
-
-
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     return pack(tmp_path / "x.tar", {f"{n}.jpg": bytes([n]) * 1000 for n in range(5)})

@@ -152,18 +152,6 @@ def test_flipped_bit_never_changes_or_hides_a_file(tmp_path: Path, compression: 
         assert {data for data in contents(source) if isinstance(data, bytes)} <= {*files.values()}
 
 
-def test_directory_that_hides_files_is_refused(tmp_path: Path) -> None:
-    path = pack(tmp_path / "x.zip", {f"a/{n}.jpg": photo(n) for n in range(3)})
-    data = bytearray(path.read_bytes())
-    first = data.index(b"PK\1\2")
-    data[first + 33] = 0x80  # length of a comment
-    path.write_bytes(data)
-    with zipfile.ZipFile(path) as file:
-        assert file.namelist() == ["a/0.jpg"]
-    with pytest.raises(SourceError, match="its directory has 1 file, and its end record has 3"):
-        source_of(path)
-
-
 def test_truncated_or_missing_zip_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {f"a/{n}.jpg": photo(n) for n in range(3)})
     data = path.read_bytes()
@@ -177,13 +165,14 @@ def test_truncated_or_missing_zip_is_refused(tmp_path: Path) -> None:
         convert(tmp_path / "none.zip", tmp_path / "out.lmdb")
 
 
-def test_damaged_zip_among_several_is_a_problem(tmp_path: Path) -> None:
+def test_zip_whose_directory_hides_files_is_a_problem(tmp_path: Path) -> None:
     pack(tmp_path / "1.zip", {"a/1.jpg": photo(1)})
-    pack(tmp_path / "2.zip", {"b/2.jpg": photo(2)})
-    data = bytearray((tmp_path / "2.zip").read_bytes())
-    end = data.rindex(b"PK\5\6")
-    data[end + 8 : end + 12] = struct.pack("<2H", 9, 9)
-    (tmp_path / "2.zip").write_bytes(data)
+    path = pack(tmp_path / "2.zip", {f"b/{n}.jpg": photo(n) for n in range(3)})
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\1\2") + 33] = 0x80  # length of a comment
+    path.write_bytes(data)
+    with zipfile.ZipFile(path) as file:
+        assert file.namelist() == ["b/0.jpg"]
     assert convert(tmp_path, tmp_path / ".out.lmdb").records == 1
     (event,) = events(tmp_path / ".out.lmdb")
-    assert event["reason"].endswith("none of its files is read: its directory has 1 file, and its end record has 9")
+    assert event["reason"].endswith("none of its files is read: its directory has 1 file, and its end record has 3")
