@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import os
 import posixpath
-import shlex
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -177,13 +176,9 @@ def _order(path: bytes) -> str:
 
 def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     """Yield a warning about class folders that look like splits."""
-    where = readable(root)
     if SPLITS.issuperset(name.lower() for name in classes):
-        command = shlex.join([posixpath.join(where, classes[0]), f"{classes[0]}.lmdb"])
-        yield (
-            f"the classes are called {_named(classes)}: these look like splits; convert each by itself: "
-            f"dbloader convert {command}"
-        )
+        example = posixpath.join(readable(root), classes[0])
+        yield f"the classes are called {_named(classes)}: these look like splits; convert each by itself, as {example}"
 
 
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:

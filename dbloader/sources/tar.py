@@ -315,9 +315,8 @@ def _files(
                 if name.startswith("."):
                     tally.hidden += 1
                 elif not member.isreg() or member.issparse():
-                    kind = "a sparse file" if member.isreg() else "a link or device"
                     if _is_image(path):
-                        yield Problem(readable(path), f"is {kind} in {where}, not a plain file")
+                        yield Problem(readable(path), f"is a link, device or sparse file in {where}, not a plain file")
                     else:
                         tally.skip(os.fsencode(name))
                 elif name.lower().endswith(".tar") and not prefix:
@@ -337,9 +336,8 @@ def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
     """Yield a problem if a tar has no end mark. tarfile takes a damaged header for the end."""
     file.seek(offset)
     if file.read(_BLOCK) != bytes(_BLOCK):
-        yield Problem(
-            where, f"has no end mark at byte {offset:,}: it is cut short or damaged, and files may be missing"
-        )
+        reason = f"has no end mark at byte {offset:,}: it is cut short or damaged, and files may be missing"
+        yield Problem(where, reason)
 
 
 def _is_image(path: str) -> bool:
