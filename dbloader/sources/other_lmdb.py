@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_ONCE = 1000  # number of keys that one transaction reads
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
+_ABOUT = (b"__keys__", b"__len__")  # keys that tutorials write beside pickles
 _LOOKED_AT = 20  # the number of values in which an image is searched for
 
 
@@ -172,32 +173,29 @@ class _Layout(NamedTuple):
 
 def _find_layout(pairs: Pairs) -> _Layout:
     """Return the layout of a file; SourceError if it is not known."""
-    for find in _LAYOUTS:
-        layout = find(pairs)
-        if layout is not None:
-            return layout
+    if _number(pairs, b"num-samples") is not None and pairs.size(b"image-%09d" % 1) is not None:
+        return _Layout("images with texts (num-samples, image-000000001, label-000000001)", _ocr_entries)
+    values = [value for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT and (value := pairs.get(key))]
+    about = pairs.get(b"__keys__") or pairs.get(b"__len__")
+    if values and _is_pickle(values[0]) and (about is None or _is_pickle(about)):
+        return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
+    names = pairs.path.with_name("meta_info.txt")
+    if pairs.path.name == "data.mdb" and names.is_file():
+        return _Layout("the images that meta_info.txt names", partial(_basicsr_entries, names))
+    if any(value.startswith(_IMAGES) for value in values):
+        return _Layout("image files under any keys", _plain_entries)
     where = readable(pairs.path)
     key = next(pairs.keys(), None)
     if key is None:
         raise SourceError(f"{where}: is an LMDB file without any value")
-    value = short_repr((pairs.get(key) or b"")[:16])
+    begin = short_repr((pairs.get(key) or b"")[:16])
     raise SourceError(
         f"{where}: is an LMDB file of no known layout: its first key is {short_repr(key)}, whose value begins with "
-        f"{value}; read it with the program that made it, and hand its images to dbloader.write_store"
+        f"{begin}; read it with the program that made it, and hand its images to dbloader.write_store"
     )
 
 
-def _is_image(value: bytes | None) -> bool:
-    return value is not None and value.startswith(_IMAGES)
-
-
 # --- text recognition (CRNN, MORAN and others): num-samples, image-000000001, label-000000001 -------------------------
-
-
-def _ocr(pairs: Pairs) -> _Layout | None:
-    if _number(pairs, b"num-samples") is None or pairs.size(b"image-%09d" % 1) is None:
-        return None
-    return _Layout("images with texts (num-samples, image-000000001, label-000000001)", _ocr_entries)
 
 
 def _ocr_entries(pairs: Pairs) -> Entries:
@@ -232,17 +230,6 @@ def _shortage(key: str, said: int, count: int) -> Iterator[Problem]:
 
 # --- pickles, with or without __keys__ and __len__ --------------------------------------------------------------------
 
-_ABOUT = (b"__keys__", b"__len__")
-
-
-def _pickled(pairs: Pairs) -> _Layout | None:
-    about = pairs.get(b"__keys__") or pairs.get(b"__len__")
-    values = (pairs.get(key) for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
-    first = next((value for value in values if value), b"")
-    if _is_pickle(first) and (about is None or _is_pickle(about)):
-        return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
-    return None
-
 
 def _is_pickle(value: bytes) -> bool:
     return value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value.endswith(b".")
@@ -276,15 +263,8 @@ def _pickled_entries(pairs: Pairs) -> Entries:
 # --- BasicSR: meta_info.txt beside data.mdb ---------------------------------------------------------------------------
 
 
-def _basicsr(pairs: Pairs) -> _Layout | None:
-    """Find ``meta_info.txt``, whose lines are like ``baboon.png (480,500,3) 1``; keys lack the extension."""
-    file = pairs.path.with_name("meta_info.txt")
-    if pairs.path.name != "data.mdb" or not file.is_file():
-        return None
-    return _Layout("the images that meta_info.txt names", partial(_basicsr_entries, file))
-
-
 def _basicsr_entries(file: Path, pairs: Pairs) -> Entries:
+    """Yield the images in a file with lines such as ``baboon.png (480,500,3) 1``. The keys lack the extension."""
     left = pairs.count()
     with file.open(encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
@@ -301,17 +281,8 @@ def _basicsr_entries(file: Path, pairs: Pairs) -> Entries:
 # --- image files, under any keys --------------------------------------------------------------------------------------
 
 
-def _plain(pairs: Pairs) -> _Layout | None:
-    """Find files whose values are image files, such as LSUN's."""
-    if any(_is_image(pairs.get(key)) for key in islice(pairs.keys(), _LOOKED_AT)):
-        return _Layout("image files under any keys", _plain_entries)
-    return None
-
-
 def _plain_entries(pairs: Pairs) -> Entries:
+    """Yield all values, as in LSUN's files."""
     for key in pairs.keys():  # noqa: SIM118 - not a dict
         yield Entry(_key_text(key), (key,), None, {})
     return 0
-
-
-_LAYOUTS: tuple[Callable[[Pairs], _Layout | None], ...] = (_ocr, _pickled, _basicsr, _plain)
