@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dbloader.errors import NotAStoreError, OptionError
+from dbloader.errors import NotAStoreError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 
@@ -45,7 +45,6 @@ class CacheStats:
         removed: Number of shards removed to make room.
         damaged: Number of shards that were fetched again because their files in the cache were damaged.
         readers: Number of connected processes.
-        retries: Number of repeated attempts to fetch a shard and repeated requests to object storage.
         seconds: Seconds spent fetching, summed over all threads.
         last_error: Error of the last failed attempt; "" if a shard has arrived since then.
     """
@@ -56,7 +55,6 @@ class CacheStats:
     removed: int = 0
     damaged: int = 0
     readers: int = 0
-    retries: int = 0
     seconds: float = 0.0
     last_error: str = ""
 
@@ -87,14 +85,9 @@ def make_folder(cache: str, origin: str) -> None:
     """Make the folder of a cache, if it is not a cache already.
 
     Raises:
-        OptionError: The cache is its origin, or is inside the origin, or contains the origin.
         NotAStoreError: The path is a file, or a folder with other files.
         StoreAccessError: The folder cannot be made.
     """
-    if "://" not in origin:
-        there, here = os.path.realpath(origin), os.path.realpath(cache)
-        if os.path.commonpath((there, here)) in (there, here):
-            raise OptionError(f"cache {cache} must not be its origin {origin}, or be inside or contain the origin")
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,10 +102,7 @@ def make_folder(cache: str, origin: str) -> None:
         for name in (SHARD_FOLDER, PARTIAL):
             (folder / name).mkdir(exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise NotAStoreError(
-            f"{cache} is a file, but a cache is a folder: name another place, or remove the file if an earlier "
-            "version of dbloader made it as a cache"
-        ) from error
+        raise NotAStoreError(f"{cache} is a file, but a cache is a folder: name another place") from error
     except OSError as error:
         raise translate_refusal(error, cache) from error
 

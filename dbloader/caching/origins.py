@@ -5,7 +5,6 @@ The origin of the cache may be a folder of shards, an LMDB file, or a store in M
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 import shutil
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from dbloader.caching.folder import Checksums
     from dbloader.stores.base import Store
 
+_REMEDY = f"if the store was replaced, open it again, with another cache; otherwise {COPY_AGAIN}"
 # Pauses before the second and the third attempt. In each attempt, some origins repeat requests for up to a minute.
 _PAUSES_S = (0.5, 1.0)
 # Bytes of images in a shard that is made from records. Fetching it takes 0.6 s at 100 MB/s.
@@ -47,12 +47,8 @@ class Origin(Protocol):
     place: str
     """The place of the store, without credentials."""
 
-    @property
-    def repeats(self) -> int:
-        """Repeated requests so far; 0 if the origin does not count them."""
-
     def manifest(self) -> bytes:
-        """Read the store's ``manifest.bson`` again and return its content.
+        """Return the content of the store's ``manifest.bson``. Called once, before ``fetch``.
 
         Raises:
             StoreError, OSError: The file does not exist or cannot be read.
@@ -84,8 +80,6 @@ def open_origin(place: str) -> Origin:
 class FolderOrigin:
     """A folder of shards on a slow file system."""
 
-    repeats = 0
-
     def __init__(self, folder: Path) -> None:
         self.place = str(folder)
         self._folder = folder
@@ -106,25 +100,19 @@ class FolderOrigin:
 class StoreOrigin:
     """A store in MongoDB or in one LMDB file. ``fetch`` makes shards of about equal size from the store's records."""
 
-    repeats = 0
-
     def __init__(self, store: Store) -> None:
         self.place = store.place
         self._store = store
-        self._table: ShardTable | None = None
+        self._table: ShardTable
 
     def manifest(self) -> bytes:
         """Return a manifest of the shards that will be made from the store."""
-        store = copy.copy(self._store)  # the copy has no handle, so it opens the store that is at the place now
-        table = _divide(store)
-        if self._table is None:
-            self._table, self._store = table, store
-        return table.encode()
+        self._table = _divide(self._store)
+        return self._table.encode()
 
     def fetch(self, name: str, path: Path) -> None:
         """Write the index, or verify and write the records of a shard."""
         table, store = self._table, self._store
-        assert table is not None, "call manifest() first"
         if name == table.index_file:
             write_index(path, [store], self.place, **table.manifest.given)
             return
@@ -198,11 +186,6 @@ def fetch_shard(
             failed = as_dbloader_error(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError):
                 raise StoreFullError(f"{failed}: make room on the disk of {cache}, or give cache_bytes") from error
-            if _is_replaced(origin, table):
-                raise NotAStoreError(
-                    f"the store at {origin.place} has been replaced since it was opened: "
-                    "open it again, with another cache"
-                ) from error
             if pause is None:
                 raise failed from error
             note(failed)
@@ -216,17 +199,11 @@ def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expec
     partial = cache / PARTIAL / path.name
     try:
         origin.fetch(name, partial)
-        open_file(partial, origin.place, name, COPY_AGAIN, **expected)
+        open_file(partial, origin.place, name, _REMEDY, **expected)
         checksums.add(partial, path.name)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _is_replaced(origin: Origin, table: ShardTable) -> bool:
-    with suppress(DBLoaderError, OSError):
-        return _files(ShardTable.decode(origin.manifest(), origin.place)) != _files(table)
-    return False
 
 
 def _files(table: ShardTable) -> list[tuple[str, str]]:

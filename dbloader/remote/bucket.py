@@ -11,7 +11,6 @@ import hashlib
 import os
 import random
 import re
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -83,16 +82,13 @@ class Bucket:
     Attributes:
         place: The place.
         parts: The parts of the place.
-        repeats: Number of repeated requests, for example after failed connections or incomplete answers.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.parts = parse_place(place)
         self.place = str(self.parts)
-        self.repeats = 0
         self._answered = self._closed = False
         self._has_md5: bool | None = None  # whether ETags are MD5s; None if unknown
-        self._lock = threading.Lock()
         self._once = self._open(retries=0)  # for requests that `_repeat` counts and repeats
         self._often = self._open(retries=1_000)  # for uploads and listings, in which obstore repeats single requests
 
@@ -152,8 +148,6 @@ class Bucket:
                     raise failed from None
                 if time.monotonic() + pause > deadline:
                     raise StoreUnreachableError(f"{failed}; the request was repeated for {PATIENCE_S:.0f} s") from None
-                with self._lock:
-                    self.repeats += 1
                 # Random, because requests that fail together should not be repeated together.
                 time.sleep(pause * random.uniform(0.5, 1.0))
             else:
@@ -271,8 +265,6 @@ class Bucket:
             if found is not None and self._agree(stated.strip('"'), found, before):
                 return result
             before = found
-            with self._lock:
-                self.repeats += 1
         raise NotWholeError(
             f"{self.place}/{key} cannot be read whole: {_ANSWERS} answers had another size or MD5 than the server "
             "states"
