@@ -14,7 +14,7 @@ import numpy as np
 
 from dbloader.conversion.stored_records import common_source
 from dbloader.conversion.write_store import count_depth
-from dbloader.copying.name_listing import RecordNames
+from dbloader.copying.listings import RecordNames
 from dbloader.copying.select_records import select_records
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
 from dbloader.records.columns import COLUMNS, NO_LABEL

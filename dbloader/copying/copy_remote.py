@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Number of files that are copied at the same time. Each file takes several requests.
 _AT_ONCE = 4
 _REMEDY = "copy the store there again (--overwrite)"
-_AGAIN = "the store there may be intact: repeat the command, which will fetch only the missing files"
+_AGAIN = "repeat the command: it fetches only missing files, or the new store if the store there was replaced"
 
 
 def copy_remote(
@@ -89,16 +89,6 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
             bucket.put_file(key, files[key], there.get(key))
 
         _for_each_file(new, put, bucket, progress)
-    sizes = {key: item.size for key, item in objects.list_files(bucket).items()}
-    whole = new.index_file in sizes and all(
-        sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
-    )
-    # If the manifest has changed, its publisher may have removed these files. Then the put below fails.
-    if not whole and bucket.head(MANIFEST_FILE) == replaces:
-        raise StoreError(
-            f"{bucket.place}: some files are missing or have another size, because {source} was replaced or another "
-            "program removes files there: repeat the command"
-        )
     objects.put_table(bucket, new, replaces, files)
     bucket.delete(there.keys() - files.keys())  # files of the replaced store and of failed uploads
     return table.manifest
@@ -164,11 +154,8 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         try:
             try:
                 bucket.fetch(name, aside)
-            except StoreNotFoundError as error:
-                what = "if the store there was replaced meanwhile, repeat the command to fetch the new store"
-                raise StoreNotFoundError(f"{error}; {what}") from error
-            except NotWholeError as error:
-                raise NotWholeError(f"{error}: {_AGAIN}") from error
+            except (StoreNotFoundError, NotWholeError) as error:
+                raise type(error)(f"{error}; {_AGAIN}") from error
             check(aside, name)
             with aside.open("rb") as file:
                 os.fsync(file.fileno())

@@ -118,10 +118,10 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "split": None if split is None else tuple(map(float, split)),
         "seed": whole_number("seed", seed),
     }
+    remote = any(map(is_remote, (*sources, *places)))
+    given = [name for name, value in {**options, "several sources": len(sources) > 1}.items() if value]
     if skip_damaged is not None:
-        unfit = {**options, "resume": resume, "several sources": len(sources) > 1}
-        unfit["object storage"] = any(map(is_remote, (*sources, *places)))
-        wrong = [name for name, value in unfit.items() if value]
+        wrong = [*given, *(["resume"] if resume else []), *(["object storage"] if remote else [])]
         if wrong:
             raise OptionError(
                 f"skip_damaged (--skip-damaged) copies one store, without {', '.join(wrong)}: make this copy first, "
@@ -131,12 +131,11 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             check_destination(places[0], [store])
             with create_store(places[0], overwrite=overwrite) as writer:
                 return copy_intact(store, writer, skip_damaged, progress)
-    if any(map(is_remote, (*sources, *places))):
+    if remote:
         checked_flag("resume", resume)  # has no effect, because such a copy always continues
-        wrong = [name for name, value in {**options, "several sources": len(sources) > 1}.items() if value]
-        if wrong:
+        if given:
             raise OptionError(
-                f"a copy to or from object storage is a whole store, without {', '.join(wrong)}: copy the store to a "
+                f"a copy to or from object storage is a whole store, without {', '.join(given)}: copy the store to a "
                 "path on this machine first, and use these options there"
             )
         overwrite = checked_flag("overwrite", overwrite)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dbloader._describe import counted
-from dbloader.copying.marks import MarkListing, check_agreement
-from dbloader.copying.name_listing import NameListing
+from dbloader.copying.listings import find_rows, join_marks, read_labels
 from dbloader.errors import OptionError
 from dbloader.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
@@ -20,7 +19,7 @@ from dbloader.sampling.rng import bits, derive_keys
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from dbloader.copying.name_listing import RecordNames
+    from dbloader.copying.listings import Labels, RecordNames
 
     Array = np.ndarray[Any, Any]
 
@@ -58,8 +57,13 @@ class Selection(NamedTuple):
 def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
     """Return the records of each destination of a copy. ``copy_store`` describes the options."""
     old = np.concatenate([store.column("label") for store in names.stores])
+    dropped, marked = join_marks(options["marks"], names)
     keep = _match(names, options)
-    new, classes = _unite_labels(names, old, keep, options)
+    keep[dropped] = False
+    if len(keep) and not keep.any():
+        places = ", ".join(store.place for store in names.stores)
+        raise OptionError(f"there is nothing to copy: no record of {places} matches all conditions")
+    new, classes = _unite_labels(names, old, keep, marked, options)
     if len(names.stores) > 1:
         repeated = names.repeated(keep)
         if first := [*islice(repeated, _SHOWN)]:
@@ -91,12 +95,12 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
     stores = names.stores
     keep = np.ones(names.starts[-1], bool)
     if options["select"]:
-        keep &= NameListing(options["select"], names).find()
+        keep[:] = False
+        for _, _, positions in find_rows(options["select"], names):
+            keep[positions] = True
     if options["drop"]:
-        keep &= ~NameListing(options["drop"], names, must_exist=False).find()
-    check_agreement(options["marks"], names)
-    for marks in options["marks"]:
-        keep &= ~MarkListing(marks, names, "drop").find()
+        for _, _, positions in find_rows(options["drop"], names, must_exist=False):
+            keep[positions] = False
     if options["where"]:
         booleans = {name for store in stores for name, kind in store.manifest.columns.items() if kind == "bool"}
         for start, store in zip(names.starts, stores, strict=False):
@@ -108,14 +112,11 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
         for start, store in zip(names.starts, stores, strict=False):
             labels = [at for at, name in enumerate(store.manifest.classes) if name in options["classes"]]
             keep[start : start + len(store)] &= np.isin(store.column("label"), labels)
-    if len(keep) and not keep.any():
-        places = ", ".join(store.place for store in stores)
-        raise OptionError(f"there is nothing to copy: no record of {places} matches all conditions")
     return keep
 
 
 def _unite_labels(
-    names: RecordNames, old: Array, keep: Array, options: Mapping[str, Any]
+    names: RecordNames, old: Array, keep: Array, marked: Labels, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the new label of each record, and the class names. Classes with the same name become one class."""
     # The origin of a label is a store or a listing. Each origin has its own class names.
@@ -127,14 +128,14 @@ def _unite_labels(
         for store in names.stores
     ]
     common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing mean labels of these classes
-    listings = [NameListing(options["labels"], names)] if options["labels"] else []
-    for listing in (*listings, *(MarkListing(marks, names, "label") for marks in options["marks"])):
-        given, values, own = listing.labels()
-        labels, origin = np.where(given, values, labels), np.where(given, len(classes), origin)
-        classes.append(own or common)
+    listed = read_labels(options["labels"], names) if options["labels"] else None
+    for listing in filter(None, (listed, marked)):
+        labels = np.where(listing.given, listing.labels, labels)
+        origin = np.where(listing.given, len(classes), origin)
+        classes.append(listing.classes or common)
         places.append(listing.where)
-        if not isinstance(listing, MarkListing) and given[keep].all():  # the copy has only the listing's classes
-            classes[:-1] = [()] * count
+    if listed and listed.given[keep].all():  # the copy has only the listing's classes
+        classes[:count] = [()] * count
     has_label = keep & (labels != NO_LABEL)
     bare = [at for at, own in enumerate(classes) if not own and np.any(has_label & (origin == at))]
     if bare and any(classes):

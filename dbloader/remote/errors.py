@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# If the environment has no credentials, obstore asks the cloud's service for them. Its errors contain one of these.
-_NO_CREDENTIALS = re.compile(r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified")
-_BAD_CREDENTIALS = re.compile("service account|Invalid Access Key")
+# If the environment has no credentials, obstore asks the cloud's service for them. Its errors contain one of the first
+# four signs. The last two are for credentials that cannot be read.
+_NO_CREDENTIALS = re.compile(
+    r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
+)
 # The message of an error in credentials.py. obstore repeats it within its own message.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
@@ -30,14 +32,8 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# Parts of obstore's messages about requests without an answer, and what they mean. The first match counts.
-_UNANSWERED = {
-    "dns error": "the name of the server is unknown",
-    "builder error": "the address of the server cannot be used",
-    "kind: Connect": "no server answers",
-    "kind: Timeout": "the server answered too late",
-    "HTTP error": "the connection was cut",
-}
+# What obstore's messages say about requests without an answer.
+_UNANSWERED = re.compile("dns error|builder error|kind: Connect|kind: Timeout|HTTP error")
 
 
 class ObjectChangedError(StoreError):
@@ -70,21 +66,15 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
     if no_profile := _NO_PROFILE.search(text):
         return StoreAccessError(f"{bucket}: {no_profile[0]}")
     if _NO_CREDENTIALS.search(text):
-        return StoreAccessError(f"{bucket}: no credentials were found: set {wanted}")
-    if _BAD_CREDENTIALS.search(text):
-        return StoreAccessError(f"{bucket}: the credentials cannot be read: set {wanted}")
+        return StoreAccessError(f"{bucket}: no valid credentials were found: set {wanted}")
     if place.scheme == "s3" and _OTHER_REGION.search(text):
         return StoreAccessError(f"{bucket} is in another region{how}: set AWS_REGION to its region")
-    if code in _EXPIRED:
-        return StoreAccessError(f"{where}: the credentials have expired{how}: renew them, and set {wanted}")
-    if code == "RequestTimeTooSkewed":
-        return StoreAccessError(f"{where}: access is refused{how}: set the clock of this machine")
     if code in ("NoSuchBucket", "ContainerNotFound"):
         return StoreError(f"there is no bucket {bucket}{how}{_server(place)}")
-    if status in (401, 403):
+    if status in (401, 403) or code in _EXPIRED:
         return StoreAccessError(
-            f"{where}: access is refused{how}: the credentials{f' in {wanted}' if wanted else ''} are wrong, or do not "
-            "allow this"
+            f"{where}: access is refused{how}: the credentials{f' in {wanted}' if wanted else ''} are wrong or have "
+            "expired, or do not allow this"
         )
     if status == 412:
         return ObjectChangedError(f"{where} was changed after it was listed")
@@ -100,9 +90,8 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return StoreUnreachableError(f"{where}: the server is overloaded or fails{how}: try again later")
     if status:
         return StoreError(f"{where}: the server refuses the request{how}")
-    for sign, what in _UNANSWERED.items():
-        if sign in text:
-            return StoreUnreachableError(f"{where}: {what}{_server(place)}")
+    if unanswered := _UNANSWERED.search(text):
+        return StoreUnreachableError(f"{where}: no server answers{_server(place)}: {unanswered[0]}")
     return StoreError(f"{where}: {text.partition('Debug source')[0].partition('http')[0].strip()[:200] or 'it failed'}")
 
 

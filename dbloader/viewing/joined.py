@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import short_repr
-from dbloader.copying.name_listing import NameListing, RecordNames
+from dbloader.copying.listings import RecordNames, find_rows
 from dbloader.errors import SourceError
 from dbloader.queries.parse import KEYS
 from dbloader.records.columns import NO_LABEL
@@ -53,9 +53,9 @@ def join_listing(
     """
     where, length, is_csv = readable(listing), len(store), is_text(Path(listing))
     given, order, columns, left = np.zeros(length, bool), list[int](), dict[str, list[Any]](), dict[str, None]()
-    for number, row, found in NameListing(listing, RecordNames([store]), must_exist=False).rows():
+    for place, row, found in find_rows(listing, RecordNames([store]), must_exist=False):
         if given[found].any():
-            raise SourceError(f"{where}, row {number}: an earlier row has the same record; keep one row for a record")
+            raise SourceError(f"{place}: an earlier row has the same record; keep one row for a record")
         given[found] = True
         for name, value in row.items() if found else ():
             values = columns.setdefault(name, [])

@@ -1,4 +1,4 @@
-"""Set marks on records, in a file beside the store. ``copying.marks`` describes the file."""
+"""Set marks on records, in a file beside the store. ``copying.listings`` describes the file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import counted, short_repr
-from dbloader.copying.marks import KEYS, MarkListing, why_not_tags
-from dbloader.copying.name_listing import RecordNames
+from dbloader.copying.listings import MARKS, RecordNames, read_marks, why_not_tags
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
 from dbloader.records.markup import records_html
@@ -106,7 +105,7 @@ class Marks:
 
     def __repr__(self) -> str:
         known = self.describe()
-        kinds = [f"{sum(key in mark for mark in self._marks.values()):,} with {key}" for key in KEYS]
+        kinds = [f"{sum(key in mark for mark in self._marks.values()):,} with {key}" for key in MARKS]
         parts = [f"{counted(known['count'], 'marked record')} of {self._selections.store.place}", ", ".join(kinds)]
         return ": ".join([*parts, *filter(None, [known["why_not"]])])
 
@@ -147,9 +146,7 @@ class Marks:
                 seen = _signature(self._file.stat())
         if seen == self._seen or self._file is None:
             return
-        marks: dict[int, dict[str, Any]] = {}
-        for _, row, positions in MarkListing(self._file, RecordNames([self._selections.store])).rows() if seen else ():
-            marks |= {position: {key: row[key] for key in KEYS if key in row} for position in positions}
+        marks = read_marks(self._file, RecordNames([self._selections.store])) if seen else {}
         self._seen = seen
         self._show(marks)
 
