@@ -107,9 +107,6 @@ class FetcherClient:
         Args:
             what: What the caller waits for, for error messages.
             message: The question. Without a question, this method only connects.
-
-        Raises:
-            DBLoaderError: The fetcher answered with this error, or did not answer.
         """
         for _ in range(_STARTS):
             try:

@@ -169,8 +169,7 @@ class CachedShards:
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
         """Open the origin, and check that the cache is for this store. With ``known``, skip this if the origin is open.
 
-        Raises:
-            DBLoaderError: The origin cannot be opened, the cache has another store, or another limit is in use.
+        Raise OptionError if the cache is in use with another limit.
         """
         # The first check takes no lock. Otherwise workers would wait while another reader checks an origin that hangs.
         if self._origin is None or not known:
@@ -203,8 +202,7 @@ class CachedShards:
     def expect(self, reader: Reader, needs: Sequence[Sequence[int]], *, check: bool) -> None:
         """Set the order in which all processes with the reader's name will need shards, and fetch in this order.
 
-        Raises:
-            OptionError: ``check`` is true, and the cache is too small for the orders of all readers.
+        With ``check``, raise OptionError if the cache is too small for the orders of all readers.
         """
         with self._lock:
             self._policy.expect(reader.name, [Need(*need) for need in needs])

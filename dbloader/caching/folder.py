@@ -15,7 +15,6 @@ import dataclasses
 import json
 import os
 import secrets
-import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -29,8 +28,6 @@ MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS, PARTIAL = (
     "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "checksums", "partial",
 )  # fmt: skip
 _READ_BYTES = 2**22
-# After two writes within this time, a file may still have the time of change of the first write.
-_TICK_NS = 10**8
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -82,12 +79,7 @@ def arriving_bytes(cache: str) -> int:
 
 
 def make_folder(cache: str, origin: str) -> None:
-    """Make the folder of a cache, if it is not a cache already.
-
-    Raises:
-        NotAStoreError: The path is a file, or a folder with other files.
-        StoreAccessError: The folder cannot be made.
-    """
+    """Make the folder of a cache, if it is not a cache already. Refuse a file, and a folder with other files."""
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +127,7 @@ class Checksums:
 
     Args:
         cache: The folder of the cache.
-        compact: Rewrite the file ``checksums`` if it has many outdated lines. Only the fetcher may do this.
+        compact: Rewrite the file ``checksums`` without outdated lines. Only the fetcher may do this.
     """
 
     def __init__(self, cache: Path, *, compact: bool = False) -> None:
@@ -147,7 +139,7 @@ class Checksums:
             with suppress(ValueError, TypeError):  # a line cut off by a failure
                 name, stamp, crc32 = json.loads(line)
                 self._known[name] = Stamp(*stamp), crc32
-        if compact and len(lines) > 2 * len(self._known):
+        if compact and len(lines) > len(self._known):
             write_whole(self._file, "".join(map(self._line, self._known)))
 
     def add(self, path: Path, name: str) -> None:
@@ -173,7 +165,7 @@ class Checksums:
             return True
         if _crc32(path) != crc32:
             return False
-        if noted != stamp and stamp.changed_ns < time.time_ns() - _TICK_NS:
+        if noted != stamp:
             self._note(path.name, stamp, crc32)
         return True
 

@@ -42,24 +42,16 @@ _COPIED_BYTES = 2**20
 
 
 class Origin(Protocol):
-    """Reads the files of a sharded store at another place. Threads may share an origin."""
+    """Reads the files of a sharded store at another place. Raises StoreError or OSError. Threads may share it."""
 
     place: str
     """The place of the store, without credentials."""
 
     def manifest(self) -> bytes:
-        """Return the content of the store's ``manifest.bson``. Called once, before ``fetch``.
-
-        Raises:
-            StoreError, OSError: The file does not exist or cannot be read.
-        """
+        """Return the content of the store's ``manifest.bson``. Called once, before ``fetch``."""
 
     def fetch(self, name: str, path: Path) -> None:
-        """Copy the file ``name`` of the store, such as ``shards/00017-ab.lmdb``, to a new local file.
-
-        Raises:
-            StoreError, OSError: The file cannot be read, or the local file cannot be written.
-        """
+        """Copy the file ``name`` of the store, such as ``shards/00017-ab.lmdb``, to a new local file."""
 
 
 def open_origin(place: str) -> Origin:
@@ -145,14 +137,12 @@ def _divide(store: Store) -> ShardTable:
 def fetch_index(origin: Origin, cache: Path, checksums: Checksums) -> ShardTable:
     """Fetch the manifest, and also the index if it is missing or damaged. Return the table of shards in the manifest.
 
-    Raises:
-        NotAStoreError: The cache has the shards of another store.
-        DBLoaderError: The manifest or the index cannot be fetched.
+    Raise NotAStoreError if the cache has the shards of another store.
     """
     data = origin.manifest()
     table = ShardTable.decode(data, origin.place)
     with suppress(FileNotFoundError, DamagedStoreError):
-        if _files(ShardTable.read(cache)) != _files(table):
+        if [*ShardTable.read(cache).shards] != [*table.shards]:
             raise NotAStoreError(
                 f"{cache} is the cache of another store, not of the store now at {origin.place}: "
                 "remove the folder, or name another folder"
@@ -172,11 +162,7 @@ def fetch_shard(
     number: int,
     note: Callable[[DBLoaderError], None],
 ) -> None:
-    """Fetch a shard of a store in up to three attempts. If another attempt follows, call ``note`` with the error.
-
-    Raises:
-        DBLoaderError: All attempts failed, or another attempt would be useless.
-    """
+    """Fetch a shard of a store in up to three attempts. If another attempt follows, call ``note`` with the error."""
     shard = table.shards[number]
     name = f"{SHARD_FOLDER}/{shard.name}"
     for pause in (*_PAUSES_S, None):
@@ -204,11 +190,6 @@ def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expec
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _files(table: ShardTable) -> list[tuple[str, str]]:
-    """Return the names and digests of a store's shards. A cache may be used for every store with the same shards."""
-    return [(shard.name, shard.digest) for shard in table.shards]
 
 
 def as_dbloader_error(error: Exception, place: str) -> DBLoaderError:

@@ -17,7 +17,7 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
 from dbloader.caching.folder import STATS
-from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError, OptionError, PlaceError
+from dbloader.errors import DamagedRecordError, NotAStoreError, OptionError, PlaceError
 from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dbloader.caching.policy import Need
-    from dbloader.records.manifest import Manifest
     from dbloader.stores.base import Store
     from dbloader.stores.lmdb.handle import LMDBHandle
     from dbloader.stores.lmdb.shard_table import Shard
@@ -103,8 +102,7 @@ class CachedStore(LMDBStore):
             handle.ask("the order", expect=list(needs), check=check)
 
     @property
-    def _uri(self) -> str:
-        """The place of the store, with credentials."""
+    def _uri(self) -> str:  # with credentials
         return self._origin if isinstance(self._origin, str) else self._origin.uri
 
     @override
@@ -119,10 +117,8 @@ class CachedStore(LMDBStore):
             except lmdb.Error as error:
                 raise translate(error, str(self._path)) from error
             if self._digest not in (None, handle.manifest.digest):
-                raise NotAStoreError(
-                    f"the store at {self.place} has been replaced since it was opened: "
-                    "open it again, with another cache"
-                )
+                what = "has been replaced since it was opened: open it again, with another cache"
+                raise NotAStoreError(f"the store at {self.place} {what}")
             self.handle, self._digest = handle, handle.manifest.digest
         return handle
 
@@ -152,6 +148,7 @@ class CachedHandle(ShardedHandle):
     def __init__(self, path: Path, client: FetcherClient) -> None:
         super().__init__(path, str(path))
         self._client = client
+        self.remedy = f"dbloader cache {path} --verify removes damaged files, which are then fetched again"
         weakref.finalize(self, client.close)
 
     def ask(self, what: str, **message: Any) -> dict[str, Any]:
@@ -168,14 +165,6 @@ class CachedHandle(ShardedHandle):
         """Wait until a shard is in the cache."""
         with env.gate, self._lock:
             self._open_shard(number)
-
-    @override
-    def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
-        try:
-            return super()._open(*names, digest=digest, index_of=index_of)
-        except (NotAStoreError, DamagedStoreError) as error:
-            file, remedy = self._path.joinpath(*names), f"dbloader cache {self.place} --verify removes it"
-            raise DamagedStoreError(f"{file}, in the cache, is damaged: {remedy}") from error
 
     @override
     def _open_shard(self, number: int) -> LMDBHandle:

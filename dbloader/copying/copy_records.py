@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,15 +142,14 @@ class RecordCopier:
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
         """Yield the report lines of all sources, or only the lines about the records of this part."""
+        inside = np.zeros(self._names.starts[-1], bool)
+        inside[part] = True
         for number, store in enumerate(self._stores):
             start = self._names.starts[number]
-            seen: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
             for event in store.events():
                 if not self.selection.complete:
                     found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
-                    # If several records have the same name, the report has their lines in the order of the records.
-                    nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
-                    if event["event"] == "rejected" or nth >= len(found) or not _contains(part, found[nth]):
+                    if event["event"] == "rejected" or not inside[found].any():
                         continue
                 yield event
 
@@ -233,11 +231,6 @@ def _count_change(record: Record) -> dict[str, int]:
     if not record.resized_from:
         return {}
     return {"reencoded" if record.resized_from == (record.width, record.height) else "resized": 1}
-
-
-def _contains(part: Any, position: int) -> bool:
-    at = int(np.searchsorted(part, position))
-    return at < len(part) and bool(part[at] == position)
 
 
 def _plain(value: Any) -> Any:

@@ -166,7 +166,7 @@ def read_labels(listing: str | os.PathLike[str], names: RecordNames) -> Labels:
             column = next((column for column in LABEL_COLUMNS if column in row), None)
             if column is None:
                 raise SourceError(f"{where}: has no column called {' or '.join(LABEL_COLUMNS)}")
-            yield where, row[column], positions
+            yield where.rpartition(", ")[2], row[column], positions
 
     return join_labels(rows(), names, readable(listing), may_be_integers=is_text(Path(listing)))
 
@@ -177,7 +177,7 @@ def join_labels(
     """Return the labels in some rows.
 
     Args:
-        rows: The place of each row for messages, its label, and the positions of its records.
+        rows: For each row: what it is called in messages, its label, and the positions of its records.
         names: The names of the records.
         where: The place of all rows, for messages.
         may_be_integers: Whether a text such as "3" may be an integer.
@@ -195,9 +195,11 @@ def join_labels(
         elif type(label) is int and abs(label) < 2**63:
             value, integer = label, integer or row
         elif label not in (None, ""):
-            raise SourceError(f"{row}: a label must be a 64-bit integer, a name or null, got {short_repr(label, 50)}")
+            raise SourceError(
+                f"{where}, {row}: a label must be a 64-bit integer, a name or null, got {short_repr(label, 50)}"
+            )
         if np.any(given[positions] & (labels[positions] != value)):
-            raise SourceError(f"{row}: gives a record another label than an earlier row")
+            raise SourceError(f"{where}, {row}: gives a record another label than an earlier row")
         given[positions], labels[positions] = True, value
     if first and integer:
         both = f"the label of {integer} is an integer, but the label of {next(iter(first.values()))} is a name"
@@ -243,8 +245,8 @@ def why_not_tags(tags: Any) -> str | None:
     return f"its tags have {letters:,} letters, but at most {MOST_LETTERS} fit" if letters > MOST_LETTERS else None
 
 
-def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> tuple[list[int], Labels]:
-    """Return the positions of the records that some files of marks drop, and the labels that the files give.
+def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> tuple[list[int], Labels | None]:
+    """Return the positions of the records that some files of marks drop, and the labels that the files give, if any.
 
     Raises:
         SourceError: Two files disagree about a record, or a file has a mistake.
@@ -259,5 +261,5 @@ def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> t
                     record = f"record {position} ({names.name(position)})"
                     raise SourceError(f"{other} and {readable(file)} disagree about {record}: {before} or {what}")
     drops = [position for position, (what, _, _) in joined.items() if what == "drop"]
-    labels = ((f"record {at}", mark["label"], [at]) for at, (_, mark, _) in joined.items() if "label" in mark)
-    return drops, join_labels(labels, names, ", ".join(map(readable, files)))
+    labels = [(f"record {at}", mark["label"], [at]) for at, (_, mark, _) in joined.items() if "label" in mark]
+    return drops, join_labels(labels, names, ", ".join(map(readable, files))) if labels else None

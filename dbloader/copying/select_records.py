@@ -116,7 +116,7 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
 
 
 def _unite_labels(
-    names: RecordNames, old: Array, keep: Array, marked: Labels, options: Mapping[str, Any]
+    names: RecordNames, old: Array, keep: Array, marked: Labels | None, options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the new label of each record, and the class names. Classes with the same name become one class."""
     # The origin of a label is a store or a listing. Each origin has its own class names.

@@ -292,7 +292,7 @@ class Bucket:
         """
         size = path.stat().st_size
         part = _part_bytes(size)
-        if existing is not None and (existing.size, existing.etag.strip('"')) == (size, _etag(path, part)):
+        if existing is not None and (existing.size, existing.etag.strip('"')) == (size, _file_etag(path, part)):
             return
         with self._translated(key):
             self._often.put(key, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
@@ -335,7 +335,7 @@ def _etag_of(parts: Sequence[bytes]) -> str:
     return parts[0].hex() if len(parts) == 1 else f"{_md5(b''.join(parts)).hex()}-{len(parts)}"
 
 
-def _etag(path: Path, part: int) -> str:
+def _file_etag(path: Path, part: int) -> str:
     with path.open("rb") as file:
         return _etag_of([_md5(data) for data in iter(lambda: file.read(part), b"")])
 

@@ -25,14 +25,13 @@ _NO_CREDENTIALS = re.compile(
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
-_BAD_KEY = re.compile(r'object with invalid path: Error parsing Path "(.*?)": ', re.DOTALL)
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if they are temporary)",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS (the path of a file)",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# What obstore's messages say about requests without an answer.
+# Signs of a request without an answer in obstore's messages. The last sign is the most precise one.
 _UNANSWERED = re.compile("dns error|builder error|kind: Connect|kind: Timeout|HTTP error")
 
 
@@ -80,18 +79,14 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return ObjectChangedError(f"{where} was changed after it was listed")
     if status in (404, 410) or isinstance(error, FileNotFoundError):
         return StoreNotFoundError(f"{where} does not exist{how}")
-    if bad := _BAD_KEY.search(text):
-        return StoreError(
-            f"{where}: the key {bad[1]!r} has a character that cannot be listed: rename or remove this object"
-        )
     if "Could not parse path" in text:
         return StoreNotFoundError(f"{where} does not exist: this is not a valid key in object storage")
     if status in (408, 429) or status >= 500:
         return StoreUnreachableError(f"{where}: the server is overloaded or fails{how}: try again later")
     if status:
         return StoreError(f"{where}: the server refuses the request{how}")
-    if unanswered := _UNANSWERED.search(text):
-        return StoreUnreachableError(f"{where}: no server answers{_server(place)}: {unanswered[0]}")
+    if signs := _UNANSWERED.findall(text):
+        return StoreUnreachableError(f"{where}: no server answers{_server(place)}: {signs[-1]}")
     return StoreError(f"{where}: {text.partition('Debug source')[0].partition('http')[0].strip()[:200] or 'it failed'}")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.caching import make_shards
+from tests.support.caching import make_shards, wait_until_ended
 
 
 @pytest.fixture
@@ -16,5 +17,9 @@ def origin(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "local" / "cache"
+def cache(tmp_path: Path) -> Iterator[Path]:
+    """The folder of a cache, whose fetcher must end after the test."""
+    folder = tmp_path / "local" / "cache"
+    yield folder
+    if folder.exists():
+        wait_until_ended(folder)

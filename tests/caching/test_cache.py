@@ -71,7 +71,6 @@ def test_processes_share_cache_and_fetch_each_shard_once(origin: Path, cache: Pa
             assert pipe.poll(WAIT_S)
             assert pipe.recv() == [IMAGES[(index + 6 * number) % 24] for index in range(24)]
         assert read_stats(cache).fetches == 6
-    wait_until_ended(cache)
 
 
 def test_store_in_one_file_is_cached_in_shards(tmp_path: Path, origin: Path, cache: Path) -> None:

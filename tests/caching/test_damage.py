@@ -82,7 +82,6 @@ def test_shard_damaged_between_runs_is_fetched_again(origin: Path, cache: Path, 
         stats = read_stats(cache)
         assert (stats.damaged, stats.fetches) == (1, 1)
     assert file.read_bytes() == whole
-    wait_until_ended(cache)
 
 
 def test_changed_shard_needed_by_several_processes_is_fetched_again_once(origin: Path, cache: Path) -> None:
@@ -100,7 +99,6 @@ def test_changed_shard_needed_by_several_processes_is_fetched_again_once(origin:
         assert all(pipe.poll(WAIT_S) for pipe in pipes)
         assert sorted(pipe.recv() for pipe in pipes) == [(True, 0)] * 3 + [(True, 1)]
         assert (read_stats(cache).damaged, read_stats(cache).fetches) == (1, 1)
-    wait_until_ended(cache)
 
 
 def test_damage_that_only_a_checksum_reveals_raises_with_the_remedy(origin: Path, cache: Path) -> None:
@@ -116,7 +114,6 @@ def test_damage_that_only_a_checksum_reveals_raises_with_the_remedy(origin: Path
     assert check_cache(cache) == ["00001.lmdb"]
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
-    wait_until_ended(cache)
 
 
 def borrowed(store: CachedStore) -> list[Any]:
@@ -131,7 +128,6 @@ def test_shard_with_a_new_modification_time_but_the_same_bytes_is_kept(origin: P
             os.utime(file)
         assert images_of(store) == IMAGES
         assert (read_stats(cache).damaged, read_stats(cache).fetches) == (0, 6)
-    wait_until_ended(cache)
 
 
 @pytest.mark.parametrize("lost", ["checksums", "index", "manifest.bson", "stats.json"])
@@ -145,4 +141,3 @@ def test_other_damaged_files_of_a_cache_are_rebuilt(origin: Path, cache: Path, l
         warnings.simplefilter("ignore")
         assert images_of(store) == IMAGES
         assert store.column("label").tolist() == [index % 3 for index in range(24)]
-    wait_until_ended(cache)

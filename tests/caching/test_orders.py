@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,10 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def size_of(origin: Path, shards: int) -> int:
     return shards * (origin / "shards" / "00000.lmdb").stat().st_size
+
+
+def opened(origin: Path, cache: Path, cache_bytes: int | None = None) -> LMDBDataset:
+    return LMDBDataset(origin, decode=None, cache=cache, cache_bytes=cache_bytes)
 
 
 def created(dataset: LMDBDataset, sampler: ResumableSampler, **engine: Any) -> PrefetchLoader[Any]:
@@ -76,33 +79,29 @@ def test_epoch_over_small_cache_fetches_every_shard_once(
     origin: Path, cache: Path, loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]]
 ) -> None:
     limit = size_of(origin, SHARDS // 3)
-    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=limit) as dataset:
-        loader = loader_of(dataset, BlockShuffleSampler(dataset, None, 3, seed=5))
-        with loader:
-            for number in range(3):
-                before = read_stats(cache).fetches
-                assert sorted(epoch(loader)) == list(range(RECORDS))
-                fetched = read_stats(cache).fetches - before
-                # shards that the previous epoch left in the cache are reused
-                assert SHARDS * 2 // 3 <= fetched <= SHARDS
-                assert number or fetched == SHARDS
-                assert len(shards_in(cache)) <= SHARDS // 3
-        del loader  # ends its worker processes
-    wait_until_ended(cache)
+    with (
+        opened(origin, cache, limit) as dataset,
+        loader_of(dataset, BlockShuffleSampler(dataset, None, 3, seed=5)) as loader,
+    ):
+        for number in range(3):
+            before = read_stats(cache).fetches
+            assert sorted(epoch(loader)) == list(range(RECORDS))
+            fetched = read_stats(cache).fetches - before
+            # shards that the previous epoch left in the cache are reused
+            assert SHARDS * 2 // 3 <= fetched <= SHARDS
+            assert number or fetched == SHARDS
+            assert len(shards_in(cache)) <= SHARDS // 3
 
 
 def test_shards_are_fetched_ahead_of_reading(origin: Path, cache: Path) -> None:
-    with LMDBDataset(origin, decode=None, cache=cache) as dataset:
-        loader = wrapped(dataset, OrderedSampler(dataset))
-        with loader:
-            next(iter(loader))
-            wait_for(lambda: len(shards_in(cache)) == SHARDS, "all shards")
-    wait_until_ended(cache)
+    with opened(origin, cache) as dataset, wrapped(dataset, OrderedSampler(dataset)) as loader:
+        next(iter(loader))
+        wait_for(lambda: len(shards_in(cache)) == SHARDS, "all shards")
 
 
 def test_full_shuffle_over_small_cache_is_refused(origin: Path, cache: Path) -> None:
     most = size_of(origin, SHARDS)
-    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most - 1) as dataset:
+    with opened(origin, cache, most - 1) as dataset:
         message = (
             rf"^cache_bytes={most - 1} is too small for this order, which reads shards of {most} bytes at the same "
             rf"time: give at least {most}, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
@@ -112,15 +111,11 @@ def test_full_shuffle_over_small_cache_is_refused(origin: Path, cache: Path) -> 
             with pytest.raises(OptionError, match=message):
                 next(iter(loader))
         loader.close()
-        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3))
-        with loader:
+        with wrapped(dataset, BlockShuffleSampler(dataset, None, 3)) as loader:
             next(iter(loader))
     wait_until_ended(cache)
-    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=most) as dataset:
-        loader = threaded(dataset, ShuffleSampler(dataset))
-        with loader:
-            assert sorted(epoch(loader)) == list(range(RECORDS))
-    wait_until_ended(cache)
+    with opened(origin, cache, most) as dataset, threaded(dataset, ShuffleSampler(dataset)) as loader:
+        assert sorted(epoch(loader)) == list(range(RECORDS))
 
 
 @pytest.mark.parametrize("loader_of", LOADERS)
@@ -128,7 +123,7 @@ def test_cache_without_room_for_batches_of_all_workers_is_refused(
     origin: Path, cache: Path, loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]]
 ) -> None:
     one, two = size_of(origin, 1), size_of(origin, 2)
-    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=one) as dataset:
+    with opened(origin, cache, one) as dataset:
         # two workers may be up to four batches apart, and so in two shards
         loader = loader_of(dataset, OrderedSampler(dataset))
         with pytest.raises(
@@ -136,7 +131,6 @@ def test_cache_without_room_for_batches_of_all_workers_is_refused(
         ):
             next(iter(loader))
         loader.close()
-    wait_until_ended(cache)
 
 
 def test_later_epoch_is_not_refused_for_needing_more_room(tmp_path: Path, cache: Path) -> None:
@@ -149,30 +143,31 @@ def test_later_epoch_is_not_refused_for_needing_more_room(tmp_path: Path, cache:
         policy.expect("rank", needs_of(sampler, {**sampler.state_after(0), "epoch": number}, lengths, margin=16))
         least.append(policy.least_bytes())
     assert least[0] < least[1]
-    with LMDBDataset(place, decode=None, cache=cache, cache_bytes=least[0]) as dataset:
-        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2))
-        with loader:
-            assert [sorted(epoch(loader)) for _ in least] == [list(range(sum(lengths)))] * 2
+    with (
+        opened(place, cache, least[0]) as dataset,
+        wrapped(dataset, BlockShuffleSampler(dataset, None, 2)) as loader,
+    ):
+        assert [sorted(epoch(loader)) for _ in least] == [list(range(sum(lengths)))] * 2
     wait_until_ended(cache)
-    with LMDBDataset(place, decode=None, cache=cache, cache_bytes=least[0] - 1) as dataset:
+    with opened(place, cache, least[0] - 1) as dataset:
         loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2))
         with pytest.raises(OptionError, match=f"which reads shards of {least[0]} bytes"):
             next(iter(loader))
         loader.close()
-    wait_until_ended(cache)
 
 
 @pytest.mark.slow
 def test_resumed_epoch_fetches_only_remaining_shards(origin: Path, cache: Path, tmp_path: Path) -> None:
     limit = size_of(origin, SHARDS // 3)
-    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=limit) as dataset:
-        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3, seed=2))
-        with loader:
-            batches = iter(loader)
-            seen = [index_of(sample) for _ in range(RECORDS // 8) for sample in next(batches)]
-            state = loader.state_dict()
+    with (
+        opened(origin, cache, limit) as dataset,
+        wrapped(dataset, BlockShuffleSampler(dataset, None, 3, seed=2)) as loader,
+    ):
+        batches = iter(loader)
+        seen = [index_of(sample) for _ in range(RECORDS // 8) for sample in next(batches)]
+        state = loader.state_dict()
     wait_until_ended(cache)
-    with LMDBDataset(origin, decode=None, cache=tmp_path / "new", cache_bytes=limit) as dataset:
+    with opened(origin, tmp_path / "new", limit) as dataset:
         loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 3, seed=2))
         loader.load_state_dict(state)
         with loader:
@@ -182,47 +177,19 @@ def test_resumed_epoch_fetches_only_remaining_shards(origin: Path, cache: Path, 
     wait_until_ended(tmp_path / "new")
 
 
-def read_share(origin: Path, cache: Path, rank: int, lanes: int | None, shards: int, results: Any) -> None:
-    with LMDBDataset(origin, decode=None, cache=cache, cache_bytes=size_of(origin, shards)) as dataset:
-        loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2, 2, rank, seed=3, lanes=lanes))
-        with loader:
-            results.put((epoch(loader), read_stats(cache).fetches))
-            results.join()  # both processes use the cache until the end
-
-
-def shares(*ranks: tuple[Path, Path, int, int | None, int]) -> list[tuple[list[int], int]]:
-    """Run one process for each rank at the same time. Each reads its rank's share. Return the results."""
-    context = multiprocessing.get_context("fork")
-    results = context.JoinableQueue()
-    processes = [context.Process(target=read_share, args=(*rank, results)) for rank in ranks]
-    for process in processes:
-        process.start()
-    try:
-        found = [results.get(timeout=WAIT_S) for _ in processes]
-        for _ in processes:
-            results.task_done()
-        for process in processes:
-            process.join(WAIT_S)
-            assert process.exitcode == 0
-    finally:
-        for process in processes:
-            process.kill()
-    return found
-
-
 @pytest.mark.slow
 def test_two_machines_with_lanes_fetch_data_once(origin: Path, tmp_path: Path) -> None:
-    found = shares((origin, tmp_path / "0", 0, 2, SHARDS // 3), (origin, tmp_path / "1", 1, 2, SHARDS // 3))
-    assert sorted(index for indices, _ in found for index in indices) == list(range(RECORDS))
-    assert [fetches for _, fetches in found] == [SHARDS // 2] * 2
-
-
-@pytest.mark.slow
-def test_two_ranks_share_fetched_shards(origin: Path, cache: Path) -> None:
-    found = shares((origin, cache, 0, None, SHARDS), (origin, cache, 1, None, SHARDS))
-    assert sorted(index for indices, _ in found for index in indices) == list(range(RECORDS))
-    assert read_stats(cache).fetches == SHARDS
-    wait_until_ended(cache)
+    read: list[int] = []
+    for rank in range(2):
+        cache = tmp_path / str(rank)
+        with (
+            opened(origin, cache, size_of(origin, SHARDS // 3)) as dataset,
+            wrapped(dataset, BlockShuffleSampler(dataset, None, 2, 2, rank, seed=3, lanes=2)) as loader,
+        ):
+            read += epoch(loader)
+            assert read_stats(cache).fetches == SHARDS // 2
+        wait_until_ended(cache)
+    assert sorted(read) == list(range(RECORDS))
 
 
 class Records:

@@ -42,14 +42,12 @@ def test_filled_cache_needs_no_origin(shell: Shell, origin: Path, cache: Path, t
         file.unlink()
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
-    wait_until_ended(cache)
 
 
 def test_fill_stops_at_the_limit(shell: Shell, origin: Path, cache: Path) -> None:
     nbytes = (origin / "shards" / "00000.lmdb").stat().st_size
     assert facts(shell, cache, "--fill", origin, "--cache-bytes", 3 * nbytes)["shards"] == 3
     assert shards_in(cache) == ["00000.lmdb", "00001.lmdb", "00002.lmdb"]
-    wait_until_ended(cache)
 
 
 def test_fill_joins_a_cache_only_with_its_limit(shell: Shell, origin: Path, cache: Path) -> None:
@@ -58,7 +56,6 @@ def test_fill_joins_a_cache_only_with_its_limit(shell: Shell, origin: Path, cach
         store.read([0])
         assert facts(shell, cache, "--fill", origin, "--cache-bytes", limit)["shards"] == 6
         check_error(shell("cache", cache, "--fill", origin), f"is in use with cache_bytes={limit}")
-    wait_until_ended(cache)
 
 
 def test_verify_removes_damaged_files_and_readers_fetch_them(shell: Shell, origin: Path, cache: Path) -> None:
@@ -81,7 +78,6 @@ def test_verify_removes_damaged_files_and_readers_fetch_them(shell: Shell, origi
         assert store.column("label").tolist() == [index % 3 for index in range(24)]
     wait_until_ended(cache)
     assert facts(shell, cache, "--verify", "--fill", origin)["damaged"] == []
-    wait_until_ended(cache)
 
 
 def test_folder_that_is_no_cache_and_wrong_options_are_refused(shell: Shell, origin: Path, tmp_path: Path) -> None:

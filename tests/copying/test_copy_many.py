@@ -12,9 +12,7 @@ import pytest
 
 from dbloader import Record, convert, copy_store, open_store, write_store
 from dbloader.errors import DamagedRecordError, OptionError, StoreExistsError
-from dbloader.records.record import encode
 from dbloader.stores.lmdb.keys import RECORDS, record_key
-from tests.contracts.records import make_records
 from tests.copying.test_copy_store import killed, make
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_photos
@@ -67,23 +65,6 @@ def test_merged_stores_equal_one_conversion(tmp_path: Path) -> None:
         assert one.manifest.classes == other.manifest.classes
         assert one.column("label").tolist() == other.column("label").tolist()
         assert again.records == len(other)
-
-
-def test_merge_is_equal_in_lmdb_and_mongodb(tmp_path: Path, mongo_uri: str) -> None:
-    make(tmp_path / "a.lmdb", 100)
-    make(f"{mongo_uri}.b", 100, seed=1)
-    with pytest.warns(UserWarning, match="with the same name as a record of an earlier source"):
-        there = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], mongo_uri)
-    with pytest.warns(UserWarning, match="with the same name as a record of an earlier source"):
-        here = copy_store([tmp_path / "a.lmdb", f"{mongo_uri}.b"], tmp_path / "ab.lmdb")
-    assert documents(tmp_path / "ab.lmdb") == documents(mongo_uri) == [
-        encode(record).document(index, 0) for index, record in enumerate(make_records(100) + make_records(100, 1))
-    ]  # fmt: skip
-    assert (here.digest, here.outcome, here.events) == (there.digest, {"repaired": 10, "rejected": 0}, 10)
-    assert verified(mongo_uri) == here.digest
-    parts = copy_store(mongo_uri, [f"{mongo_uri}.t", tmp_path / "v.lmdb"], split=(0.75, 0.25), seed=3)
-    assert [part.length for part in parts] == [150, 50]
-    assert [verified(f"{mongo_uri}.t"), verified(tmp_path / "v.lmdb")] == [part.digest for part in parts]
 
 
 def test_unsorted_classes_are_merged_in_source_order(tmp_path: Path) -> None:

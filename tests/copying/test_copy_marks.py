@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from dbloader import Record, copy_store, open_store
+from dbloader import Record
 from dbloader.errors import SourceError
-from tests.support.conversion import records, verified
+from tests.copying.test_copy_choice import copied
+from tests.support.conversion import records
 from tests.support.images import run
 from tests.support.stores import store_records
 
@@ -30,17 +31,12 @@ def marks(folder: Path, *rows: dict[str, Any], name: str = "all.lmdb.marks.jsonl
     return folder / name
 
 
-def copied(store: Path, *files: Path, **options: Any) -> dict[str | None, int | None]:
-    place = store.with_name("copy.lmdb")
-    manifest = copy_store(store, place, marks=files, overwrite=True, **options)
-    assert verified(place) == manifest.digest
-    with open_store(place) as copy:
-        assert copy.manifest.classes[:3] == CLASSES
-    return {record.name: record.label for record in records(place)}
+def labels(store: Path, *files: Path, **options: Any) -> dict[str | None, int | None]:
+    return {record.name: record.label for record in copied(store, marks=files, **options)[0]}
 
 
 def test_marked_records_are_dropped_and_labelled_and_tags_are_ignored(store: Path, tmp_path: Path) -> None:
-    everything = copied(store, marks(tmp_path))
+    everything = labels(store, marks(tmp_path))
     file = marks(
         tmp_path,
         {"index": 1, "drop": True},
@@ -51,26 +47,26 @@ def test_marked_records_are_dropped_and_labelled_and_tags_are_ignored(store: Pat
         {"index": 6, "drop": False},
         {"index": 8, "tags": ["a", "b"]},
     )
-    with pytest.raises(SourceError, match=r"row 3 is an integer, but .* is a name"):
-        copied(store, file)
+    with pytest.raises(SourceError, match=r"record 3 is an integer, but .* record 2 is a name"):
+        labels(store, file)
     file.write_text(file.read_text().replace('"label": 2', '"label": "eel"'))
     expected = everything | {"r2": 0, "r3": 2, "r4": None}
     del expected["r1"], expected["r5"]
-    assert copied(store, file) == expected
+    assert labels(store, file) == expected
     # Relabeling all records keeps all classes, and a new name becomes a new class.
-    assert set(copied(store, marks(tmp_path, *({"index": n, "label": "dog"} for n in range(9)))).values()) == {1}
-    assert copied(store, marks(tmp_path, {"index": 0, "label": "fox"}))["r0"] == 3
+    assert set(labels(store, marks(tmp_path, *({"index": n, "label": "dog"} for n in range(9)))).values()) == {1}
+    assert labels(store, marks(tmp_path, {"index": 0, "label": "fox"}))["r0"] == 3
     # Marks apply after other labels.
-    labels = tmp_path / "labels.csv"
-    labels.write_text("name,label\nr0,dog\nr1,eel\n")
-    both = copied(store, marks(tmp_path, {"index": 0, "label": "cat"}), labels=labels)
+    listing = tmp_path / "labels.csv"
+    listing.write_text("name,label\nr0,dog\nr1,eel\n")
+    both = labels(store, marks(tmp_path, {"index": 0, "label": "cat"}), labels=listing)
     assert (both["r0"], both["r1"]) == (0, 2)
 
 
 def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None:
     ann = marks(tmp_path, {"index": 1, "drop": True}, {"index": 2, "label": "cat"}, name="ann.jsonl")
     bob = marks(tmp_path, {"index": 1, "drop": True, "label": "eel"}, {"name": "r3", "label": "dog"}, name="bob.jsonl")
-    found = copied(store, ann, bob)
+    found = labels(store, ann, bob)
     assert ("r1" in found, found["r2"], found["r3"]) == (False, 0, 1)
     assert not run("copy", store, tmp_path / "c.lmdb", "--marks", ann, "--marks", bob).status
     assert {record.name: record.label for record in records(tmp_path / "c.lmdb")} == found
@@ -83,9 +79,9 @@ def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None
 def test_contradicting_marks_name_both_files(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
     ann = marks(tmp_path, {"index": 0, "tags": ["x"]}, {"index": 2, "label": "cat"}, name="ann.jsonl")
     bob = marks(tmp_path, mark, name="bob.jsonl")
-    found = rf"ann.jsonl, row 2, and .*bob.jsonl, row 1, disagree about record 2 \(r2\): label 'cat' or {what}"
+    found = rf"ann.jsonl and .*bob.jsonl disagree about record 2 \(r2\): label 'cat' or {what}"
     with pytest.raises(SourceError, match=found):
-        copied(store, ann, bob)
+        labels(store, ann, bob)
 
 
 @pytest.mark.parametrize(
@@ -105,4 +101,4 @@ def test_contradicting_marks_name_both_files(store: Path, tmp_path: Path, mark: 
 )
 def test_invalid_mark_is_refused_with_the_reason(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
     with pytest.raises(SourceError, match=what):
-        copied(store, marks(tmp_path, {"index": 0, "drop": True}, mark))
+        labels(store, marks(tmp_path, {"index": 0, "drop": True}, mark))

@@ -83,7 +83,7 @@ def failed(kind: str) -> str:
         (answer(403).replace("bucket.s3.amazonaws.com", "169.254.169.254"), StoreAccessError, "no valid credentials"),
         ("Generic GCS error: Unable to open service account file from /hidden", StoreAccessError, "no valid creden"),
         ("Generic MicrosoftAzure error: Invalid Access Key: symbol 33", StoreAccessError, "no valid credentials"),
-        (failed("Connect, dns error"), StoreUnreachableError, r"AWS_REGION determines the server\): kind: Connect"),
+        (failed("Connect, dns error"), StoreUnreachableError, r"AWS_REGION determines the server\): dns error"),
         (failed("Decode"), StoreUnreachableError, "no server answers"),
     ],
 )

@@ -30,6 +30,11 @@ def flip(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
     return headers, body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
 
 
+def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Replace the ETag by a value that only looks like an MD5, as S3 does for objects encrypted with KMS."""
+    return headers | {"ETag": f'"{"0" * 32}"'}, body
+
+
 CUT, LOST = "send half of the answer, then cut the connection", "execute the request, and drop the answer"
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _CHUNKS_KEPT = 256
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
-_REMEDY = f"if the store was replaced, open it again; otherwise {COPY_AGAIN}"
 
 
 class _OtherStoreError(Exception):
@@ -206,6 +205,9 @@ class ShardedHandle:
     descriptors. Beyond that, the least recently read shard is closed.
     """
 
+    remedy = f"if the store was replaced, open it again; otherwise {COPY_AGAIN}"
+    """What a user can do about a damaged file."""
+
     def __init__(self, path: Path, place: str, manifest_file: str = MANIFEST_FILE) -> None:
         self.pid = os.getpid()
         self.place = place
@@ -274,7 +276,7 @@ class ShardedHandle:
 
     def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
         path = self._path.joinpath(*names)
-        return open_file(path, self.place, "/".join(names), _REMEDY, digest=digest, index_of=index_of)
+        return open_file(path, self.place, "/".join(names), self.remedy, digest=digest, index_of=index_of)
 
     def check_files(self) -> None:
         """Raise DamagedStoreError unless every shard exists and has the size in the manifest."""
@@ -288,7 +290,7 @@ class ShardedHandle:
             size = None
         if size != shard.nbytes:
             found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
-            raise DamagedStoreError(f"{Path(self.place, SHARD_FOLDER, shard.name)} {found}: {_REMEDY}")
+            raise DamagedStoreError(f"{Path(self.place, SHARD_FOLDER, shard.name)} {found}: {self.remedy}")
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
