@@ -16,7 +16,7 @@ from dbloader.records.field_columns import PREFIX, column_names, is_field_chunk,
 from dbloader.records.names import are_names, names_in, pack_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from dbloader.records.record import EncodedRecord
 
@@ -106,8 +106,8 @@ class ColumnChunk:
         """
         new = self._fields.keys() - fields
         fields |= new
-        packed, stored = self.pack(fields), column_names(fields)
-        yield number, {name: packed[name] for name in (*COLUMNS, *stored)}
+        packed, stored = self.pack(fields), stored_columns(fields)
+        yield number, {name: packed[name] for name in stored}
         empty = dict.fromkeys((name for name in column_names(new) if name in stored), pack_values([None] * CHUNK))
         if empty:
             yield from ((earlier, empty) for earlier in range(number))
@@ -124,6 +124,11 @@ class ColumnChunk:
         for name in packed.keys() - {*COLUMNS}:
             chunk._fields[name.removeprefix(PREFIX)] = unpack_values(packed[name])
         return chunk
+
+
+def stored_columns(fields: Collection[str]) -> list[str]:
+    """Return the names of all columns of a store with these further fields."""
+    return [*COLUMNS, *column_names(fields)]
 
 
 def name_hash(name: bytes) -> int:

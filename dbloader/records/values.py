@@ -95,13 +95,9 @@ def unpack(value: Any) -> Any:
 
 def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
     """Return an array as the bytes of a .npy file (https://numpy.org/neps/nep-0001-npy-format.html)."""
-    if array.dtype.hasobject:
-        raise FieldError(f"field {key!r} is an array of Python objects (dtype {array.dtype}), which cannot be stored")
     if isinstance(array, np.ma.MaskedArray):
         raise FieldError(f"field {key!r} is a masked array; store its data and its mask as two fields")
-    if not array.dtype.itemsize:
-        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, whose elements have no bytes")
-    if not _is_kept(array.dtype):
+    if array.dtype.hasobject or not array.dtype.itemsize or not _is_kept(array.dtype):
         raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
     file = io.BytesIO()
     try:

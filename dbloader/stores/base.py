@@ -12,9 +12,9 @@ import numpy as np
 
 from dbloader._describe import listed, short_repr
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError
-from dbloader.records.columns import CHUNK, COLUMNS, DTYPES, ColumnChunk, join_values
+from dbloader.records.columns import CHUNK, DTYPES, ColumnChunk, join_values, stored_columns
 from dbloader.records.document import open_sealed
-from dbloader.records.field_columns import OTHER, PREFIX, column_names, join_chunks, unpack_values
+from dbloader.records.field_columns import OTHER, PREFIX, join_chunks, unpack_values
 from dbloader.records.manifest import Summary, Totals
 from dbloader.records.names import join_names, name_at
 
@@ -348,7 +348,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
                     totals.add(record)
             progress(len(indices))
         packed = chunk.pack(store.manifest.fields)
-        for name in (*COLUMNS, *column_names(store.manifest.fields)):
+        for name in stored_columns(store.manifest.fields):
             try:
                 stored = handle.chunk(name, number)
             except DamagedStoreError as error:

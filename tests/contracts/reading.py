@@ -82,12 +82,9 @@ class ReadingContract(Backend):
 
     def test_negative_index_counts_from_the_end(self, many: Store) -> None:
         for index in (-101, -1, 0, 100):
-            assert facts(many[index]) == FACTS[index]
-            assert many[index].index == index % 101
+            assert (facts(many[index]), many[index].index) == (FACTS[index], index % 101)
         for index in (101, -102, 2**70):
-            with pytest.raises(
-                RecordIndexError, match=f"^no record {index} in .*, which has 101 records, numbered from 0$"
-            ):
+            with pytest.raises(RecordIndexError, match=f"^no record {index} in .*, which has 101 records"):
                 many[index]
 
     def test_encoded_records_equal_the_written_records(self, many: Store) -> None:
@@ -146,13 +143,6 @@ class ReadingContract(Backend):
                 store.column("name")
             with pytest.raises(TypeError, match="the name of a column must be a str, got 3"):
                 store.column(3)  # type: ignore[arg-type]
-
-    def test_message_about_a_missing_column_is_short(self, tmp_path: Path) -> None:
-        record = Record(fields={f"field {number}": number for number in range(200)})
-        with self.open(self.store(tmp_path, [record])) as store:
-            with pytest.raises(OptionError, match=r"its columns are label, .*, field 1.*…$") as caught:
-                store.column("name" * 1000)
-            assert len(str(caught.value)) < 1500
 
     def test_scalars_in_further_fields_have_columns(self, tmp_path: Path) -> None:
         count = 2 * CHUNK + 5

@@ -143,7 +143,7 @@ class Strange:
     [
         ({"x": Strange()}, r"field 'x' has the type tests\.\S+\.Strange; a record holds"),
         ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type tests\.\S+\.Strange"),
-        ({"x": np.array([Strange()])}, "field 'x' is an array of Python objects"),
+        ({"x": np.array([Strange()])}, "field 'x' is an array of the dtype object"),
         ({"x": 2**63}, "field 'x' must .*, got 9223372036854775808"),
         ({"x": {1: 2}}, "field 'x' has a key that is no"),
         ({1: "x"}, "a field's name must be a str, got 1"),

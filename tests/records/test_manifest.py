@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
-import zlib
 from dataclasses import fields, replace
 from typing import Any
 
@@ -56,18 +55,6 @@ def test_decoded_manifest_equals_the_encoded_manifest() -> None:
     for manifest in (MANIFEST, Manifest(length=0, digest="0" * 64), replace(MANIFEST, label_counts=None)):
         assert Manifest.decode(manifest.encode(), "place") == manifest
     assert Manifest.decode(seal({**CONTENT, "unknown": "CC0"}), "place") == MANIFEST
-
-
-def test_manifest_has_the_documented_bytes() -> None:
-    document = bson.decode(MANIFEST.encode())
-    assert list(document) == ["format", *(field.name for field in fields(Manifest)), "crc32"]
-    data = MANIFEST.encode()
-    assert data[-9:] == struct.pack("<qB", zlib.crc32(data[4:-16]), 0)
-    assert document["format"] == "dbloader"
-    assert document["version"] == 1
-    assert document["label_counts"] == struct.pack("<6q", -(2**62), 1, 0, 2**40, 7, 3)
-    assert document["classes"] == ["Katze", "日本"]
-    assert document["width"] == [1, 2**32 - 1]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dbloader._describe import counted, size
 from dbloader.errors import DamagedStoreError, StoreError, StoreExistsError
-from dbloader.records.columns import CHUNK, COLUMNS, ColumnChunk, seal_chunk
+from dbloader.records.columns import CHUNK, ColumnChunk, seal_chunk, stored_columns
 from dbloader.records.document import seal
-from dbloader.records.field_columns import column_names
 from dbloader.records.manifest import Summary, Totals
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
@@ -141,7 +140,7 @@ def _index_entries(
                 yield event_key(totals.events), seal(event, totals.events, salt)
                 totals.events += 1
             totals.add_store(shard.manifest)
-            handle, columns = shard.open_handle(), (*COLUMNS, *column_names(shard.manifest.fields))
+            handle, columns = shard.open_handle(), stored_columns(shard.manifest.fields)
             for own_number in range(-(-len(shard) // CHUNK)):
                 chunk.extend(ColumnChunk.unpack({name: handle.chunk(name, own_number) for name in columns}))
                 if len(chunk) >= CHUNK:

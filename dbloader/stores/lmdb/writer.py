@@ -14,9 +14,8 @@ from dbloader.errors import (
     StoreExistsError,
     StoreVersionError,
 )
-from dbloader.records.columns import COLUMNS, whole_chunk
+from dbloader.records.columns import stored_columns, whole_chunk
 from dbloader.records.document import seal
-from dbloader.records.field_columns import column_names
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
 from dbloader.stores.lmdb.partial import PartialFile
@@ -135,7 +134,7 @@ class LMDBWriter(Writer):
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
         chunks: dict[str, bytes] = {}
-        for name in (*COLUMNS, *column_names(self.totals.fields)):
+        for name in stored_columns(self.totals.fields):
             stored = self._partial.get(column_key(name, number))
             chunk = whole_chunk(name, number, stored, self.length, self.salt)
             if chunk is None:

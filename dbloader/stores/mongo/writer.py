@@ -10,8 +10,7 @@ import bson
 from typing_extensions import override
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
-from dbloader.records.columns import CHUNK, COLUMNS
-from dbloader.records.field_columns import column_names
+from dbloader.records.columns import CHUNK, stored_columns
 from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.lease import Lease
@@ -118,7 +117,7 @@ class MongoWriter(Writer):
 
     @override
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
-        packed = self._partial.chunk(number, self.length, self.salt, [*COLUMNS, *column_names(self.totals.fields)])
+        packed = self._partial.chunk(number, self.length, self.salt, stored_columns(self.totals.fields))
         if packed is None:
             raise self._damaged("a chunk of a column is missing or damaged")
         return packed

@@ -21,12 +21,11 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from dbloader import Record, copy_store, open_store
+from dbloader import copy_store, open_store
 from dbloader.errors import DBLoaderError
 from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
 from dbloader.records.document import open_sealed, seal
-from dbloader.records.record import encode
-from dbloader.stores.open import create_store
+from tests.contracts.records import make_records, write
 from tests.support.lmdb_files import content_of, salt_at, tamper, value_at
 from tests.support.values import LIES
 
@@ -37,25 +36,11 @@ MEMORY = 512 * 2**20
 SECONDS = 20.0  # limit for one trial, on a busy machine
 
 
-def write(place: Path) -> None:
+def write_whole(place: Path) -> None:
     """Write a store with values of every kind."""
-    rng = random.Random(0)
-    with create_store(place) as writer:
-        for index in range(RECORDS):
-            record = Record(
-                name=None if index % 11 == 7 else f"class {index % 3}/ü {index}.jpg",
-                label=None if index % 13 == 5 else index % 3,
-                image=np.arange(index * 3, dtype="<u2").reshape(index, 3) if index % 5 == 4 else rng.randbytes(300),
-                width=64 + index,
-                height=48,
-                format="JPEG" if index % 5 < 4 else None,
-                damaged="cut short" if index == 6 else None,
-                resized_from=(600, 400) if index % 4 == 0 else None,
-                fields={"caption": f"größer {index}", "boxes": [[1, 2], [3, index]], "mask": np.eye(3, dtype=bool)},
-            )
-            lines = [{"name": f"{index}.jpg", "event": "rejected", "reason": "is no image"}] if index % 9 == 0 else []
-            writer.write([encode(record)], events=lines, outcome={"rejected": len(lines)})
-        writer.finish(classes=["cat", "dog", "hörse"], source={"path": "/data", "check": "decode"})
+    records = make_records(RECORDS)
+    records[6].damaged, records[8].resized_from = "cut short", (600, 400)
+    write(place, records)
 
 
 def observe(place: Path, count: int = RECORDS) -> dict[str, Any]:
@@ -66,7 +51,7 @@ def observe(place: Path, count: int = RECORDS) -> dict[str, Any]:
             "names": lambda: list(store.names()),
             "events": lambda: list(store.events()),
             "verify": store.verify,
-            "find": lambda: store.find(str(store.name(1))),
+            "find": lambda: store.find(str(store.name(2))),
             "copy": lambda: copy_store(place, f"{place}.copy", overwrite=True).digest,
         }
         seen = {what: outcome_of(read) for what, read in reads.items()}
@@ -294,7 +279,7 @@ def _run_trials(sender: Any, kind: str, trials: int, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     gc.freeze()  # collecting the parent's objects as garbage would be slow
     whole, place = folder / "whole.lmdb", folder / "damaged.lmdb"
-    write(whole)
+    write_whole(whole)
     expected = observe(whole)
     assert not any(isinstance(value, Exception) for value in expected.values()), expected
     for seed in range(trials):
