@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from dbloader import Record
-from dbloader._version import __version__
 from dbloader.errors import FieldError, StoreError, StoreExistsError, StoreFullError, StoreLockedError
 from dbloader.records.columns import CHUNK
 from dbloader.records.record import encode
@@ -50,24 +49,13 @@ class WritingContract(Backend):
             writer.write([encode(record) for record in records], outcome={"repaired": 2})
             writer.write([], outcome={"repaired": 1, "rejected": 4})
             manifest = writer.finish(classes=("a", "b", "c"), source={"path": "/ü", "shuffle": None})
-        widths = [record.width for record in records if record.width]
-        heights = [record.height for record in records if record.height]
         with self.open(place) as store:
             assert store.manifest == manifest
-        assert manifest.length == 50
-        assert manifest.classes == ("a", "b", "c")
-        assert manifest.label_counts == dict(sorted(Counter(r.label for r in records if r.label is not None).items()))
-        assert manifest.labelled == sum(record.label is not None for record in records) < 50
-        assert manifest.named == 49
-        assert manifest.image_bytes == sum(encode(record).nbytes for record in records)
-        assert manifest.width == (min(widths), max(widths))
-        assert manifest.height == (min(heights), max(heights))
-        assert manifest.formats == dict(Counter(record.format for record in records if record.format))
-        assert manifest.fields == {"boxes": 12, "caption": 12, "checked": 13, "mask": 12, "score": 13}
-        assert manifest.columns == {"caption": "text", "checked": "bool", "score": "float"}
+        labels = Counter(record.label for record in records if record.label is not None)
+        assert (manifest.length, manifest.named, manifest.classes) == (50, 49, ("a", "b", "c"))
+        assert (manifest.label_counts, manifest.labelled) == (dict(sorted(labels.items())), labels.total())
         assert manifest.outcome == {"repaired": 3, "rejected": 4}
         assert manifest.source == {"path": "/ü", "shuffle": None}
-        assert manifest.created_by == f"dbloader {__version__}"
         assert before <= datetime.fromisoformat(manifest.created) <= datetime.now(UTC)
 
     @pytest.mark.parametrize(
