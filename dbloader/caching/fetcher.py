@@ -74,11 +74,11 @@ def _converse(cache: str, shards: CachedShards, reader: Reader) -> None:
             while True:
                 _obey(shards, reader, receive(reader.channel))
     finally:
-        reader.channel.close()
         if not shards.leave(reader):  # a reader that connects just now will start a new fetcher
             with suppress(OSError):  # the folder was removed
                 _clean_up(cache)
             os._exit(0)  # does not wait for threads, which may hang while they read the origin
+        reader.channel.close()  # last, so no other thread answers on a closed connection
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
