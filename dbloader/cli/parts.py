@@ -12,8 +12,9 @@ from dbloader._describe import counted, size
 from dbloader.cli.convert import conversion_options, pop_image_format, print_report
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
-from dbloader.conversion.parts.anywhere import list_parts, make_part, plan_parts, publish_parts
-from dbloader.conversion.parts.part import left_folders, slurm_ranges
+from dbloader.conversion.parts.make_plan import plan_parts
+from dbloader.conversion.parts.part import convert_part, list_parts, slurm_ranges
+from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.settings import Settings
 
 SOME_MISSING = 1
@@ -99,7 +100,7 @@ def part_command(
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb $SLURM_ARRAY_TASK_ID'
     """
-    receipt = make_part(destination, number, workers=workers, scratch=scratch)
+    receipt = convert_part(destination, number, workers=workers, scratch=scratch)
     if as_json:
         say_json(asdict(receipt), indent=2)
     elif not quiet:
@@ -120,22 +121,16 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
 @click.option("--made", is_flag=True, help="Also print size, duration and machine of each finished part.")
-@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="Scratch folder of the parts.  [default: TMPDIR]")
-@click.option("--clean", is_flag=True, help="Remove what killed processes left in this machine's scratch folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def parts_command(
-    *, destination: str, only_missing: bool, made: bool, scratch: str | None, clean: bool, as_json: bool
-) -> int:
+def parts_command(*, destination: str, only_missing: bool, made: bool, as_json: bool) -> int:
     """List the finished, begun and missing parts of the conversion planned for DESTINATION.
 
     Slurm accepts the output of --missing: sbatch --array=$(dbloader parts train.lmdb --missing)
     """
-    left = left_folders(scratch, remove=clean)
     plan, receipts, missing, attempts = list_parts(destination)
     if as_json:
         facts = {"parts": plan.parts, "made": [one.part for one in receipts], "receipts": [*map(asdict, receipts)]}
-        making = [attempt._asdict() for attempt in attempts]
-        say_json({**facts, "missing": missing, "making": making, "left": [str(path) for path, _ in left]}, indent=2)
+        say_json({**facts, "missing": missing, "making": [one._asdict() for one in attempts]}, indent=2)
     elif only_missing:
         say(slurm_ranges(missing))
     else:
@@ -147,8 +142,6 @@ def parts_command(
         for receipt in receipts if made else ():
             what = f"{counted(receipt.records, 'record')}, {size(receipt.nbytes)}"
             say(f"  part {receipt.part}: {what}, made in {receipt.seconds:,.0f} s by {receipt.host}")
-        for path, nbytes in left:
-            say(f"  {path}: {size(nbytes)} of a killed part {'were removed' if clean else '(--clean removes them)'}")
     return SOME_MISSING if missing else 0
 
 
@@ -178,5 +171,5 @@ def publish_command(*, destination: str, overwrite: bool, keep_hours: float | No
     If a part is missing, damaged or from another plan, publish fails and changes nothing. If the store was already
     published, for example because a job runs again, publish warns about it and succeeds.
     """
-    report = publish_parts(destination, overwrite=overwrite, keep_hours=keep_hours)
+    report = publish(destination, overwrite=overwrite, keep_hours=keep_hours)
     return print_report(report, quiet=quiet, as_json=as_json, rated=False)

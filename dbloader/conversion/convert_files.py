@@ -42,19 +42,17 @@ class FileWriter:
         writer: Writer of the store.
         settings: Settings of the conversion.
         source: The opened source of the list.
-        in_parts: Whether the store is a part. A part is never resumed, so messages say to run the command again.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
         first_rejected: Name of the first rejected file, and the reason; "" if no file is rejected.
     """
 
-    def __init__(self, writer: Writer, settings: Settings, source: Source, *, in_parts: bool = False) -> None:
+    def __init__(self, writer: Writer, settings: Settings, source: Source) -> None:
         self._writer = writer
         self._settings = settings
         self._converter = settings.converter
         self._source = source
-        self._in_parts = in_parts
         self._held_back: list[FileResult] = []
         self.bytes_read = 0
         self.first_rejected = ""
@@ -120,10 +118,10 @@ class FileWriter:
         for done in batch:
             in_a_row = in_a_row + 1 if done.unreadable else 0
             if in_a_row == _UNREADABLE_IN_A_ROW or (in_a_row and not os.access(self._source.root, os.R_OK)):
-                how = "run the same command again" if self._in_parts else "resume (--resume)"
                 raise SourceError(
                     f"{_reason(done)} ({counted(in_a_row, 'file')} in a row): check the disk of {self._source.place}; "
-                    f"when it works, {how}; if it is damaged, remove these files from the source and begin again"
+                    "when it works, convert again with resume (--resume); if it is damaged, remove these files from "
+                    "the source and begin again"
                 )
         end = len(batch) - in_a_row
         self._held_back = batch[end:]
@@ -133,7 +131,9 @@ class FileWriter:
         for done in batch:
             kind, action = ("bad", self._settings.on_bad) if done.bad else ("damaged", self._settings.on_damaged)
             if done.rejected and action == "fail":
-                raise ConversionError(f"{_reason(done)}; {self._remedy(done, kind)}")
+                raise ConversionError(
+                    f"{_reason(done)}; fix it, or choose --on-{kind} reject, and convert again with resume (--resume)"
+                )
         for part in _parts(batch):
             self._writer.write(
                 _pop_records(part),
@@ -146,16 +146,6 @@ class FileWriter:
                 position=self._writer.position + len(part),
                 depths=Counter(done.depth for done in part if done.depth),
             )
-
-    def _remedy(self, done: FileResult, kind: str) -> str:
-        """Return what the user can do about a file that ends the conversion."""
-        # Fixing a problem in the list of files changes the list, and a conversion cannot resume with another list.
-        in_list = isinstance(done.item, Problem)
-        if self._in_parts:
-            again = "it and begin again with --overwrite" if in_list else "the file and run the same command again"
-            return f"fix {again}, or begin again with --overwrite and --on-{kind} reject"
-        again = "it and begin again" if in_list else "the file and resume (--resume)"
-        return f"fix {again}, or resume with --on-{kind} reject"
 
 
 def _parts(batch: list[FileResult]) -> Iterator[list[FileResult]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import simplejpeg
 
 from dbloader import LMDBDataset, Record, convert, open_store
-from dbloader.conversion.parts.anywhere import plan_parts
+from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.settings import Settings
 from dbloader.records.record import encode
 from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import re
-import signal
 import socket
 from pathlib import Path
-from typing import Any
 
 from dbloader import convert, open_store
-from dbloader.conversion.parts import part as making
-from tests.support.caching import wait_for
+from dbloader.conversion.parts.part import list_parts
 from tests.support.images import plant_kinds
 from tests.support.shell import Shell
 
@@ -26,16 +21,16 @@ def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, pla
     assert outcome.stdout == f"{place}.partial: 5 files in 4 parts, 0 to 3\n"
     outcome = shell("part", place, "1", "--scratch", tmp_path)
     assert outcome.stdout.startswith("part 1: 1 record, ")
-    outcome = shell("parts", place, "--scratch", tmp_path)
+    outcome = shell("parts", place)
     assert (outcome.status, outcome.stdout) == (1, f"{place}.partial: 1 of 4 parts are made; missing 0,2-3\n")
     assert shell("parts", place, "--missing").stdout == "0,2-3\n"
     assert shell("publish", place).status == 2
     for part in (0, 2, 3):
         assert json.loads(shell("part", place, part, "--json").stdout)["part"] == part
-    found = json.loads(shell("parts", place, "--json", "--scratch", tmp_path).stdout)
+    found = json.loads(shell("parts", place, "--json").stdout)
     assert [receipt["part"] for receipt in found.pop("receipts")] == [0, 1, 2, 3]
-    assert found == {"parts": 4, "made": [0, 1, 2, 3], "missing": [], "making": [], "left": []}
-    made = shell("parts", place, "--made", "--scratch", tmp_path).stdout.splitlines()
+    assert found == {"parts": 4, "made": [0, 1, 2, 3], "missing": [], "making": []}
+    made = shell("parts", place, "--made").stdout.splitlines()
     assert re.fullmatch(rf"  part 3: 1 record, .* made in \d+ s by {socket.gethostname()}", made[-1])
     outcome = shell("publish", place)
     assert outcome.status == 1  # one file was rejected
@@ -65,36 +60,12 @@ def test_commands_accept_a_folder_of_shards(shell: Shell, root: Path, place: Pat
     assert shell("doctor", place).status in (0, 1)
 
 
-def test_machine_is_named_and_its_leftovers_are_removed(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+def test_parts_names_the_machine_that_makes_a_part(shell: Shell, root: Path, place: Path) -> None:
     shell("plan", root, place, "--shards", "3")
-
-    def wait_in_part() -> None:
-        def make(*_: Any) -> Any:
-            (scratch / "begun").touch()
-            signal.pause()
-
-        making.make_shard = make  # type: ignore[assignment]
-        making.convert_part(place, 1, scratch=scratch)
-
-    process = multiprocessing.get_context("fork").Process(target=wait_in_part)
-    process.start()
-    wait_for((scratch / "begun").exists, "the part has begun")
+    plan = list_parts(place).plan
+    (plan.folder / plan.attempt_name(1)).touch()
     line = f"{place}.partial: 0 of 3 parts are made; missing 0-2\n  part 1: begun 0 min ago on {socket.gethostname()}"
-    (folder,) = scratch.glob("dbloader-part-*")
-    os.utime(folder, (0, 0))
-    assert shell("parts", place, "--scratch", scratch, "--clean").stdout == f"{line}; still running, or killed\n"
-    assert folder.exists(), "it is in use"
-    process.kill()
-    process.join()
-    process.close()
-    outcome = shell("parts", place, "--scratch", scratch)
-    assert outcome.stdout.endswith(f"  {folder}: 0 bytes of a killed part (--clean removes them)\n")
-    (folder / "half").write_bytes(bytes(1500))
-    os.utime(folder, (0, 0))
-    outcome = shell("parts", place, "--scratch", scratch, "--clean")
-    assert outcome.stdout.endswith(f"  {folder}: 1.5 kB of a killed part were removed\n")
-    assert not folder.exists()
-    assert shell("part", place, "1", "--scratch", scratch).status == 0
-    assert "makes it" not in shell("parts", place, "--scratch", scratch).stdout
+    assert shell("parts", place).stdout == f"{line}; still running, or killed\n"
+    (plan.folder / plan.attempt_name(1)).unlink()
+    assert shell("part", place, "1").status == 0
+    assert "running" not in shell("parts", place).stdout

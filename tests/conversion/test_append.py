@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import pickle
 import shutil
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -196,25 +194,6 @@ def test_append_refuses_other_places_with_a_remedy(root: Path, place: Path, tmp_
     with pytest.raises(OptionError, match="choose one"):
         convert(root, place, append=True, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "images", "out.lmdb"]
-
-
-class AtOnce(Here):
-    """An executor. Before it runs a task, another conversion tries to append to the same store."""
-
-    def __init__(self, source: Path) -> None:
-        super().__init__()
-        self._source = source
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        with pytest.raises(StoreLockedError, match=r"another process is adding to .*out\.lmdb now: wait for it"):
-            convert(self._source, arguments[0], append=True, executor=Here())
-        return super().submit(function, *arguments, **options)
-
-
-def test_concurrent_append_is_refused(grown: Path, tmp_path: Path) -> None:
-    assert convert(tmp_path / "new", grown, append=True, executor=AtOnce(tmp_path / "new")).records == 12
-    assert convert(tmp_path / "new", grown, append=True, executor=Here()).records == 17
-    assert [*tmp_path.glob("out.lmdb.partial*")] == []
 
 
 def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parts.anywhere import list_parts, make_part, publish_parts
+from dbloader.conversion.parts.part import convert_part, list_parts
+from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.write_store import write_store
 from dbloader.copying.copy_store import copy_store
 from dbloader.errors import OptionError, PlaceError
@@ -378,9 +379,9 @@ def test_place_without_room_for_a_store_is_refused(outside: Outside, root: Path,
     error, message = NO_ROOM[place]
     ways: list[tuple[Callable[[], object], dict[str, Any]]] = [
         (partial(plan_conversion, root, place, 1), {}),
-        (partial(make_part, place, 0), {}),
+        (partial(convert_part, place, 0), {}),
         (partial(list_parts, place), {}),
-        (partial(publish_parts, place), {}),
+        (partial(publish, place), {}),
         (partial(convert, root, place), {"shards": 1}),
         (partial(convert, root, place), {"append": True}),
         (partial(copy_store, tmp_path / "one.lmdb", place), {}),

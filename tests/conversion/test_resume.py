@@ -133,7 +133,7 @@ def test_failed_conversion_resumes_with_or_without_the_failing_file(
     plant_photos(root, 60)
     KINDS[kind].plant(root / "dog" / "z.jpg", 0)
     option = on.replace("_", "-")
-    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or resume with --{option} reject"):
+    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or choose --{option} reject, and convert again"):
         convert(root, place, **{on: "fail"})  # type: ignore[arg-type]
     assert not place.exists()
     if mended:
@@ -163,7 +163,7 @@ def test_several_unreadable_files_in_a_row_end_the_conversion_resumably(root: Pa
     for name in lost:
         (root / name).rename(place.with_name(name.replace("/", "-")))
         (root / name).symlink_to(unreadable_file())
-    pattern = r"Input/output error \(8 files in a row\): check the disk of .*; when it works, resume \(--resume\)"
+    pattern = r"Input/output error \(8 files in a row\): check the disk of .*; when it works, convert again"
     with pytest.raises(SourceError, match=re.escape(names[50]) + f": cannot be read: {pattern}"):
         convert(root, place)
     assert not place.exists()

@@ -22,13 +22,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from dbloader import convert
 from dbloader.conversion.parts.part import list_parts
 from dbloader.conversion.parts.plan import partial_folder
-from dbloader.conversion.parts.run import run_parts
-from dbloader.errors import OptionError
 from tests.support.conversion import documents, plan_conversion
 from tests.support.crash import Whole, check_whole
 from tests.support.images import plant_kinds, plant_photos
@@ -185,13 +181,6 @@ def cluster_of(engine: str, folder: Path) -> Iterator[Callable[[int], None] | No
         yield None
 
 
-def check_too_many_cpus_are_refused(root: Path, place: Path) -> None:
-    """Check that a part cannot ask for more CPUs than a node of the Ray cluster has."""
-    plan_conversion(root, place, 1)
-    with pytest.raises(OptionError, match="must be at most 1, the CPUs of the largest node of the Ray cluster, got 2"):
-        [*run_parts(str(place), [0], "ray", 2, patience=0.0)]
-
-
 def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
     """Print a row of the table for each number of shards."""
     os.environ["DBLOADER_KILLS_RUN"] = folder.name
@@ -203,8 +192,6 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
     lines = Path(report.report_file).read_text()
     whole = Whole(root, report.digest, documents(report.place), lines, report.seconds)
     with cluster_of(engine, folder) as kill_node:
-        if engine == "ray":
-            check_too_many_cpus_are_refused(root, folder / "refused.lmdb")
         for shards in SHARDS:
             generator = random.Random(f"{seed} {engine} {shards}")
             place, conversions, runs = folder / "out.lmdb", 0, 0

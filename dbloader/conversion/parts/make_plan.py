@@ -1,4 +1,4 @@
-"""Plan a conversion in parts: write the list of files and all options into ``DESTINATION.partial``.
+"""Plan a conversion in parts: write the list of files and all options to ``DESTINATION.partial``.
 
 The plan of an append also unites the classes of the store and of the new images. The old shards stay as they are. New
 shards, a new index and a new manifest are added.
@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from array import array
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,10 @@ from dbloader.conversion.parts.plan import (
     PLAN_FILE,
     RECEIPT_FOLDER,
     Plan,
+    PlanFolder,
     library_versions,
     list_name,
+    open_places,
     partial_folder,
     remove_plan,
     slice_of,
@@ -38,16 +40,17 @@ from dbloader.conversion.parts.plan import (
 from dbloader.conversion.report import left_out
 from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import seal
+from dbloader.remote.places import is_remote
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
-from dbloader.stores.lmdb.partial import locked
+from dbloader.stores.lmdb.objects import open_target, read_table
 from dbloader.stores.lmdb.publish_shards import check_target, durable, write_durably
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER, ShardTable, is_sharded
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import check_destination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from dbloader.conversion.settings import Settings
     from dbloader.records.manifest import Manifest
@@ -55,26 +58,27 @@ if TYPE_CHECKING:
 
 _MOST_PARTS = 1_000_000
 _ADDS = "append (--append) adds to a folder of shards"
+_MAKE = "shards=8 (--shards 8) without append makes one"
 _JOIN = "convert the new images into a store of their own, and join the two with dbloader copy"
 
 
-def make_plan(
+def plan_parts(
     settings: Settings,
     destination: str | os.PathLike[str],
     shards: int,
     *,
-    append: bool,
-    overwrite: bool,
-    progress: Callable[[int], object],
+    append: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> Plan:
-    """Write the list of a source's files, and all options, into ``DESTINATION.partial``.
+    """Write the list of a source's files, and all options, to ``DESTINATION.partial``.
 
     Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
     conversion again keeps finished parts.
 
     Args:
         settings: Settings with the source, which all machines must see at its path.
-        destination: Place of the future store: a path that all machines see.
+        destination: Place of the future store: a path that all machines see, or a place in a bucket.
         shards: Largest number of parts. Each part makes one shard. No part is empty.
         append: Add the records to the sharded store at the destination.
         overwrite: Replace another plan at the destination, with its parts.
@@ -89,18 +93,64 @@ def make_plan(
     """
     checked_flag("overwrite", overwrite)
     base = _read_base(destination) if checked_flag("append", append) else None
+    if is_remote(destination):
+        return _plan_in_bucket(settings, os.fspath(destination), shards, base, progress, overwrite=overwrite)
     if base is None:
         check_target(target_of(destination), overwrite=True)  # `publish` asks whether a store may be replaced
     folder = partial_folder(destination)
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     try:
-        plan = write_plan(aside, settings, os.fspath(destination), shards, base, progress)
-        return _put(aside, destination, plan.id, overwrite=overwrite)
+        plan = _write_plan(aside, settings, os.fspath(destination), shards, base, progress)
+        if folder.exists():
+            if not (folder / PLAN_FILE).is_file():
+                raise StoreExistsError(f"{folder} exists and has no plan, so it is not replaced: remove it")
+            if not overwrite:
+                return _checked_same(Plan.read(PlanFolder(folder)), plan.id)
+            remove_plan(folder)
+        try:
+            aside.rename(folder)
+        except OSError as error:
+            raise StoreExistsError(f"{folder} was made by another process meanwhile") from error
+        return replace(plan, where=str(folder))
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_plan(
+def _plan_in_bucket(
+    settings: Settings,
+    place: str,
+    shards: int,
+    base: ShardTable | None,
+    progress: Callable[[int], object],
+    *,
+    overwrite: bool,
+) -> Plan:
+    _, bucket = open_places(place)
+    there = bucket.head(PLAN_FILE)
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
+        aside = Path(local) / "plan"
+        plan = replace(_write_plan(aside, settings, place, shards, base, progress), where=bucket.place)
+        if there is not None and not overwrite:
+            return _checked_same(Plan.read(bucket), plan.id)
+        bucket.put_file(list_name(plan.token), aside / list_name(plan.token))
+        bucket.put_if(PLAN_FILE, (aside / PLAN_FILE).read_bytes(), there)
+    if there is not None:
+        files = [*bucket.items(LIST_FOLDER), *bucket.items(RECEIPT_FOLDER)]
+        bucket.delete([item.key for item in files if plan.token not in item.key])
+    return plan
+
+
+def _checked_same(there: Plan, plan_id: str) -> Plan:
+    """Return the plan that is already there. Raise StoreExistsError if it is not a plan with this id."""
+    if there.id != plan_id:
+        raise StoreExistsError(
+            f"{there.where} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
+            "plan with --overwrite), or remove it when no process makes its parts any more"
+        )
+    return there
+
+
+def _write_plan(
     aside: Path,
     settings: Settings,
     destination: str,
@@ -108,10 +158,7 @@ def write_plan(
     base: ShardTable | None,
     progress: Callable[[int], object],
 ) -> Plan:
-    """Write all files of a plan into a new folder ``aside``.
-
-    ``base`` is the store to which the records are added; None for a new store. See `make_plan` for the other arguments.
-    """
+    """Write all files of a plan into a new folder ``aside``. ``base`` is the store to which the records are added."""
     settings, parts = settings.absolute(), whole_number("shards", shards, 1, _MOST_PARTS)
     with closing(settings.open()) as found, refusals(destination):
         check_destination(destination, found.stores)
@@ -141,7 +188,7 @@ def write_plan(
             "described": settings.describe(found),
             "classes": classes,
             "grows": "" if base is None else base.index_file,
-            "versions": library_versions(settings.images),
+            "versions": library_versions(),
         }
         # The path of the source may be written in several ways; ``described`` has only one.
         known = {**decisive, "options": {**options, "source": None, "listing": None}}
@@ -154,68 +201,27 @@ def write_plan(
         return Plan.decode(sealed, str(aside))
 
 
-def _put(aside: Path, destination: str | os.PathLike[str], plan_id: str, *, overwrite: bool) -> Plan:
-    """Move a new plan to its place, unless the same plan is there already."""
-    folder = partial_folder(destination)
-    if folder.exists():
-        if not (folder / PLAN_FILE).is_file():
-            raise StoreExistsError(f"{folder} exists and has no plan, so it is not replaced: remove it")
-        if not overwrite:
-            return checked_same(Plan.open(destination), plan_id)
-        remove_plan(folder)
-    try:
-        aside.rename(folder)
-    except OSError as error:
-        raise StoreExistsError(f"{folder} was made by another process meanwhile") from error
-    return Plan.open(destination)
-
-
-def checked_same(there: Plan, plan_id: str) -> Plan:
-    """Return the plan that is already there. Raise StoreExistsError if it is not a plan with this id."""
-    if there.id != plan_id:
-        raise StoreExistsError(
-            f"{there.where} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
-            "plan with --overwrite), or remove it when no process makes its parts any more"
-        )
-    return there
-
-
 # ---- Append
-
-
-@contextmanager
-def adding_to(destination: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other processes from adding to a store while the block runs.
-
-    Two processes that add the same images would share one plan, and add the images only once.
-
-    Raises:
-        StoreLockedError: Another process adds to the store.
-        OptionError: The store is not a folder of shards.
-        StoreNotFoundError: No store is at the destination.
-    """
-    _read_base(destination)
-    lock = Path(f"{partial_folder(destination)}.lock")
-    with locked(lock, os.O_CREAT, os.fspath(destination), "adding to"):
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 def _read_base(destination: str | os.PathLike[str]) -> ShardTable:
     """Return the shard table of a store to append to; OptionError or StoreNotFoundError if that is impossible."""
     if is_mongo(destination):
         raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
-    target, name = target_of(destination), os.fspath(destination)
-    if not os.path.lexists(target):
-        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: shards=8 (--shards 8) without append makes one")
-    if not is_sharded(target):
+    if is_remote(destination):
+        target = open_target(os.fspath(destination))
+        if target.head(MANIFEST_FILE) is None:
+            raise StoreNotFoundError(f"{_ADDS}, and no store is at {target.place}: {_MAKE}")
+        return read_table(target)
+    path, name = target_of(destination), os.fspath(destination)
+    if not os.path.lexists(path):
+        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: {_MAKE}")
+    if not is_sharded(path):
         message = f"{_ADDS}, and {name} is no such folder: {_JOIN}"
-        if target.is_file():
+        if path.is_file():
             message += f"; or dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
         raise OptionError(message)
-    return ShardTable.read(target)
+    return ShardTable.read(path)
 
 
 def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], list[int] | None]:

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import posixpath
 import re
 import secrets
-import shutil
 import socket
 import tempfile
 import time
-from contextlib import ExitStack, closing, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import whole_number
 from dbloader.conversion.convert_files import FileWriter
+from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import return_large_blocks
-from dbloader.conversion.parts.plan import MAKING, RECEIPT_FOLDER, Plan
-from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreNotFoundError
+from dbloader.conversion.parts.plan import MAKING, RECEIPT_FOLDER, Plan, list_name, open_places
+from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
+from dbloader.remote.bucket import Bucket
 from dbloader.stores.lmdb.errors import refusals
-from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
+from dbloader.stores.lmdb.publish_shards import index_shards
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.writer import LMDBWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from dbloader.conversion.file_list import FileList
+    from dbloader.conversion.parts.plan import PlanFolder
 
-
-_PREFIX = "dbloader-part-"
-_NEW_S = 60.0  # seconds in which an unlocked folder is kept: its process may lock it soon
+_AT_ONCE = 16  # receipts that are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ def convert_part(
 ) -> PartReceipt:
     """Make a part of a planned conversion, unless it is made already.
 
-    The shard is made in a local folder, and copied into the folder of the plan. The receipt is written last, and nobody
-    uses a shard without a receipt. So a part may be killed and made again, and several processes may make the same
-    part: all make the same records.
+    The shard is made in a local folder, and copied to its place. The receipt is written last, and nobody uses a shard
+    without a receipt. So a part may be killed and made again, and several processes may make the same part: all make
+    the same records.
 
     Args:
         destination: Place of the future store.
@@ -93,53 +93,60 @@ def convert_part(
             other versions of the libraries than the plan; or the plan was replaced while the part was made.
         StoreError: The shard cannot be written.
     """
-    plan = Plan.open(destination)
-    part = check_part(plan, part)
-    done = read_receipt(plan, part)
-    if done is not None:
-        return done
-    with refusals(f"part {part} of {os.fspath(destination)}"):
-        return _make(plan, destination, part, workers, scratch)
-
-
-def _make(
-    plan: Plan, destination: str | os.PathLike[str], part: int, workers: int, scratch: str | os.PathLike[str] | None
-) -> PartReceipt:
-    attempt = plan.folder / plan.attempt_name(part)
-    with scratch_folder(scratch) as local, ExitStack() as undo:
-        attempt.touch()
-        undo.callback(attempt.unlink, missing_ok=True)
-        shard = local / f"{part:05}-{secrets.token_hex(4)}.lmdb"
-        with plan.open_part(part) as files:
-            receipt = make_shard(plan, part, files, shard, workers)
-        stored = plan.folder / SHARD_FOLDER / receipt.shard
-        copy_durably(shard, stored)
-    path = plan.folder / plan.receipt_name(part)
-    write_durably(path, encode_receipt(receipt))
-    with suppress(StoreNotFoundError):  # the plan was published or removed meanwhile
-        if Plan.open(destination).token != plan.token:
-            for late in (path, stored):
-                late.unlink(missing_ok=True)
-            raise replaced_plan(plan, part)
-    return receipt
-
-
-def check_part(plan: Plan, part: int) -> int:
-    """Return the number of a part; raise OptionError if the plan has no such part."""
+    shards, files = open_places(destination)
+    plan = Plan.read(files)
     part = whole_number("part", part, 0)
     if part >= plan.parts:
         raise OptionError(f"part must be 0 to {plan.parts - 1}, as in the plan {plan.where}, got {part}")
-    return part
+    receipt_key = plan.receipt_name(part)
+    there = files.head(receipt_key)
+    if there is not None and (done := read_receipt(shards, files, plan, part)):
+        return done[0]
+    what, prefix = f"part {part} of {os.fspath(destination)}", "dbloader-part-"
+    with refusals(what), tempfile.TemporaryDirectory(prefix=prefix, dir=scratch) as local, ExitStack() as undo:
+        folder = Path(local)
+        (folder / SHARD_FOLDER).mkdir()
+        (folder / "empty").touch()
+        files.put_file(plan.attempt_name(part), folder / "empty")
+        undo.callback(files.delete, [plan.attempt_name(part)])
+        # The token in the name of a shard shows which plan the shard belongs to.
+        shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
+        begin, end = plan.part_span(part)
+        with (folder / "list").open("x+b") as data:
+            data.write(files.get(list_name(plan.token), span=(begin, end)) if begin < end else b"")
+            data.flush()
+            receipt = _make_shard(plan, part, FileList.of_span(data, 0, end - begin), shard, workers)
+        shard_key, index_key, table = f"{SHARD_FOLDER}/{shard.name}", f"{RECEIPT_FOLDER}/{shard.name}", b""
+        shards.put_file(shard_key, shard)
+        if isinstance(files, Bucket):  # publishing fetches this index in place of the shard
+            one = index_shards(folder, [shard.name], [receipt.digest], classes=plan.classes, source=plan.described)
+            files.put_file(index_key, folder / one.index_file)
+            table = one.encode()
+    try:
+        files.put_if(receipt_key, seal({**asdict(receipt), "table": table}, part), there)
+    except StoreExistsError:  # another attempt was first
+        shards.delete([shard_key])
+        files.delete([index_key])
+        if done := read_receipt(shards, files, plan, part):
+            return done[0]
+        raise
+    now = token_of(files)
+    if now != plan.token and shard_key not in named_files(shards):
+        shards.delete([shard_key])
+        files.delete([receipt_key, index_key])
+        if now:
+            raise ConversionError(f"{plan.where} has another plan than when part {part} began: make the part again")
+    return receipt
 
 
-def make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int) -> PartReceipt:
+def _make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int) -> PartReceipt:
     """Convert the files of a part into a new shard at a path, and return its receipt."""
     workers, began = whole_number("workers", workers, 1), time.monotonic()
     plan.check_versions()
     return_large_blocks()
     settings = plan.settings
     with closing(settings.open()) as found, LMDBWriter(path) as writer:
-        into = FileWriter(writer, settings, found, in_parts=True)
+        into = FileWriter(writer, settings, found)
         into.write(files, range(len(files)), workers)
         manifest = writer.finish(classes=plan.classes, source=plan.described)
     return PartReceipt(
@@ -157,32 +164,35 @@ def make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int)
     )
 
 
-def replaced_plan(plan: Plan, part: int) -> ConversionError:
-    """Return the error for a part whose plan was replaced while the part was made."""
-    return ConversionError(f"{plan.where} has another plan than when part {part} began: make the part again")
+def token_of(files: PlanFolder | Bucket) -> str:
+    """Return the token of the plan that is there now; "" if there is none."""
+    with suppress(StoreNotFoundError):
+        return Plan.read(files).token
+    return ""
 
 
-def read_receipt(plan: Plan, part: int) -> PartReceipt | None:
-    """Return the receipt of a part; None if the part is not made, or if its shard is missing or cut short.
+def named_files(shards: PlanFolder | Bucket) -> set[str]:
+    """Return the paths of all files that the manifest of a store names; none without a store."""
+    with suppress(StoreNotFoundError):
+        return {*ShardTable.decode(shards.get(MANIFEST_FILE), shards.place).files}
+    return set()
+
+
+def read_receipt(
+    shards: PlanFolder | Bucket, files: PlanFolder | Bucket, plan: Plan, part: int
+) -> tuple[PartReceipt, bytes] | None:
+    """Return the receipt of a part, and in a bucket the manifest of a store with only this part's shard.
+
+    Return None if the part is not made, or if its shard is missing or cut short. The receipt is opened by its name,
+    because a network file system may show an outdated list of a folder's files.
 
     Raises:
         DamagedStoreError: The receipt is damaged, or belongs to another plan.
     """
     try:
-        receipt, _ = decode_receipt(plan, part, (plan.folder / plan.receipt_name(part)).read_bytes())
-        size = (plan.folder / SHARD_FOLDER / receipt.shard).stat().st_size
-    except FileNotFoundError:
+        data = files.get(plan.receipt_name(part))
+    except StoreNotFoundError:
         return None
-    return receipt if size == receipt.nbytes else None
-
-
-def encode_receipt(receipt: PartReceipt, table: bytes = b"") -> bytes:
-    """Return the content of a receipt's file. ``table`` is the manifest of a store with only this shard, or b""."""
-    return seal({**asdict(receipt), "table": table}, receipt.part)
-
-
-def decode_receipt(plan: Plan, part: int, data: bytes) -> tuple[PartReceipt, bytes]:
-    """Return the receipt and the table in the content of a file; raise DamagedStoreError like ``read_receipt``."""
     path = f"{plan.where}/{plan.receipt_name(part)}"
     try:
         values = open_sealed(data, part)
@@ -192,37 +202,17 @@ def decode_receipt(plan: Plan, part: int, data: bytes) -> tuple[PartReceipt, byt
         raise DamagedStoreError(f"{path} is damaged: {error}; remove it, and make part {part} again") from error
     if receipt.plan != plan.id:
         raise DamagedStoreError(f"{path} is of another plan; remove it, and make part {part} again")
-    return receipt, table
+    shard = shards.head(f"{SHARD_FOLDER}/{receipt.shard}")
+    return (receipt, table) if shard is not None and shard.size == receipt.nbytes else None
 
 
-@contextmanager
-def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """Yield a new locked folder in ``scratch`` (None: the system's, ``TMPDIR``), and remove it at the end."""
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as name:
-        descriptor = os.open(name, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield Path(name)
-        finally:
-            os.close(descriptor)
-
-
-def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False) -> list[tuple[Path, int]]:
-    """Return path and size of each folder that a killed process left in ``scratch``. ``remove`` also removes them."""
-    found = []
-    for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
-        with suppress(OSError):  # the folder is locked, removed meanwhile, or another user's
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - path.stat().st_mtime < _NEW_S:
-                    continue
-                found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
-                if remove:
-                    shutil.rmtree(path)
-            finally:
-                os.close(descriptor)
-    return found
+def read_receipts(
+    shards: PlanFolder | Bucket, files: PlanFolder | Bucket, plan: Plan
+) -> list[tuple[PartReceipt, bytes]]:
+    """Return what `read_receipt` returns for all parts that are made, in order."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-parts") as threads:
+        found = threads.map(lambda part: read_receipt(shards, files, plan, part), range(plan.parts))
+        return [receipt for receipt in found if receipt is not None]
 
 
 class Attempt(NamedTuple):
@@ -252,36 +242,23 @@ class Parts(NamedTuple):
 def list_parts(destination: str | os.PathLike[str]) -> Parts:
     """Return which parts of a planned conversion are made.
 
-    Each receipt is opened by its name, because a network file system may show an outdated list of a folder's files.
-
     Raises:
         StoreNotFoundError: The destination has no plan.
         DamagedStoreError: A receipt is damaged, or of another plan.
     """
-    plan = Plan.open(destination)
-    for name in (RECEIPT_FOLDER, SHARD_FOLDER):
-        with suppress(OSError), os.scandir(plan.folder / name):
-            pass  # NFS may deny a new file until its folder is opened again
-    found = (read_receipt(plan, part) for part in range(plan.parts))
-    receipts = [receipt for receipt in found if receipt is not None]
-    written = []
-    for path in (plan.folder / RECEIPT_FOLDER).glob(f"*{MAKING}"):
-        with suppress(FileNotFoundError):  # the part was made just now
-            written.append((path.name, path.stat().st_mtime))
-    return state_of(plan, receipts, written)
+    shards, files = open_places(destination)
+    plan = Plan.read(files)
+    receipts = [receipt for receipt, _ in read_receipts(shards, files, plan)]
+    missing = missing_parts(plan, receipts)
+    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # a replaced plan has another token
+    found = [(ours.fullmatch(posixpath.basename(item.key)), item) for item in files.items(RECEIPT_FOLDER)]
+    attempts = [Attempt(int(name[1]), name[2], item.modified.timestamp()) for name, item in found if name]
+    return Parts(plan, receipts, missing, sorted(attempt for attempt in attempts if attempt.part in missing))
 
 
 def missing_parts(plan: Plan, receipts: Iterable[PartReceipt]) -> list[int]:
     """Return the numbers of the parts without a receipt, ascending."""
     return sorted({*range(plan.parts)} - {receipt.part for receipt in receipts})
-
-
-def state_of(plan: Plan, receipts: list[PartReceipt], written: Iterable[tuple[str, float]]) -> Parts:
-    """Return the state of a conversion. ``written`` has the name and Unix time of the file of each attempt."""
-    missing = missing_parts(plan, receipts)
-    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # a replaced plan has another token
-    found = [Attempt(int(file[1]), file[2], since) for name, since in written if (file := ours.fullmatch(name))]
-    return Parts(plan, receipts, missing, sorted(attempt for attempt in found if attempt.part in missing))
 
 
 def slurm_ranges(numbers: Sequence[int]) -> str:

@@ -1,7 +1,10 @@
-"""The plan of a conversion in parts: the list of files and all options, in a folder that all machines see.
+"""The plan of a conversion in parts: the list of files and all options, in a folder or bucket that all machines see.
 
-Part k is a pure function of the plan and k, so any machine may make it, any number of times. The folder
-``DESTINATION.partial/`` contains the plan, the shards of the parts that are made, and a receipt for each of them.
+Part k is a pure function of the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
+contains the plan (``plan.bson``), the list of all files (``files/``), and a receipt for each part that is made
+(``parts/``). On a disk, it also contains the shards of these parts (``shards/``). In a bucket, a shard goes to
+``DESTINATION/shards/``, where the store needs it, and its index to ``DESTINATION.partial/parts/``. No program uses a
+shard before a receipt names it.
 """
 
 from __future__ import annotations
@@ -11,25 +14,31 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbloader._version import __version__
-from dbloader.conversion.file_list import FileList
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
 from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
-from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
 from dbloader.records.document import open_sealed
+from dbloader.remote.bucket import Bucket, Item
+from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
+from dbloader.stores.lmdb.objects import open_target
+from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
+from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.mongo.uri import is_mongo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PLAN_FILE = "plan.bson"
 LIST_FOLDER = "files"  # contains the FileList, part by part
@@ -72,18 +81,20 @@ class Plan:
     versions: dict[str, str]
 
     @classmethod
-    def open(cls, destination: str | os.PathLike[str]) -> Plan:
+    def read(cls, files: PlanFolder | Bucket) -> Plan:
         """Read the plan of a destination.
 
         Raises:
             StoreNotFoundError: The destination has no plan.
             DamagedStoreError: The plan is damaged.
         """
-        folder = partial_folder(destination)
         try:
-            return cls.decode((folder / PLAN_FILE).read_bytes(), str(folder))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise no_plan(destination, str(folder)) from error
+            data = files.get(PLAN_FILE)
+        except StoreNotFoundError:
+            raise StoreNotFoundError(
+                f"{files.place} has no plan: dbloader plan makes one, and dbloader publish removes it"
+            ) from None
+        return cls.decode(data, files.place)
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Plan:
@@ -122,33 +133,79 @@ class Plan:
         """Return the path in ``DESTINATION.partial`` of an empty file that exists while this machine makes a part."""
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
-    def open_part(self, number: int) -> FileList:
-        """Open the files that a part converts, on a disk; StoreNotFoundError if the list is missing."""
-        path = self.folder / list_name(self.token)
-        try:
-            data = path.open("rb")
-        except FileNotFoundError as error:
-            raise StoreNotFoundError(f"{path} is missing; plan again with overwrite (--overwrite)") from error
-        return FileList.of_span(data, *self.part_span(number))
-
     def check_versions(self) -> None:
         """Raise ConversionError if this process has other library versions than the plan."""
-        found = library_versions(self.settings.images)
+        found = library_versions()
         for name, planned in self.versions.items():
             if (here := found[name]) != planned:
-                install = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
-                remedy = {LIMIT_VARIABLE: f"export {name}={planned}", JPEGTRAN: f"put {planned} first on the PATH"}
+                remedy = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
+                if name == LIMIT_VARIABLE:
+                    remedy = f"export {name}={planned}"
                 raise ConversionError(
                     f"this machine has {name} {here} and {self.where} was planned with {planned}, so a part made here "
-                    f"might have other records: {remedy.get(name, install)}, or plan again"
+                    f"might have other records: {remedy}, or plan again"
                 )
 
 
-def no_plan(destination: str | os.PathLike[str], where: str) -> StoreNotFoundError:
-    """Return the error for a destination without a plan."""
-    return StoreNotFoundError(
-        f"{destination} has no plan at {where}: dbloader plan makes one, and dbloader publish removes it"
-    )
+class PlanFolder:
+    """The files of a plan in a folder on a disk, with those methods of `Bucket` that plans need.
+
+    No method makes a folder: a part must not revive a plan that was published or removed meanwhile.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = str(folder)
+        for name in (RECEIPT_FOLDER, SHARD_FOLDER):
+            with suppress(OSError), os.scandir(folder / name):
+                pass  # NFS may deny a new file until its folder is opened again
+
+    def head(self, key: str) -> Item | None:
+        """Return the size and time of a file; None if the file does not exist."""
+        try:
+            found = (self.folder / key).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Item(key, found.st_size, "", datetime.fromtimestamp(found.st_mtime, UTC))
+
+    def items(self, below: str) -> list[Item]:
+        """Return all files in a subfolder."""
+        names = (path.name for path in (self.folder / below).glob("*"))
+        return [item for name in names if (item := self.head(f"{below}/{name}"))]
+
+    def get(self, key: str, *, span: tuple[int, int] | None = None) -> bytes:
+        """Return the bytes of a file, or the bytes between two offsets."""
+        begin, end = span or (0, -1)
+        try:
+            with (self.folder / key).open("rb") as file:
+                file.seek(begin)
+                return file.read(end - begin)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StoreNotFoundError(f"{self.folder / key} does not exist") from error
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Copy a file to the folder."""
+        copy_durably(path, self.folder / key)
+
+    def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
+        """Write a file. Unlike a bucket, a folder lets the last writer win, since all receipts of a part are right."""
+        del replaces
+        write_durably(self.folder / key, data)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete files that nobody needs."""
+        for key in keys:
+            with suppress(OSError):
+                (self.folder / key).unlink()
+
+
+def open_places(destination: str | os.PathLike[str]) -> tuple[PlanFolder | Bucket, PlanFolder | Bucket]:
+    """Return where the shards of a destination's parts go, and where its plan is."""
+    if is_remote(destination):
+        target = open_target(os.fspath(destination))
+        return target, Bucket(f"{target.place}{PARTIAL}")
+    folder = PlanFolder(partial_folder(destination))
+    return folder, folder
 
 
 def list_name(token: str) -> str:
@@ -183,15 +240,10 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(checked_path(destination)))
 
 
-def library_versions(images: ImageFormat) -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Return the versions of dbloader and libraries, and the limit of pixels, by name. All of these affect records."""
     versions = {"dbloader": __version__, **dict.fromkeys(_PACKAGES, "none"), LIMIT_VARIABLE: f"{max_pixels():.0f}"}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    if images.tile and images.quality is None:
-        command = [find_jpegtran(), "-version"]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        # IJG's jpegtran does not know -version. It prints its help, so its version is the first line of the help.
-        versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

@@ -1,17 +1,42 @@
-"""Publish a conversion in parts: check that all parts are made, and make one store of them in one step."""
+"""Publish a conversion in parts: check that all parts are made, and make one store of them in one step.
+
+On a disk, the shards move to the store, and a manifest is written last. In a bucket, the shards are there already: the
+indices of the parts are joined, and ``manifest.bson`` is put by a conditional request, so one of several publishers
+wins.
+"""
 
 from __future__ import annotations
 
 import os
+import posixpath
+import secrets
 import shutil
+import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
-from dbloader.conversion.parts.part import list_parts, missing_parts, slurm_ranges
-from dbloader.conversion.parts.plan import LIST_FOLDER, PLAN_FILE, RECEIPT_FOLDER, Plan, remove_plan, target_of
+from dbloader.conversion.parts.part import (
+    list_parts,
+    missing_parts,
+    named_files,
+    read_receipts,
+    slurm_ranges,
+    token_of,
+)
+from dbloader.conversion.parts.plan import (
+    LIST_FOLDER,
+    PLAN_FILE,
+    RECEIPT_FOLDER,
+    Plan,
+    PlanFolder,
+    remove_plan,
+    target_of,
+)
 from dbloader.conversion.report import finish_report, image_warnings, nothing_stored
 from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
@@ -22,7 +47,11 @@ from dbloader.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from dbloader.remote.bucket import Bucket
+from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.keys import PARTIAL
+from dbloader.stores.lmdb.objects import list_files, open_target, put_table, read_table
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import (
     check_base,
@@ -31,20 +60,30 @@ from dbloader.stores.lmdb.publish_shards import (
     move_into,
     put_manifest,
     unnamed_warning,
+    write_index,
 )
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
+from dbloader.stores.lmdb.shard_table import (
+    MANIFEST_FILE,
+    SHARD_FOLDER,
+    Shard,
+    ShardTable,
+    is_sharded,
+    kept_manifest,
+)
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from dbloader.conversion.parts.part import PartReceipt
     from dbloader.conversion.report import Report
     from dbloader.records.manifest import Manifest
+    from dbloader.remote.bucket import Item
+
+_KEEP_HOURS = 24.0
 
 
-def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> Report:
+def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, keep_hours: float | None = None) -> Report:
     """Make one store of the parts of a conversion, in one step.
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
@@ -52,50 +91,25 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False) -> 
     Args:
         destination: Place of the store.
         overwrite: Replace the sharded store that is there.
+        keep_hours: Remove objects from a bucket only after no manifest has named them for so long, because programs may
+            still read a replaced store; None for 24.
 
     Raises:
         StoreNotFoundError: The destination has neither a plan nor a sharded store.
         ConversionError: Parts are missing; or no file could be stored.
         StoreExistsError: The destination is taken.
+        OptionError: ``keep_hours`` is given for a store on a disk.
         StoreError: A part is damaged, or the store cannot be written.
     """
-    started, target = time.monotonic(), target_of(destination)
-
-    def report(manifest: Manifest, facts: dict[str, Any], *, replaces: bool = True) -> Report:
-        path, place = target.with_name(f"{target.name}.report.jsonl"), os.fspath(destination)
-        return finish_report(manifest, destination, path, place=place, started=started, replaces=replaces, **facts)
-
-    try:
-        plan, receipts, missing, _ = list_parts(destination)
-        if missing:
-            Plan.open(destination)  # raises if another process has published meanwhile, and removed the receipts
-    except StoreNotFoundError:
-        if not is_sharded(target):
-            raise
-        if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
-            _remove_files(target, {PLAN_FILE})
-        there = ShardTable.read(target).manifest
-        return report(there, published_before(there))
-    check_parts(plan, receipts, destination, overwrite=overwrite)
-    if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
-        with suppress(OSError):  # another publisher removes it too
-            remove_plan(plan.folder)
-        return report(table.manifest, published_before(table.manifest))
-    replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
-    try:
-        with refusals(str(target)):
-            base = ShardTable.read(target) if plan.grows else None
-            manifest = _make(plan, receipts, target, base, replaces=replaces)
-    except StoreError:
-        if plan.folder.exists() or not (table := _published_of(target, receipts)):
-            raise
-        return report(table.manifest, published_before(table.manifest))  # another process has published meanwhile
-    facts = published_now(plan, receipts, manifest, base and base.manifest)
-    facts["warnings"] += unnamed_warning(target)
-    return report(manifest, facts, replaces=replaces)
+    if is_remote(destination):
+        hours = _KEEP_HOURS if keep_hours is None else keep_hours
+        return _publish_in_bucket(os.fspath(destination), overwrite=overwrite, keep_hours=hours)
+    if keep_hours is not None:
+        raise OptionError("keep_hours (--keep-hours) is for stores in object storage: leave it out")
+    return _publish_on_disk(destination, overwrite=overwrite)
 
 
-def check_parts(
+def _check_parts(
     plan: Plan, receipts: Sequence[PartReceipt], destination: str | os.PathLike[str], *, overwrite: bool
 ) -> None:
     """Raise an error unless all parts are made, no file is missing in them, and at least one file was stored."""
@@ -118,22 +132,13 @@ def check_parts(
         raise OptionError(f"the plan adds to the store at {os.fspath(destination)}: leave overwrite (--overwrite) out")
 
 
-def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
-    """Return the shard table of the store at a path if it has the shards of these receipts, else None."""
-    with suppress(OSError, StoreError):
-        table = ShardTable.read(target)
-        if has_shards(table, receipts):
-            return table
-    return None
-
-
-def has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
+def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
     """Return whether a store has shards of these receipts."""
     made = {(receipt.shard, receipt.digest) for receipt in receipts}
     return bool(made & {(shard.name, shard.digest) for shard in table.shards})
 
 
-def published_before(manifest: Manifest) -> dict[str, Any]:
+def _published_before(manifest: Manifest) -> dict[str, Any]:
     """Return the facts for the report of a store that was published before."""
     rejected = manifest.outcome.get("rejected", 0)
     more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
@@ -141,7 +146,7 @@ def published_before(manifest: Manifest) -> dict[str, Any]:
     return {"warnings": [warning], "outcome": {}, "files": 0}
 
 
-def published_now(
+def _published_now(
     plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: Manifest | None
 ) -> dict[str, Any]:
     """Return the facts for the report of a store that is published now. ``base`` is its manifest before an append."""
@@ -158,6 +163,63 @@ def published_now(
     }
 
 
+def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the ``source`` of a store with new shards, given the manifests of the store and the shards."""
+    places = [*str(manifests[0].source.get("path", "")).split(", "), manifests[1].source["path"]]
+    return {**common_source(manifests), "path": ", ".join(filter(None, dict.fromkeys(places)))}
+
+
+# ---- On a disk
+
+
+def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) -> Report:
+    started, target = time.monotonic(), target_of(destination)
+
+    def report(manifest: Manifest, facts: dict[str, Any], *, replaces: bool = True) -> Report:
+        path, place = target.with_name(f"{target.name}.report.jsonl"), os.fspath(destination)
+        return finish_report(manifest, destination, path, place=place, started=started, replaces=replaces, **facts)
+
+    try:
+        plan, receipts, missing, _ = list_parts(destination)
+        if missing:
+            Plan.read(
+                PlanFolder(plan.folder)
+            )  # raises if another process has published meanwhile, and removed the receipts
+    except StoreNotFoundError:
+        if not is_sharded(target):
+            raise
+        if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
+            _remove_files(target, {PLAN_FILE})
+        there = ShardTable.read(target).manifest
+        return report(there, _published_before(there))
+    _check_parts(plan, receipts, destination, overwrite=overwrite)
+    if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
+        with suppress(OSError):  # another publisher removes it too
+            remove_plan(plan.folder)
+        return report(table.manifest, _published_before(table.manifest))
+    replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
+    try:
+        with refusals(str(target)):
+            base = ShardTable.read(target) if plan.grows else None
+            manifest = _make(plan, receipts, target, base, replaces=replaces)
+    except StoreError:
+        if plan.folder.exists() or not (table := _published_of(target, receipts)):
+            raise
+        return report(table.manifest, _published_before(table.manifest))  # another process has published meanwhile
+    facts = _published_now(plan, receipts, manifest, base and base.manifest)
+    facts["warnings"] += unnamed_warning(target)
+    return report(manifest, facts, replaces=replaces)
+
+
+def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
+    """Return the shard table of the store at a path if it has the shards of these receipts, else None."""
+    with suppress(OSError, StoreError):
+        table = ShardTable.read(target)
+        if _has_shards(table, receipts):
+            return table
+    return None
+
+
 def _make(
     plan: Plan, receipts: Sequence[PartReceipt], target: Path, base: ShardTable | None, *, replaces: bool
 ) -> Manifest:
@@ -171,7 +233,7 @@ def _make(
         for name in shards:
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
                 manifests.append(shard.manifest)
-        options["source"] = joined_source(manifests)
+        options["source"] = _joined_source(manifests)
         # The plan's id is in the name of the index, so a repeated call replaces the file.
         options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
@@ -180,7 +242,7 @@ def _make(
         with suppress(OSError):  # the store is in place
             remove_plan(plan.folder)
         return table.manifest
-    if Plan.open(target) != plan:  # the folder of another plan has other parts
+    if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder of another plan has other parts
         raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
     put_manifest(plan.folder, table)
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
@@ -192,12 +254,6 @@ def _make(
     return table.manifest
 
 
-def joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the ``source`` of a store with new shards, given the manifests of the store and the shards."""
-    places = [*str(manifests[0].source.get("path", "")).split(", "), manifests[1].source["path"]]
-    return {**common_source(manifests), "path": ", ".join(filter(None, dict.fromkeys(places)))}
-
-
 def _remove_files(target: Path, names: set[str]) -> None:
     """Remove files that only the plan needed from the folder of a store, the plan last."""
     for folder in (LIST_FOLDER, RECEIPT_FOLDER):
@@ -205,3 +261,131 @@ def _remove_files(target: Path, names: set[str]) -> None:
     with suppress(OSError):
         for name in sorted(names, key=lambda name: name == PLAN_FILE):
             (target / name).unlink(missing_ok=True)
+
+
+# ---- In a bucket
+
+
+def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Report:
+    """Publish in a bucket. This fetches the indices of the parts, not the shards."""
+    started = time.monotonic()
+    target = open_target(place)
+    bucket = Bucket(f"{target.place}{PARTIAL}")
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
+        folder = Path(local)
+
+        def report(table: ShardTable, facts: dict[str, Any]) -> Report:
+            """Return the report of the published store. Its events go to a file in the working directory."""
+            if table.manifest.events:
+                _fetch_index(target, table.index_file, table, folder / "report")
+            path = Path(f"{posixpath.basename(target.place)}.report.jsonl")
+            facts |= {"place": target.place, "started": started, "replaces": True}
+            return finish_report(table.manifest, folder / "report", path, **facts)
+
+        try:
+            plan = Plan.read(bucket)
+        except StoreNotFoundError:
+            if target.head(MANIFEST_FILE) is None:
+                raise
+            there = read_table(target)
+            _remove_rest(target, bucket, there, keep_hours)
+            return report(there, _published_before(there.manifest))
+        replaces = target.head(MANIFEST_FILE)
+        before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
+        found = read_receipts(target, bucket, plan)
+        made = [(receipt, ShardTable.decode(table, bucket.place)) for receipt, table in found]
+        receipts = [receipt for receipt, _ in made]
+        if before is not None and _has_shards(before, receipts):  # a publisher was killed before it removed the plan
+            _remove_rest(target, bucket, before, keep_hours)
+            return report(before, _published_before(before.manifest))
+        _check_parts(plan, receipts, place, overwrite=overwrite)
+        base = _check_base(target, plan, before, overwrite=overwrite)
+        index = f"index-{plan.token}{secrets.token_hex(4)}.lmdb"
+        table = _join(target, bucket, plan, made, base, folder / "new", index)
+        target.put_file(index, folder / "new" / index)
+        if before is not None:
+            replaced = folder / "replaced"
+            replaced.write_bytes(before.encode())
+            target.put_file(kept_manifest(before.index_file), replaced)
+        if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
+            target.delete([index])
+            raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
+        try:
+            put_table(target, table, replaces, [index])
+        except StoreExistsError:
+            other = read_table(target)
+            if _has_shards(other, receipts):  # another process has published the same parts
+                return report(other, _published_before(other.manifest))
+            raise
+        _remove_rest(target, bucket, table, keep_hours)
+        return report(table, _published_now(plan, receipts, table.manifest, base.manifest if base else None))
+
+
+def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
+    """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
+
+    A kept manifest is written when its store is replaced. Until it is ``keep_hours`` old, the files in it stay too.
+    """
+    limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
+
+    def is_left(item: Item) -> bool:
+        return f"-{token}" in item.key or item.modified < limit
+
+    if token_of(bucket) == token:  # otherwise it is a newer plan
+        bucket.delete([PLAN_FILE])  # first: a plan without its receipts would ask for all parts again
+    bucket.delete([item.key for name in (LIST_FOLDER, RECEIPT_FOLDER) for item in bucket.items(name) if is_left(item)])
+    files, used = list_files(target), {*table.files}
+    for key, item in files.items():
+        if key.endswith(MANIFEST_FILE) and item.modified >= limit:
+            with suppress(StoreNotFoundError):  # another process has removed it
+                used |= {*ShardTable.decode(target.get(key), target.place).files}
+    target.delete([key for key, item in files.items() if key not in used and is_left(item)])
+
+
+def _check_base(target: Bucket, plan: Plan, before: ShardTable | None, *, overwrite: bool) -> ShardTable | None:
+    """Return the store that the plan adds to, None without one; raise an error unless the plan may be published."""
+    if plan.grows:
+        check_base(target.place, before, plan.grows)
+        return before
+    if before is not None and not overwrite:
+        raise StoreExistsError(f"{target.place} exists already; overwrite (--overwrite) replaces it")
+    return None
+
+
+def _join(
+    target: Bucket,
+    bucket: Bucket,
+    plan: Plan,
+    made: Sequence[tuple[PartReceipt, ShardTable]],
+    base: ShardTable | None,
+    folder: Path,
+    index: str,
+) -> ShardTable:
+    """Write the index of a new store of the parts, after the records of ``base``, and return the store's table."""
+    manifests = [table.manifest for _, table in made]
+    source = plan.described if base is None else _joined_source([base.manifest, *manifests])
+    folder.mkdir()
+
+    def stores() -> Iterator[LMDBStore]:
+        if base is not None:
+            yield _fetch_index(target, base.index_file, base, folder / "base")
+        for receipt, table in made:
+            yield _fetch_index(bucket, f"{RECEIPT_FOLDER}/{receipt.shard}", table, folder / f"{receipt.part:05}")
+
+    facts: dict[str, Any] = {"classes": plan.classes, "source": source, "created": None}
+    manifest = write_index(folder / index, stores(), target.place, salt=int(plan.token, 16), **facts)
+    shards = [Shard(receipt.shard, receipt.records, receipt.nbytes, receipt.digest) for receipt, _ in made]
+    table = ShardTable(manifest, index, [*(base.shards if base else ()), *shards])
+    if sum(shard.length for shard in table.shards) != manifest.length:
+        raise ConversionError(
+            f"{bucket.place}: the receipts and indices of the parts disagree: plan again (--overwrite)"
+        )
+    return table
+
+
+def _fetch_index(bucket: Bucket, key: str, table: ShardTable, folder: Path) -> LMDBStore:
+    """Return a store without its shards. Only its columns and events can be read."""
+    (folder / SHARD_FOLDER).mkdir(parents=True)
+    bucket.fetch(key, folder / table.index_file)
+    put_manifest(folder, table)
+    return LMDBStore(folder)

@@ -9,8 +9,7 @@ import signal
 import sys
 import threading
 import time
-import warnings
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -19,13 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader._describe import counted, short_repr
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count, sigint_blocked
-from dbloader.conversion.parts.anywhere import adding_to, check_free, list_parts, make_part, plan_parts, publish_parts
-from dbloader.conversion.parts.part import PartReceipt
+from dbloader.conversion.parts.make_plan import plan_parts
+from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
+from dbloader.conversion.parts.plan import target_of
+from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.report import Progress
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb import objects
+from dbloader.stores.lmdb.publish_shards import check_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
     from dbloader.conversion.settings import Settings
 
 _POLL_S = 0.2  # seconds between polls of futures that concurrent.futures.wait does not accept
-_PATIENCE_S = 300.0
-_STARTS_WORKERS = (ProcessPoolExecutor, ThreadPoolExecutor)  # they start their own workers, so no worker can be missing
-
 # Number of times that Ray repeats a task after its worker or node has died. Repeating a part is safe.
 _RAY_RETRIES = 10
 
@@ -60,34 +60,36 @@ def convert_in_parts(
         error = OptionError if isinstance(executor, str) else TypeError
         raise error(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
     if not append:
-        check_free(destination, overwrite=overwrite)
+        if is_remote(destination):
+            objects.check_target(objects.open_target(os.fspath(destination)), overwrite=overwrite)
+        else:
+            check_target(target_of(destination), overwrite=overwrite)
     # Tasks may run in another working directory.
     place = os.fspath(destination) if is_remote(destination) else os.path.abspath(destination)  # noqa: PTH100
-    with adding_to(destination) if append else nullcontext():
-        plan = plan_parts(
-            settings,
-            destination,
-            shards,
-            append=append,
-            overwrite=overwrite and not resume,
-            progress=lambda count: progress(Progress(count, None, 0)),
-        )
-        parts = list_parts(destination)
-        _check_same(plan, parts.plan.id)
-        done = [plan.part_length(receipt.part) for receipt in parts.receipts]
-        resumed_at, nbytes = sum(done), 0
-        progress(Progress(plan.files, resumed_at, 0))
-        running: Any = nullcontext(executor)
-        if executor is None:
-            running = _local_processes(min(workers, plan.parts))
-            workers = max(1, workers // plan.parts)
-        with running as executor, closing(run_parts(place, parts.missing, executor, workers)) as made:
-            for receipt in made:
-                _check_same(plan, receipt.plan)
-                done.append(plan.part_length(receipt.part))
-                nbytes += receipt.bytes_read
-                progress(Progress(plan.files, sum(done), nbytes))
-        report = publish_parts(destination, overwrite=overwrite)
+    plan = plan_parts(
+        settings,
+        destination,
+        shards,
+        append=append,
+        overwrite=overwrite and not resume,
+        progress=lambda count: progress(Progress(count, None, 0)),
+    )
+    parts = list_parts(destination)
+    _check_same(plan, parts.plan.id)
+    done = [plan.part_length(receipt.part) for receipt in parts.receipts]
+    resumed_at, nbytes = sum(done), 0
+    progress(Progress(plan.files, resumed_at, 0))
+    running: Any = nullcontext(executor)
+    if executor is None:
+        running = _local_processes(min(workers, plan.parts))
+        workers = max(1, workers // plan.parts)
+    with running as executor, closing(run_parts(place, parts.missing, executor, workers)) as made:
+        for receipt in made:
+            _check_same(plan, receipt.plan)
+            done.append(plan.part_length(receipt.part))
+            nbytes += receipt.bytes_read
+            progress(Progress(plan.files, sum(done), nbytes))
+    report = publish(destination, overwrite=overwrite)
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
 
 
@@ -99,27 +101,23 @@ def _check_same(plan: Plan, plan_id: str) -> None:
         )
 
 
-def run_parts(
-    place: str, parts: Sequence[int], executor: Any, workers: int, *, patience: float = _PATIENCE_S
-) -> Generator[PartReceipt, None, None]:
+def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[PartReceipt, None, None]:
     """Make parts, and yield the receipt of each one as soon as it is made.
 
     After an error, parts that have not begun are canceled. The wait for free workers has no limit, because a cluster
-    may grow. If no part is made for ``patience`` seconds, a warning is issued. With Ray, an error is raised
-    instead if no node has enough CPUs.
+    may grow.
 
     Args:
         place: Absolute path of the destination.
         parts: Numbers of the parts.
         executor: ``"ray"``, or anything with ``submit``. It is not shut down.
         workers: Threads of each part.
-        patience: Seconds without a finished part until the warning or the error.
 
     Raises:
         DBLoaderError: A part failed. The error has the type of the part's error. Its message begins with the number of
             the part.
         ConversionError: A part failed with another error, or the process that made it has ended.
-        OptionError: The executor does not return what a part returns, or no node of Ray has the CPUs for a part.
+        OptionError: The executor does not return what a part returns.
     """
     part, running = None, dict[Any, int]()
     try:
@@ -130,16 +128,7 @@ def run_parts(
                     # argument makes each call different, because Dask answers an equal call with an old result.
                     running[executor.submit(_make_part, place, number, workers, secrets.token_hex(8))] = number
                 while running:
-                    done = _wait_for_one(running, patience)
-                    if not done and isinstance(executor, _RayTasks):
-                        executor.check_cpus()
-                    elif not done and not isinstance(executor, _STARTS_WORKERS):
-                        warnings.warn(
-                            f"no part was made for {patience:.0f} s: check that the executor has free workers with "
-                            f"{counted(workers, 'CPU')} for a part; the conversion keeps waiting",
-                            stacklevel=1,
-                        )
-                    for future in done:
+                    for future in _wait_for_one(running):
                         part = running.pop(future)
                         receipt = future.result()
                         if not isinstance(receipt, PartReceipt):
@@ -155,16 +144,15 @@ def run_parts(
 
 
 def _make_part(place: str, part: int, workers: int, _attempt: str) -> PartReceipt:
-    return make_part(place, part, workers=workers)
+    return convert_part(place, part, workers=workers)
 
 
-def _wait_for_one(running: Collection[Any], seconds: float) -> Collection[Any]:
-    """Wait until at least one future is done, or until the seconds have passed; return all that are done."""
+def _wait_for_one(running: Collection[Any]) -> Collection[Any]:
+    """Wait until at least one future is done, and return all that are done."""
     if all(isinstance(future, Future) for future in running):
-        return wait(running, seconds, FIRST_COMPLETED).done
+        return wait(running, return_when=FIRST_COMPLETED).done
     # Other futures can only be polled. For example, submitit's done() looks for a file.
-    deadline = time.monotonic() + seconds
-    while not (done := [future for future in running if future.done()]) and time.monotonic() < deadline:
+    while not (done := [future for future in running if future.done()]):
         time.sleep(_POLL_S)
     return done
 
@@ -282,13 +270,3 @@ class _RayTasks:
         """Cancel all tasks that have not ended. Canceling a future would not cancel its task."""
         for result in self._results:
             self._ray.cancel(result)
-
-    def check_cpus(self) -> None:
-        """Raise OptionError unless a node has the CPUs for a part."""
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        largest = max((resources.get("CPU", 0) for resources in nodes), default=0)
-        if self._workers > largest:
-            raise OptionError(
-                f"workers (--workers) must be at most {largest:g}, the CPUs of the largest node of the Ray cluster, "
-                f"got {self._workers}"
-            )
