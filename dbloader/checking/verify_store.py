@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader._machine import cpu_count
 from dbloader.checking.compare import compare_files, compare_stores
 from dbloader.checking.findings import Findings
-from dbloader.conversion.file_to_record import FileConverter
+from dbloader.conversion.file_to_record import check_fields, check_image
 from dbloader.conversion.parallel import return_large_blocks, work_in_order
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
 from dbloader.sources.open import find_lmdb, open_source
@@ -143,16 +143,15 @@ def verify_store(
 
 def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
     """Yield (index, name, problem) of all records in order. The problem is "" if all image files decode."""
-    converter = FileConverter()
 
     def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, str]]:
         indices = range(part.start, part.stop)
-        return [(index, *_decode_image(store, index, converter, hold)) for index in indices if not budget.closed]
+        return [(index, *_decode_image(store, index, hold)) for index in indices if not budget.closed]
 
     return work_in_order(work, len(store), cpu_count())
 
 
-def _decode_image(store: Store, index: int, converter: FileConverter, hold: Hold) -> tuple[str | None, str]:
+def _decode_image(store: Store, index: int, hold: Hold) -> tuple[str | None, str]:
     try:
         (record,) = store.read([index])
     except (DamagedRecordError, DamagedStoreError):
@@ -163,8 +162,8 @@ def _decode_image(store: Store, index: int, converter: FileConverter, hold: Hold
     repaired = ""
     try:
         if isinstance(record.image, bytes):
-            repaired = converter.check_image(record.image, hold).repaired
-        _, more = converter.check_fields(record.fields, files, hold, {})
+            repaired = check_image(record.image, hold).repaired
+        _, more = check_fields(record.fields, files, hold, {})
     except ImageError as error:
         return record.name, str(error)
     return record.name, "; ".join(filter(None, (repaired, more)))

@@ -12,7 +12,7 @@ from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import return_large_blocks
-from dbloader.conversion.report import Progress, finish_report, image_warnings, left_out, nothing_stored
+from dbloader.conversion.report import Progress, finish_report, left_out, nothing_stored
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError
@@ -179,9 +179,8 @@ def _convert(
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
         manifest = writer.finish(classes=found.classes, source=settings.describe(found))
     facts = left_out(found, files.tally)
-    warnings = [*facts.pop("warnings")]
     if resume and not writer.resumed:
-        warnings.append("there was nothing to resume, so this conversion began from the start")
+        facts["warnings"] += ("there was nothing to resume, so this conversion began from the start",)
     return finish_report(
         manifest,
         destination,
@@ -189,7 +188,6 @@ def _convert(
         place=writer.place,
         started=started,
         replaces=writer.replaces,
-        warnings=[*warnings, *image_warnings(manifest.outcome, manifest.depths, raw=settings.images.raw)],
         files=len(files),
         resumed_at=resumed_at,
         bytes_read=into.bytes_read,

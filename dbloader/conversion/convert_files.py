@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
-from dbloader.conversion.file_to_record import FileResult
+from dbloader.conversion.file_to_record import FileResult, convert_file
 from dbloader.conversion.parallel import work_in_order
 from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import TASK_FILES, Entry, Loaded, Problem
@@ -51,7 +51,6 @@ class FileWriter:
     def __init__(self, writer: Writer, settings: Settings, source: Source) -> None:
         self._writer = writer
         self._settings = settings
-        self._converter = settings.converter
         self._source = source
         self._held_back: list[FileResult] = []
         self.bytes_read = 0
@@ -103,7 +102,7 @@ class FileWriter:
             return FileResult.problem(item, data)
         if isinstance(data, Loaded):
             item, data = data
-        return self._converter.convert(item, data, hold, self._source.file_fields)
+        return convert_file(self._settings, item, data, hold, self._source.file_fields)
 
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
         """Return the results to write, and hold back unreadable files at the end.

@@ -94,7 +94,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # `FileConverter` unpacks the arrays, so a wrong array rejects one file
+        return Entry(**document)  # `convert_file` unpacks the arrays, so a wrong array rejects one file
 
     def __enter__(self) -> Self:
         return self

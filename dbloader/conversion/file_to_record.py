@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import short_repr
 from dbloader.conversion.parallel import reserved
-from dbloader.conversion.transcode import TILES, ImageFormat, Stored, transcode, transcoding_bytes
+from dbloader.conversion.transcode import TILES, Stored, transcode, transcoding_bytes
 from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, RecordError
 from dbloader.images.info import UNREAD_TIFF, check_decodes, find_facts, read_facts
 from dbloader.images.jpeg import State, examine, repair
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dbloader.conversion.parallel import Hold
+    from dbloader.conversion.settings import Settings
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Entry, FieldFile, Problem
@@ -65,140 +66,129 @@ class CheckedImage(NamedTuple):
     repaired: str  # description of the repair; "" if there was none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileConverter:
-    """Makes records of files. `Settings` checks the options."""
+def convert_file(
+    settings: Settings, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()
+) -> FileResult:
+    """Return the result of a file: its record, or the reason why the file is rejected.
 
-    check: str = "decode"
-    keep_damaged: bool = False
-    images: ImageFormat = field(default_factory=ImageFormat)
-    labels: Sequence[int] | None = None  # the store's label for each label of the source; None if labels do not change
+    ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
+    freed. The bytes of stored pixels stay counted, because the record contains them. Errors that the file does not
+    cause are raised: OSError (no memory, ``jpegtran`` killed) and OptionError (``jpegtran`` removed).
+    """
+    files = [name for name in file_fields if name in entry.fields]
+    result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
+    try:
+        if settings.labels is not None:
+            entry = _relabeled(entry, settings.labels)
+        if settings.images.tile and TILES in entry.fields:
+            raise FieldError(f"tile stores the lengths of tiles in field {TILES!r}: give your field another name")
+        _fill(result, settings, entry, data, files, hold)
+    except (ImageError, RecordError) as error:
+        result.events, result.changes = {"rejected": str(error)}, ()
+        result.bad = not isinstance(error, DamagedImageError)
+    return result
 
-    def convert(self, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()) -> FileResult:
-        """Return the result of a file: its record, or the reason why the file is rejected.
 
-        ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-        freed. The bytes of stored pixels stay counted, because the record contains them. Errors that the file does not
-        cause are raised: OSError (no memory, ``jpegtran`` killed) and OptionError (``jpegtran`` removed).
-        """
-        files = [name for name in file_fields if name in entry.fields]
-        result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
+def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
+    """Check an image file. Append a JPEG's end marker if only that is missing. Raise ImageError for a bad file."""
+    if check == "none":
+        return CheckedImage(data, find_facts(data), "")
+    structure, repaired = examine(data), ""
+    if structure.state is State.DAMAGED:
+        raise DamagedImageError(f"is damaged: {structure.reason}")
+    if structure.state is State.NO_END:
+        with reserved(hold, structure.coefficient_bytes):
+            data = repair(data, structure)
+        repaired = "its end marker was missing: appended FF D9"
+    facts = _facts(data)
+    if check == "decode":
+        pixels = decoding_bytes(facts.format) * facts.width * facts.height
+        with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
+            check_decodes(data, facts)
+    return CheckedImage(data, facts, repaired)
+
+
+def check_fields(
+    fields: Mapping[str, Any], names: Sequence[str], hold: Hold, files: Mapping[str, FieldFile], check: str = "decode"
+) -> tuple[dict[str, Any], str]:
+    """Check and repair the image files in some fields of a record, like `check_image`.
+
+    ``files`` has the file of each field, for messages; it is {} if the fields were not read from files. Return the
+    fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The message names its
+    field.
+    """
+    fields, repaired = dict(fields), []
+    for name in names:
+        if fields[name] is None:
+            continue
+        title = " ".join(("its", name, *files.get(name, ())[:1]))
         try:
-            entry = self._relabeled(entry)
-            if self.images.tile and TILES in entry.fields:
-                raise FieldError(f"tile stores the lengths of tiles in field {TILES!r}: give your field another name")
-            self._fill(result, entry, data, files, hold)
-        except (ImageError, RecordError) as error:
-            result.events = {"rejected": str(error)}
-            result.bad = not isinstance(error, DamagedImageError)
-        return result
+            if not isinstance(fields[name], bytes):
+                raise NotAnImageError(f"is not an image file: {short_repr(fields[name])}")
+            checked = check_image(fields[name], hold, check)
+        except ImageError as error:
+            raise type(error)(f"{title} {error}") from error
+        fields[name] = checked.data
+        if checked.repaired:
+            repaired.append(f"{title}: {checked.repaired}")
+    return fields, "; ".join(repaired)
 
-    def check_image(self, data: bytes, hold: Hold) -> CheckedImage:
-        """Check an image file. Append a JPEG's end marker if only that is missing. Raise ImageError for a bad file."""
-        if self.check == "none":
-            # Pixels of an unknown format cannot be stored, so `_facts` raises an error.
-            return CheckedImage(data, _facts(data) if self.images.raw else find_facts(data), "")
-        structure, repaired = examine(data), ""
-        if structure.state is State.DAMAGED:
-            raise DamagedImageError(f"is damaged: {structure.reason}")
-        if structure.state is State.NO_END:
-            with reserved(hold, structure.coefficient_bytes):
-                data = repair(data, structure)
-            repaired = "its end marker was missing: appended FF D9"
-        facts = _facts(data)
-        if self.check == "decode":
-            pixels = decoding_bytes(facts.format) * facts.width * facts.height
-            with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
-                check_decodes(data, facts)
-        return CheckedImage(data, facts, repaired)
 
-    def check_fields(
-        self, fields: Mapping[str, Any], names: Sequence[str], hold: Hold, files: Mapping[str, FieldFile]
-    ) -> tuple[dict[str, Any], str]:
-        """Check and repair the image files in some fields of a record, like `check_image`.
+def _relabeled(entry: Entry, labels: Sequence[int]) -> Entry:
+    """Return an entry with the store's labels in place of the source's labels, for its image and its boxes."""
+    fields, known = entry.fields, dict(enumerate(labels))  # a list would accept the label -1
+    try:
+        if LABELS in fields:
+            fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
+        label = None if entry.label is None else known[entry.label]
+    except KeyError as error:
+        raise FieldError(f"has the label {error}, but no class has this label") from error
+    return entry._replace(label=label, fields=fields)
 
-        Args:
-            fields: All further fields of a record.
-            names: Names of the fields that are image files. Their values may be None.
-            hold: See `convert`.
-            files: The file of each field, for messages; {} if the fields were not read from files.
 
-        Returns:
-            The fields with repaired files, and a description of the repairs; "" if nothing was repaired.
-
-        Raises:
-            ImageError: The image file in a field is bad. The message names the field.
-        """
-        fields, repaired = dict(fields), []
-        for name in names:
-            if fields[name] is None:
-                continue
-            title = " ".join(("its", name, *files.get(name, ())[:1]))
-            try:
-                if not isinstance(fields[name], bytes):
-                    raise NotAnImageError(f"is not an image file: {short_repr(fields[name])}")
-                checked = self.check_image(fields[name], hold)
-            except ImageError as error:
-                raise type(error)(f"{title} {error}") from error
-            fields[name] = checked.data
-            if checked.repaired:
-                repaired.append(f"{title}: {checked.repaired}")
-        return fields, "; ".join(repaired)
-
-    def _relabeled(self, entry: Entry) -> Entry:
-        """Return an entry with the store's labels in place of the source's labels, for its image and its boxes."""
-        if self.labels is None:
-            return entry
-        fields, known = entry.fields, dict(enumerate(self.labels))  # a list would accept the label -1
-        try:
-            if LABELS in fields:
-                fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
-            label = None if entry.label is None else known[entry.label]
-        except KeyError as error:
-            raise FieldError(f"has the label {error}, but no class has this label") from error
-        return entry._replace(label=label, fields=fields)
-
-    def _fill(self, result: FileResult, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
-        damage = entry.fields.get("damaged")  # set if the source is a store that contains the image as damaged
-        try:
-            if damage:
-                raise DamagedImageError(damage)  # noqa: TRY301
-            data, image, repaired = self.check_image(data, hold)
-            if files:
-                fields, more = self.check_fields(entry.fields, files, hold, entry.files)
-                entry, repaired = entry._replace(fields=fields), "; ".join(filter(None, (repaired, more)))
-            temporary, kept = transcoding_bytes(image, self.images) if image else (0, 0)
-            if kept:
-                hold(kept)
-            with reserved(hold, temporary):
-                if image:
-                    stored = transcode(data, image, self.images)
-                else:
-                    stored = Stored(data, None, untiled="is in no known image format" if self.images.tile else "")
-                record = _record(entry, stored, image)
-                if image and stored.reencoded:
-                    record.resized_from = record.resized_from or (image.width, image.height)
-                result.record = encode(record)
-            reasons = {
-                "repaired": repaired,
-                "untiled": stored.untiled,
-                "deep": _describe_depth(image, stored.facts),
-                "frames": _describe_frames(image, stored),
-            }
-            result.events = {event: reason for event, reason in reasons.items() if reason}
-            result.depth = stored.facts.depth if stored.facts else ""
+def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
+    images = settings.images
+    damage = entry.fields.get("damaged")  # set if the source is a store that contains the image as damaged
+    try:
+        if damage:
+            raise DamagedImageError(damage)  # noqa: TRY301
+        data, image, repaired = check_image(data, hold, settings.check)
+        if images.raw and image is None:
+            _facts(data)  # raises an error, because pixels of an unknown format cannot be stored
+        if files:
+            fields, more = check_fields(entry.fields, files, hold, entry.files, settings.check)
+            entry, repaired = entry._replace(fields=fields), "; ".join(filter(None, (repaired, more)))
+        temporary, kept = transcoding_bytes(image, images) if image else (0, 0)
+        if kept:
+            hold(kept)
+        with reserved(hold, temporary):
+            if image:
+                stored = transcode(data, image, images)
+            else:
+                stored = Stored(data, None, untiled="is in no known image format" if images.tile else "")
+            record = _record(entry, stored, image)
             if image and stored.reencoded:
+                record.resized_from = record.resized_from or (image.width, image.height)
                 resized = (image.width, image.height) != (record.width, record.height)
                 result.changes = ("resized",) if resized else ("reencoded",)
-        except DamagedImageError as error:
-            if self.images.raw or not (damage or self.keep_damaged):
-                raise
-            result.events = {"damaged": f"{error} (stored nevertheless)"}
-            facts = find_facts(data)
-            result.depth = facts.depth if facts else ""
-            record = _record(entry, Stored(data, facts), facts)
-            record.damaged = str(error)
             result.record = encode(record)
+        reasons = {
+            "repaired": repaired,
+            "untiled": stored.untiled,
+            "deep": _describe_depth(image, stored.facts),
+            "frames": _describe_frames(image, stored),
+        }
+        result.events = {event: reason for event, reason in reasons.items() if reason}
+        result.depth = stored.facts.depth if stored.facts else ""
+    except DamagedImageError as error:
+        if images.raw or not (damage or settings.on_damaged == "keep"):
+            raise
+        result.events = {"damaged": f"{error} (stored nevertheless)"}
+        facts = find_facts(data)
+        result.depth = facts.depth if facts else ""
+        record = _record(entry, Stored(data, facts), facts)
+        record.damaged = str(error)
+        result.record = encode(record)
 
 
 def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:

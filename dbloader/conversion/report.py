@@ -127,7 +127,7 @@ def finish_report(
         records=manifest.length,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(*warnings, *problem),
+        warnings=(*warnings, *_image_warnings(counts, manifest), *problem),
         report_file=str(path) if manifest.events and not problem else "",
         **{**{name: counts.get(name, 0) for name in _FILE_COUNTS}, **facts},
     )
@@ -168,24 +168,18 @@ def nothing_stored(files: int, first_rejected: str) -> str:
     return f"no file of {files:,} could be stored{first}"
 
 
-def image_warnings(outcome: Mapping[str, int], depths: Mapping[str, int], *, raw: bool) -> list[str]:
-    """Return warnings about images that are not decoded completely, because of deep values or several frames.
-
-    Args:
-        outcome: Number of this conversion's files with each event.
-        depths: Number of images in the store by depth.
-        raw: Whether the store contains pixels, not files.
-    """
+def _image_warnings(outcome: Mapping[str, int], manifest: Manifest) -> list[str]:
+    """Return warnings about images that are not decoded completely, because of deep values or several frames."""
     warnings = []
     if deep := outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"
-        if raw:
+        if manifest.source.get("raw"):
             warnings.append(
                 f"{images} more than 8 bits per value, and only the upper 8 bits are stored: leave out raw to keep all "
                 "bits"
             )
         else:
-            kinds = ", ".join(f"{count:,} of {name}" for name, count in depths.items())
+            kinds = ", ".join(f"{count:,} of {name}" for name, count in manifest.depths.items())
             warnings.append(
                 f"{images} values of more than 8 bits, or of unknown range (the store has {kinds}): datasets decode "
                 "only the upper 8 of 16 bits, and cannot decode floats, signed values and 32 bits; write your own "

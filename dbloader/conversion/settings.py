@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, check_path, whole_number
-from dbloader.conversion.file_to_record import FileConverter
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
@@ -71,13 +70,6 @@ class Settings:
                 "raw (--raw) cannot store damaged images as pixels: leave out on_damaged='keep' (--on-damaged keep)"
             )
         max_pixels()  # raises an error if the environment variable DBLOADER_MAX_PIXELS is wrong
-
-    @property
-    def converter(self) -> FileConverter:
-        """The converter that makes the records."""
-        return FileConverter(
-            check=self.check, keep_damaged=self.on_damaged == "keep", images=self.images, labels=self.labels
-        )
 
     def absolute(self) -> Settings:
         """Return the settings with absolute paths, for a process with another working directory."""

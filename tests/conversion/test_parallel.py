@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
-from dbloader.conversion.file_to_record import FileConverter, FileResult
+from dbloader.conversion.file_to_record import FileResult
 from dbloader.conversion.parallel import MemoryBudget
+from dbloader.conversion.settings import Settings
 from dbloader.sources.base import Entry
 from tests.support.images import plant_photos
 
@@ -57,7 +59,7 @@ def test_no_thread_begins_another_file_after_an_error(root: Path, place: Path, m
     plant_photos(root, 300)
     workers, seen, lock, all_begun, closed = 4, [], threading.Lock(), threading.Event(), threading.Event()
 
-    def convert_file(_: FileConverter, entry: Entry, *__: Any) -> FileResult:
+    def convert_file(_: Settings, entry: Entry, *__: Any) -> FileResult:
         with lock:
             seen.append(entry.name)
             if len(seen) == workers:
@@ -75,7 +77,7 @@ def test_no_thread_begins_another_file_after_an_error(root: Path, place: Path, m
         closed.set()
 
     monkeypatch.setattr(MemoryBudget, "close", close_and_signal)
-    monkeypatch.setattr(FileConverter, "convert", convert_file)
+    monkeypatch.setattr(convert_files, "convert_file", convert_file)
     with pytest.raises(MemoryError, match="no more of it"):
         convert(root, place, workers=workers)
     assert not place.exists()

@@ -18,8 +18,9 @@ from PIL import Image, features
 
 import dbloader
 from dbloader import convert
-from dbloader.conversion.file_to_record import FileConverter
+from dbloader.conversion.file_to_record import convert_file
 from dbloader.conversion.resize import load_pixels, resize
+from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
 from dbloader.decoding.open import read_orientation
@@ -240,7 +241,8 @@ def sized(image_format: str, width: int, height: int) -> bytes:
 def test_invalid_or_absurd_size_is_refused(image_format: str, size: tuple[int, int]) -> None:
     data = sized(image_format, *size)
     for images in (ImageFormat(), ImageFormat(raw=True), ImageFormat(max_side=3)):
-        result = FileConverter(images=images).convert(Entry("x", (b"x",), None, {}), data, lambda _: None)
+        settings = Settings(source="x", images=images)
+        result = convert_file(settings, Entry("x", (b"x",), None, {}), data, lambda _: None)
         assert (list(result.events), result.record) == (["rejected"], None)
 
 

@@ -37,7 +37,7 @@ from dbloader.conversion.parts.plan import (
     remove_plan,
     target_of,
 )
-from dbloader.conversion.report import finish_report, image_warnings, nothing_stored
+from dbloader.conversion.report import finish_report, nothing_stored
 from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
     ConversionError,
@@ -147,19 +147,15 @@ def _published_before(manifest: Manifest) -> dict[str, Any]:
 
 
 def _published_now(
-    plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: Manifest | None
+    plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: ShardTable | None
 ) -> dict[str, Any]:
-    """Return the facts for the report of a store that is published now. ``base`` is its manifest before an append."""
-    outcome = Counter(manifest.outcome) - Counter({} if base is None else base.outcome)
-    facts = dict(plan.left_out)
-    warnings = [*facts.pop("warnings"), *image_warnings(outcome, manifest.depths, raw=bool(plan.described["raw"]))]
+    """Return the facts for the report of a store that is published now. ``base`` is the store before an append."""
     return {
-        "warnings": warnings,
-        "outcome": outcome,
+        "outcome": Counter(manifest.outcome) - Counter(base.manifest.outcome if base else {}),
         "files": plan.files,
         "bytes_read": sum(receipt.bytes_read for receipt in receipts),
-        "earlier_events": 0 if base is None else base.events,
-        **facts,
+        "earlier_events": base.manifest.events if base else 0,
+        **plan.left_out,
     }
 
 
@@ -206,8 +202,8 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
         if plan.folder.exists() or not (table := _published_of(target, receipts)):
             raise
         return report(table.manifest, _published_before(table.manifest))  # another process has published meanwhile
-    facts = _published_now(plan, receipts, manifest, base and base.manifest)
-    facts["warnings"] += unnamed_warning(target)
+    facts = _published_now(plan, receipts, manifest, base)
+    facts["warnings"] = [*facts["warnings"], *unnamed_warning(target)]
     return report(manifest, facts, replaces=replaces)
 
 
@@ -318,7 +314,7 @@ def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Rep
                 return report(other, _published_before(other.manifest))
             raise
         _remove_rest(target, bucket, table, keep_hours)
-        return report(table, _published_now(plan, receipts, table.manifest, base.manifest if base else None))
+        return report(table, _published_now(plan, receipts, table.manifest, base))
 
 
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:

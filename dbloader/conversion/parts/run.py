@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -242,13 +242,15 @@ def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
                 raise OptionError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # the user has not agreed to send statistics
             ray.init(address="local", include_dashboard=False, num_cpus=max(workers, cpu_count()))
-    with ExitStack() as at_end, ExitStack() as after_error:
-        if is_ours:
-            at_end.callback(ray.shutdown)
-        tasks = _RayTasks(ray, workers)
-        after_error.callback(tasks.cancel)
+    tasks = _RayTasks(ray, workers)
+    try:
         yield tasks
-        after_error.pop_all()
+    except BaseException:
+        tasks.cancel()
+        raise
+    finally:
+        if is_ours:
+            ray.shutdown()
 
 
 class _RayTasks:
@@ -256,7 +258,6 @@ class _RayTasks:
 
     def __init__(self, ray: Any, workers: int) -> None:
         self._ray = ray
-        self._workers = workers
         # Cached, because Ray sends the code of each new task to its cluster.
         self._task = cache(ray.remote(num_cpus=workers, max_retries=_RAY_RETRIES))
         self._results: list[Any] = []
