@@ -85,12 +85,9 @@ def _read_json(listing: Path) -> Iterator[Row]:
     where = readable(listing)
     rows = _parse("".join(_lines(listing)), where)
     if isinstance(rows, dict):
-        for name, values in rows.items():
-            if not isinstance(values, list):
-                raise SourceError(f"{where}: {name} must be a list, got {short_repr(values, 50)}")
-        if len({*map(len, rows.values())}) > 1:
-            lengths = ", ".join(f"{name} has {len(values)} items" for name, values in rows.items())
-            raise SourceError(f"{where}: its lists must be equally long: {lengths}")
+        lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
+        if None in lengths.values() or len({*lengths.values()}) > 1:
+            raise SourceError(f"{where}: all its values must be lists of the same length; the lengths are {lengths}")
         columns = [name.removesuffix("_list") for name in rows]
         _check_different(columns, where)
         rows = (dict(zip(columns, values, strict=True)) for values in zip(*rows.values(), strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dbloader import LMDBDataset, convert
-from dbloader.errors import ConversionError, SourceError
+from dbloader.errors import SourceError
 from dbloader.sources.base import Entries, Entry, Problem
 from dbloader.sources.open import open_source
 from tests.support.images import photo, plant
@@ -59,12 +59,6 @@ def test_image_with_wrong_labels_is_a_problem(line: str, reason: str, yolo: Call
     assert problem.name == "1.jpg"
     assert problem.reason.startswith("its labels 1.txt cannot be used: ")
     assert reason in problem.reason
-
-
-def test_yolo_boxes_beyond_the_image_are_rejected(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
-    listing = yolo(_0="0 .5 .5 1.2 1", _1="0 .5 .5 nan 1", _2="0 .5 .5 -1 1")
-    with pytest.raises(ConversionError, match=r"no file of 3 could be stored; the first is 0.jpg: its box 0"):
-        convert(photos, tmp_path / "out.lmdb", listing=listing)
 
 
 def test_labels_without_an_image_are_named(yolo: Callable[..., Path], photos: Path) -> None:
