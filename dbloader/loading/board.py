@@ -81,8 +81,7 @@ class Board:
 
     def task(self, cell: int) -> bytes:
         """Return the task of a cell."""
-        place = (2 * cell + 1) * _STRIDE
-        return self._read(place + 8, int.from_bytes(self._read(place, 8), "little"))
+        return self._read((2 * cell + 1) * _STRIDE)
 
     def is_wanted(self, run: int) -> bool:
         """Return whether the training still wants the batches of an iteration."""
@@ -119,10 +118,7 @@ class Board:
             start = int(self.counts[cell, 3])
             self.counts[cell, 3] += 8 + len(parts)
         place = (2 * cell + 2) * _STRIDE + start
-        data = memoryview(len(parts).to_bytes(8, "little") + parts)
-        while data:
-            written = os.pwrite(self._file, data, place)
-            place, data = place + written, data[written:]
+        os.pwritev(self._file, [len(parts).to_bytes(8, "little"), parts], place)
         with self.lock:
             self.counts[cell, 2] -= count
         return self.finish(cell, 0)
@@ -132,15 +128,12 @@ class Board:
         start = (2 * cell + 2) * _STRIDE
         end = start + int(self.counts[cell, 3])
         while start < end:
-            length = int.from_bytes(self._read(start, 8), "little")
-            yield self._read(start + 8, length)
-            start += 8 + length
+            yield (parts := self._read(start))
+            start += 8 + len(parts)
 
-    def _read(self, place: int, length: int) -> bytes:
-        data = bytearray()
-        while len(data) < length:
-            data += os.pread(self._file, length - len(data), place + len(data))
-        return bytes(data)
+    def _read(self, place: int) -> bytes:
+        length = int.from_bytes(os.pread(self._file, 8, place), "little")
+        return os.pread(self._file, length, place + 8)
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.lock, len(self.counts), *map(DupFd, (self._reader, self._writer, self._file))

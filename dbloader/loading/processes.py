@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
+import functools
 import multiprocessing
 import os
 import pickle
@@ -12,30 +12,27 @@ import selectors
 import signal
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._utils import ExceptionWrapper
 from typing_extensions import override
 
-from dbloader._describe import stop_iteration_error
 from dbloader.batches.shared_memory import SharedBatchPool
 from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.board import Board
-from dbloader.loading.part_size import PartSize
-from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.threads import Batches, PartSize, ThreadLoader
 from dbloader.loading.worker_process import Task, run_worker
 from dbloader.loading.worker_start import WorkerStart
 from dbloader.loading.workers import KILL_WAIT_S
 from dbloader.sampling.rng import derive_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from multiprocessing.process import BaseProcess
 
-    from dbloader.batches.base import BatchFetcher
+    from dbloader.batches.base import BatchFetcher, Finish
     from dbloader.loading.worker_process import Reply
 
 # Batches that have left the workers but still use shared memory: three in the PrefetchLoader, and two in the training,
@@ -76,7 +73,8 @@ class ProcessLoader(ThreadLoader):
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
             ahead = self.num_workers * self.prefetch_factor
             team = _Team(self._fetcher, self.num_workers, ahead, self.batch_sampler.batch_size, seed)
-        run = _Batches(team, order)
+        run = Batches(_Run(team), order, team.ahead - 1)
+        run.begin()
         team.start()
         self._team = team
         return run
@@ -116,14 +114,13 @@ class _Team:
         # A finished batch keeps its cell until its last message is answered.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
-        self._pending: dict[int, _Pending] = {}
-        self.part_size = PartSize(workers, _LARGEST_PART)
+        self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
+        self._part_size = PartSize(workers, _LARGEST_PART)
         self._sent = 0  # batches of this run
         self._board = Board(multiprocessing.get_context(), cells)
         self._fetcher = copy.copy(fetcher)
         if fetcher.image_nbytes is not None:
-            with contextlib.suppress(OSError):  # too many open files: use torch's own shared memory
-                self._fetcher.shared_pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
+            self._fetcher.shared_pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
         self._pool = self._fetcher.shared_pool
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []
@@ -147,7 +144,7 @@ class _Team:
             self._pool.close_files()
 
     @property
-    def free_workers(self) -> int:
+    def _free_workers(self) -> int:
         """Number of workers that have no message to answer."""
         return max(0, self._workers - self._busy[0])
 
@@ -157,7 +154,7 @@ class _Team:
         self.run += 1
         self._sent = 0
         while self._pending:
-            self.receive()
+            self._receive()
         self._board.run[0] = self.run
         return self.run
 
@@ -169,7 +166,7 @@ class _Team:
     def send(self, indices: Sequence[int]) -> _Pending:
         """Let the next free worker make a batch."""
         slot = None if self._pool is None else self._pool.reserve()
-        size, seed = self.part_size.most, None
+        size, seed = self._part_size.most, None
         if not self._fetcher.releases_gil:
             size, seed = _SEEDED_PART, int(derive_keys(1, "batch", self._seed, self.run, self._sent)[0])
         self._sent += 1
@@ -181,18 +178,30 @@ class _Team:
         self._send(pending)
         return pending
 
-    def help(self, pending: _Pending) -> None:
-        """Let free workers make parts of a batch that is late."""
-        for _ in range(min(self.free_workers, self._board.parts_left(pending.cell))):
-            if pending.messages <= pending.parts:
-                self._send(pending)
+    def finish(self, pending: _Pending) -> TimedBatch:
+        """Wait for a batch. Meanwhile let free workers make parts of the oldest unfinished batches."""
+        idle_s = 0.0
+        while not pending.finished:
+            for late in self._pending.values():
+                if self._free_workers and not late.finished:
+                    for _ in range(min(self._free_workers, self._board.parts_left(late.cell))):
+                        if late.messages <= late.parts:
+                            self._send(late)
+            began, free = now(), self._free_workers
+            self._receive()
+            idle_s += free * (now() - began)
+        self._part_size.adapt(idle_s)
+        if isinstance(pending.outcome, ExceptionWrapper):
+            pending.outcome.reraise()  # type: ignore[no-untyped-call]
+        batch: TimedBatch = pending.outcome  # type: ignore[assignment] # not None, because the batch is wanted
+        return batch
 
     def _send(self, pending: _Pending) -> None:
         pending.messages += 1
         self._busy[0] += 1
         self._board.send(pending.cell)
 
-    def receive(self) -> None:
+    def _receive(self) -> None:
         """Wait for answers of the workers.
 
         Raises:
@@ -208,11 +217,11 @@ class _Team:
                 reply: Reply = connection.recv()
             except (EOFError, OSError) as error:
                 self._fail(key.data, error)
-            self._receive(reply)
+            self._take(reply)
         if ended is not None:
             self._fail(ended)
 
-    def _receive(self, reply: Reply) -> None:
+    def _take(self, reply: Reply) -> None:
         pending = self._pending[reply.cell]
         pending.messages -= 1
         self._busy[0] -= 1
@@ -250,66 +259,25 @@ def _end(pid: int, processes: list[BaseProcess], board: Board, busy: list[int]) 
         process.join(KILL_WAIT_S)
 
 
-class _Batches(Iterator[TimedBatch]):
-    """One run over a ProcessLoader."""
+class _Run:
+    """One iteration over a ProcessLoader."""
 
-    def __init__(self, team: _Team, order: Iterator[Sequence[int]]) -> None:
+    def __init__(self, team: _Team) -> None:
         self._team = team
         self._run = team.begin_run()
-        self._order: Iterator[Sequence[int]] | None = order
-        self._pending: deque[_Pending | Exception] = deque()
-        self._send()
 
-    def _send(self) -> None:
-        """Let the workers make the next batches. Keep an error of the sampler, and raise it after these batches."""
-        while self._order is not None and len(self._pending) < self._team.ahead:
-            try:
-                indices = next(self._order, None)
-                if indices is None:
-                    self._order = None
-                else:
-                    self._pending.append(self._team.send(indices))
-            except Exception as error:
-                self._order = None
-                self._pending.append(error)
+    def begin(self, indices: Sequence[int]) -> Finish:
+        self._check()
+        return functools.partial(self._finish, self._team.send(indices))
 
-    @override
-    def __next__(self) -> TimedBatch:
-        if self._pending and self._run != self._team.run:
+    def _finish(self, pending: _Pending) -> TimedBatch:
+        self._check()
+        return self._team.finish(pending)
+
+    def _check(self) -> None:
+        if self._run != self._team.run:
             raise LoaderError("ended by a new iterator over the same loader: its workers make one epoch at a time")
-        try:
-            if self._pending:
-                return self._receive()
-        except StopIteration as stop:  # raised by a sample; it would silently end the epoch
-            self.close()
-            raise stop_iteration_error("a sample or batch") from stop
-        except BaseException:
-            self.close()
-            raise
-        raise StopIteration
 
-    def _receive(self) -> TimedBatch:
-        first = self._pending[0]
-        if isinstance(first, Exception):
-            raise first
-        idle_s = 0.0
-        while not first.finished:
-            for pending in self._pending:
-                if self._team.free_workers and isinstance(pending, _Pending) and not pending.finished:
-                    self._team.help(pending)
-            began, free = now(), self._team.free_workers
-            self._team.receive()
-            idle_s += free * (now() - began)
-        self._team.part_size.adapt(idle_s)
-        self._pending.popleft()
-        self._send()
-        if isinstance(first.outcome, ExceptionWrapper):
-            first.outcome.reraise()  # type: ignore[no-untyped-call]
-        batch: TimedBatch = first.outcome  # type: ignore[assignment] # not None, because the batch is wanted
-        return batch
-
-    def close(self) -> None:
+    def close(self, *, wait: bool) -> None:
         """End the iteration. The workers finish the parts that they have begun, and wait for the next iteration."""
-        self._order = None
-        self._pending.clear()
         self._team.end_run(self._run)

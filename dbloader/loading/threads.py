@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -19,14 +19,15 @@ from typing_extensions import override
 from dbloader._describe import describe, stop_iteration_error
 from dbloader.batches.base import call_now
 from dbloader.batches.timed import now
-from dbloader.loading.part_size import PartSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from dbloader.batches.base import BatchFetcher, Finish, Submit
+    from dbloader.batches.base import BatchFetcher, Finish
     from dbloader.batches.timed import TimedBatch
+
+_IDLE_SHARE = 0.05  # parts get smaller if workers are idle for more than this share of their time
 
 
 class ThreadLoader:
@@ -79,36 +80,57 @@ class ThreadLoader:
         order = iter(self.batch_sampler)
         # A DataLoader draws this number too, for its workers. So torch.manual_seed gives the same order with both.
         torch.empty((), dtype=torch.int64).random_()
-        return _Batches(self._fetcher.snapshot(), order, self.num_workers, self.prefetch_factor)
+        threads = _Threads(self._fetcher.snapshot(), self.num_workers, self.prefetch_factor)
+        return Batches(threads, order, self.prefetch_factor if self.num_workers else 0)
 
 
-class _Batches(Iterator["TimedBatch"]):
-    """One run over a ThreadLoader.
+class Team(Protocol):
+    """Makes the batches of one iteration, in threads or processes."""
+
+    def begin(self, indices: Sequence[int]) -> Finish:
+        """Begin a batch. The returned function waits for the batch."""
+
+    def close(self, *, wait: bool) -> None:
+        """End the iteration. With ``wait``, also wait for threads that are making a part."""
+
+
+class Batches(Iterator["TimedBatch"]):
+    """One iteration over a ThreadLoader or a ProcessLoader.
 
     This is not a generator. Python may run the ``finally`` of a dropped generator at any moment, and shutting an
     executor down takes locks. A dropped executor ends its threads without locks.
+
+    Args:
+        team: Makes the batches.
+        order: The indices of each batch.
+        ahead: Most batches that are begun while the consumer waits for an earlier batch.
     """
 
-    def __init__(self, fetcher: BatchFetcher, order: Iterator[Sequence[int]], threads: int, ahead: int) -> None:
-        self._fetcher = fetcher
+    def __init__(self, team: Team, order: Iterator[Sequence[int]], ahead: int) -> None:
+        self._team, self._ahead = team, ahead
         # Take the first indices now, because a sampler that is a generator chooses its epoch and seed only then.
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
-        self._threads = threads
-        self._ahead = ahead if threads else 0
-        self._idling, self._part_size = _Idling(threads), PartSize(threads, 32)
         self._pending: deque[Finish] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self) -> None:
+        """Begin the next batches. Keep an error of the sampler, and raise it after the earlier batches."""
+        while self._order is not None and len(self._pending) <= self._ahead:
+            try:
+                indices = next(self._order, None)
+                if indices is None:
+                    self._order = None
+                else:
+                    self._pending.append(self._team.begin(indices))
+            except Exception as error:
+                self._order = None
+                self._pending.append(functools.partial(_raise, error))
 
     @override
     def __next__(self) -> TimedBatch:
         try:
-            while self._order is not None and len(self._pending) <= self._ahead:
-                self._begin_batch(self._order)
+            self.begin()
             if self._pending:
-                asked = now()
-                batch = self._pending.popleft()()
-                self._part_size.adapt(self._idling.since(asked))
-                return batch
+                return self._pending.popleft()()
         except StopIteration as stop:  # raised by a sample; it would silently end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
@@ -118,41 +140,71 @@ class _Batches(Iterator["TimedBatch"]):
         self.close()
         raise StopIteration
 
-    def _begin_batch(self, order: Iterator[Sequence[int]]) -> None:
-        """Begin the next batch. Keep an error, and raise it after the earlier batches."""
-        try:
-            indices = next(order, None)
-            if indices is None:
-                self._order = None
-            else:
-                self._pending.append(self._fetcher.begin(indices, self._submit(), self._split_size(len(indices))))
-        except Exception as error:
-            self._order = None
-            self._pending.append(functools.partial(_raise, error))
-
-    def _split_size(self, length: int) -> int:
-        """Return how many samples of a batch each thread decodes at a time."""
-        if not self._threads:
-            return max(1, length)
-        # Large parts decode faster. All threads are still busy, because several batches are begun ahead.
-        batches = self._ahead if self._fetcher.releases_gil else 1
-        parts = math.ceil(self._threads / batches)
-        return max(1, min(self._part_size.most, math.ceil(length / parts)))
-
-    def _submit(self) -> Submit:
-        if not self._threads:
-            return call_now
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
-        return functools.partial(self._idling.submit, self._pool)
-
     def close(self, *, wait: bool = True) -> None:
-        """End the threads, and wait for the parts that they are working on."""
+        """End the iteration."""
         self._order = None
         self._pending.clear()
+        self._team.close(wait=wait)
+
+
+class _Threads:
+    """The threads of one iteration. They start with the first batch."""
+
+    def __init__(self, fetcher: BatchFetcher, threads: int, ahead: int) -> None:
+        self._fetcher, self._threads, self._ahead = fetcher, threads, ahead
+        self._idling, self._part_size = _Idling(threads), PartSize(threads, 32)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, indices: Sequence[int]) -> Finish:
+        if not self._threads:
+            return self._fetcher.begin(indices, call_now, max(1, len(indices)))
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
+        # Large parts decode faster. All threads are still busy, because several batches are begun ahead.
+        batches = self._ahead if self._fetcher.releases_gil else 1
+        most = math.ceil(len(indices) / math.ceil(self._threads / batches))
+        submit = functools.partial(self._idling.submit, self._pool)
+        finish = self._fetcher.begin(indices, submit, max(1, min(self._part_size.most, most)))
+        return functools.partial(self._finish, finish)
+
+    def _finish(self, finish: Finish) -> TimedBatch:
+        asked = now()
+        batch = finish()
+        self._part_size.adapt(self._idling.since(asked))
+        return batch
+
+    def close(self, *, wait: bool) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait, cancel_futures=True)
+
+
+class PartSize:
+    """How many samples of the next batch a worker makes at a time: fewer while other workers are idle.
+
+    A worker that gets slow images delays its batch, and later batches cannot begin. If parts are small, the other
+    workers can make the rest of the batch. But small parts take more time for each image: parts of 16 images up to 3 %
+    more than parts of 32, parts of 4 a twelfth more, and parts of one a fifth more.
+    """
+
+    def __init__(self, workers: int, largest: int) -> None:
+        self._workers, self._largest = workers, largest
+        self._limit = float(largest)
+        self._last = now()
+
+    @property
+    def most(self) -> int:
+        """Most samples in a part."""
+        return int(self._limit)
+
+    def adapt(self, idle_s: float) -> None:
+        """Adapt the size after a batch. While it was awaited, all workers together were idle for ``idle_s`` seconds."""
+        ended = now()
+        if idle_s > _IDLE_SHARE * self._workers * (ended - self._last):
+            self._limit = max(1.0, self._limit / 2)
+        else:
+            self._limit = min(self._largest, self._limit * 1.05)
+        self._last = ended
 
 
 class _Idling:

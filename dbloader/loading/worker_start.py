@@ -17,28 +17,24 @@ class WorkerStart:
     collector stops, so it must import no other module of dbloader.
     """
 
-    _collects: bool
-
     def __init__(self, function: Callable[..., object], *arguments: Any) -> None:
-        self._function, self._arguments = function, arguments
+        self._work = function, arguments
 
     def __call__(self) -> None:
         """Call the function."""
-        self._function(*self._arguments)
+        function, arguments = self._work
+        function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _begin, (), (self._function, self._arguments)
+        return _stop_collecting, (), self._work
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._function, self._arguments = state
+    def __setstate__(self, work: tuple[Callable[..., object], tuple[Any, ...]]) -> None:
+        self._work = work
         gc.freeze()
-        if self._collects:
-            gc.enable()
+        gc.enable()
 
 
-def _begin() -> WorkerStart:
-    """Stop the garbage collector. Return a WorkerStart without its function and arguments."""
-    start = WorkerStart.__new__(WorkerStart)
-    start._collects = gc.isenabled()  # the program may have stopped the collector
+def _stop_collecting() -> WorkerStart:
+    """Stop the garbage collector. Return a WorkerStart without its work, which is unpickled next."""
     gc.disable()
-    return start
+    return WorkerStart.__new__(WorkerStart)

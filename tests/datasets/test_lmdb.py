@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from dbloader import LMDBDataset, Record, convert, write_store
 from dbloader.decoding import decode_pil
-from dbloader.errors import DamagedImageError, LoaderError, PlaceError
+from dbloader.errors import DamagedImageError, LoaderError, OptionError, PlaceError
 from dbloader.records.columns import NO_LABEL
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from tests.contracts.dataset import DatasetContract, make
@@ -299,3 +299,13 @@ def test_loader_attribute_decodes_an_image_by_its_name(tmp_path: Path) -> None:
             dataset.loader("c.png")
         with pytest.raises(AttributeError):  # dbloader would never call this attribute
             dataset.loader = len  # type: ignore[misc]
+
+
+def test_filenames_equal_filenames_of_timm_datasets(tmp_path: Path) -> None:
+    write_store([Record("cats/1.png", 0, b"1"), Record("2.png", 0, b"2")], tmp_path / "store.lmdb")
+    with LMDBDataset(tmp_path / "store.lmdb") as named:
+        assert named.filenames() == ["cats/1.png", "2.png"]
+        assert named.filenames(basename=True) == ["1.png", "2.png"]
+        assert (named.filename(0), named.filename(-2, basename=True)) == ("cats/1.png", "1.png")
+        with pytest.raises(OptionError, match=r"^absolute=True asks for paths of files, but the images are in the sto"):
+            named.filenames(absolute=True)

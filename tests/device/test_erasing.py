@@ -127,16 +127,12 @@ def test_wrong_number_of_positions_is_refused() -> None:
     ("options", "message"),
     [
         ({"probability": 1.5}, "probability must be at least 0 and at most 1, got 1.5"),
-        ({"min_area": -0.1}, "min_area must be at least 0 and at most 1, got -0.1"),
         ({"min_area": 0.5}, "max_area must be at least 0.5 and at most 1, got 0.333"),
         ({"min_aspect": 0}, "min_aspect must be above 0 and finite, got 0"),
         ({"min_aspect": 3}, "max_aspect must be at least 3 and finite, got 0.333"),
-        ({"max_aspect": float("inf")}, "max_aspect must be at least 0.3 and finite, got inf"),
         ({"mode": "random"}, "mode must be one of const, rand, pixel, got 'random'"),
         ({"min_count": 0}, "min_count must be at least 1, got 0"),
         ({"min_count": 3, "max_count": 2}, "max_count must be at least 3, got 2"),
-        ({"probability": "0.5"}, "probability must be a number, got '0.5'"),
-        ({"min_count": 1.5}, "min_count must be an int, got 1.5"),
     ],
 )
 def test_wrong_option_of_erasing_is_refused(options: Any, message: str) -> None:

@@ -230,19 +230,6 @@ def test_cleanup_error_at_the_end_is_raised_after_the_last_item() -> None:
         next(iterator)
 
 
-def test_failed_thread_start_raises_and_closes_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    source = Source(5)
-    iterator = BackgroundIterator(source)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        next(iterator)
-    assert len(source.closed_in) == 1
-    assert list(iterator) == []
-
-
 @pytest.mark.slow
 def test_interpreter_exits_with_a_blocked_iterator_and_closes_other_sources() -> None:
     code = """

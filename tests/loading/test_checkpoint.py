@@ -297,49 +297,6 @@ def test_state_of_a_loader_without_batches_counts_samples() -> None:
     assert loader.stats().samples is None  # the three values of a sample are not three samples
 
 
-class Stateful:
-    """Like torchdata's StatefulDataLoader, whose state is the position of the latest iterator."""
-
-    def __init__(self, length: int = 6) -> None:
-        self.length = length
-        self.next = 0
-        self.loaded = False
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        if not self.loaded:
-            self.next = 0
-        self.loaded = False
-        return self.produce()
-
-    def produce(self) -> Iterator[torch.Tensor]:
-        while self.next < self.length:
-            self.next += 1
-            yield torch.tensor([self.next - 1])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"next": self.next}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.next = state["next"]
-        self.loaded = True
-
-
-@pytest.mark.parametrize("depth", [1, 50])
-def test_stateful_loader_state_belongs_to_the_last_received_batch(depth: int) -> None:
-    loader: Any = PrefetchLoader(Stateful(), depth=depth)
-    assert loader.state_dict() == {"next": 0}
-    iterator = iter(loader)
-    assert loader.state_dict() == {"next": 0}
-    states = [loader.state_dict() for _ in iterator]
-    assert states == [{"next": number} for number in range(1, 7)]
-    assert loader.state_dict() == {"next": 6}
-    resumed: Any = PrefetchLoader(Stateful(), depth=depth)
-    resumed.load_state_dict(states[1])
-    assert resumed.state_dict() == {"next": 2}
-    assert taken(resumed) == [2, 3, 4, 5]
-    assert taken(resumed) == [0, 1, 2, 3, 4, 5]
-
-
 def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
     """Return a dataset over a new store of LENGTH records. ``first`` determines the images."""
     write_store(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)

@@ -11,7 +11,6 @@ from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dbloader import PrefetchLoader
-from dbloader.errors import LoaderError
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
 from tests.support.caching import wait_for
@@ -131,14 +130,3 @@ def test_set_epoch_overrides_the_state_of_a_stateful_loader(keyed: bool, workers
     resumed, again = make_ours()
     again.load_state_dict(loader.state_dict())
     assert [train(resumed, again, epoch) for epoch in (1, 2)] == orders[1:]
-
-
-def test_load_state_dict_ends_the_iterator_of_a_stateful_loader() -> None:
-    """A StatefulDataLoader counts the batches of only one iterator."""
-    loader = make(PrefetchLoader, "mapped", 0)
-    iterator = iter(loader)
-    next(iterator)
-    loader.load_state_dict(loader.state_dict())
-    with pytest.raises(LoaderError, match=r"ended by load_state_dict\(\).*call iter\(\) again"):
-        next(iterator)
-    assert read(loader, 1) == [[3, 4, 5]]

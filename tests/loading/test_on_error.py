@@ -240,12 +240,6 @@ def test_each_damaged_sample_causes_one_warning_of_one_line(place: Path) -> None
             assert "\n" not in text
 
 
-def test_control_characters_of_a_name_are_escaped() -> None:
-    assert str(SkippedSample(3, "a\x1b[2J\nb.jpg", "bad")) == r"sample 3 (a\x1b[2J\nb.jpg): bad"
-    assert str(SkippedSample(3, "Grüße.jpg", "bad")) == "sample 3 (Grüße.jpg): bad"
-    assert str(SkippedSample(3, None, "bad")) == "sample 3: bad"
-
-
 def test_at_most_a_hundred_samples_are_listed() -> None:
     stats = Stats()
     for _ in range(3):

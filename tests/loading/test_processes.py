@@ -1,7 +1,5 @@
 """The start of worker processes, and the memory that they reuse when no reference to a batch is left."""
 
-import copy
-import errno
 import gc
 import multiprocessing
 import os
@@ -125,31 +123,6 @@ def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> N
     loader.close()
 
 
-def test_batches_arrive_without_free_file_descriptors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    create = os.memfd_create
-    made: list[int] = []
-
-    def refuse_the_third(name: str) -> int:
-        if len(made) == 2:
-            raise OSError(errno.EMFILE, "Too many open files")
-        made.append(create(name))
-        return made[-1]
-
-    monkeypatch.setattr(os, "memfd_create", refuse_the_third)
-    loader = make(place, "processes")
-    assert same(list(loader), expected(place)[0])
-    loader.close()
-    assert len(made) == 2
-    assert len(memory_files()) == 2, "the board and its map, for the next epoch"
-    del loader
-    assert not memory_files()
-
-
-def memory_files() -> list[Path]:
-    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [link for link in links if "memfd:dbloader" in str(link.readlink())]
-
-
 @pytest.mark.slow
 def test_concurrent_iterations_share_no_memory(place: Path) -> None:
     loader, other = make(place, "processes"), make(place, "processes")
@@ -247,17 +220,6 @@ def test_spawned_worker_unpickles_its_work_without_garbage_collections() -> None
     process.start()
     assert reading.recv() == (False, True, True)
     process.join()
-
-
-def test_worker_keeps_a_stopped_garbage_collector_stopped() -> None:
-    start = WorkerStart(print)
-    gc.disable()
-    try:
-        copy.copy(start)  # calls the same functions as unpickling
-        assert not gc.isenabled()
-    finally:
-        gc.unfreeze()
-        gc.enable()
 
 
 def test_workers_for_lmdb_import_neither_pymongo_nor_slow_parts_of_pillow() -> None:

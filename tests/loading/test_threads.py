@@ -19,7 +19,7 @@ from dbloader.batches.base import BatchFetcher
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.errors import LoaderError
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.loading.threads import ThreadLoader
+from dbloader.loading.threads import PartSize, ThreadLoader
 from tests.support.loaders import Numbers, batches_of, fail_at_7, numbers, process_loader, thread_loader
 
 WAIT_S = 20.0  # only a failing test waits this long
@@ -298,3 +298,18 @@ def test_only_worker_threads_compute_with_one_core() -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_parts_get_smaller_only_while_workers_are_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count(0, 10)
+    monkeypatch.setattr("dbloader.loading.threads.now", lambda: next(seconds))
+    size = PartSize(2, 32)
+
+    def after(idle_s: float) -> int:
+        size.adapt(idle_s)
+        return size.most
+
+    assert [after(1.1) for _ in range(7)] == [16, 8, 4, 2, 1, 1, 1]
+    sizes = [after(0.9) for _ in range(99)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (1, 32)
