@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import operator
 import re
@@ -161,12 +160,6 @@ def _labels_of(columns: Columns, condition: Condition) -> list[int]:
     classes, wanted = columns.store.manifest.classes, condition.value
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if not labels:
-        if not classes:
-            remedy = "the store has no class names: ask for a label, such as label:3"
-        elif close := difflib.get_close_matches(wanted, classes[:10_000], 3):
-            remedy = f"similar names: {', '.join(map(short_repr, close))}"
-        else:
-            more = ", …" if len(classes) > 3 else ""
-            remedy = f"classes are {', '.join(map(short_repr, classes[:3]))}{more}"
+        remedy = f"classes are {listed(classes)}" if classes else "the store has no class names"
         raise query_error(condition.position, f"no class is called {short_repr(wanted, 50)}; {remedy}")
     return labels

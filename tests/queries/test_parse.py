@@ -66,7 +66,7 @@ def test_query_is_parsed_into_conditions_with_values() -> None:
     (condition,) = parse("  b", {}).parts
     assert condition == Condition(3, "name", ":", "b")
     assert parts("") == parts(" \n") == []
-    assert (len(parts("a " * 32)), len(parts("a" * 10_000))) == (32, 1)
+    assert len(parts("a" * 10_000)) == 1
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_field_may_have_the_name_of_a_query_keyword() -> None:
         ("cat width<nan", "letter 5: width< needs a number, such as width<256 or width<1e6, got 'nan'"),
         ("width<1e999", "letter 1: width< needs a number, .* got '1e999'"),
         ("label=cat", "label= needs a number, such as label=3, got 'cat'; class:cat finds a class by its name"),
-        ("width<", "letter 1: width< needs a value after it, such as width<256"),
+        ("width<", "letter 1: width< needs a value after it$"),
         ("width:9", "letter 1: width is compared by <, <=, >, >=, =, !=$"),
         ("class<cat", "class is compared by :$"),
-        ("score~3", "score has numbers and is compared by <, "),
-        ("caption>3", "caption has texts and is compared by ~, =, !=$"),
+        ("score~3", "score is compared by <, "),
+        ("caption>3", "caption is compared by ~, =, !=$"),
         ("a tags=3", "letter 3: tags cannot be compared: queries use fields whose values are all numbers, "),
         ("a 1st>=3", 'letter 3: quote the name of the field: "1st">=3'),
         ("1st=", 'quote the name of the field: "1st"='),
@@ -150,7 +150,7 @@ def test_field_may_have_the_name_of_a_query_keyword() -> None:
         ("label:99999999999999999999", "a label is an integer"),
         ("index:3-", "indices are integers and ranges, such as index:5 or index:1,5-9, got '3-'"),
         ("index:1,9-5", "a range goes from the lower index to the higher one, such as 1-5, got '1,9-5'"),
-        ("name:", "letter 1: name: needs a value after it, such as name:_012"),
+        ("name:", "letter 1: name: needs a value after it$"),
         ("a or", "letter 5: or needs conditions before and after it, such as class:cat or class:dog"),
         ("or a", "or needs conditions before and after it"),
         ("a (b or )", "letter 9: or needs conditions"),
@@ -162,7 +162,6 @@ def test_field_may_have_the_name_of_a_query_keyword() -> None:
         ("a)", "letter 2: a parenthesis is closed and not opened"),
         ("(" * 21 + "a" + ")" * 21, "parentheses and the word not may be nested at most 20 deep"),
         ("not " * 21 + "a", "parentheses and the word not may be nested at most 20 deep"),
-        ("a " * 33, "letter 65: at most 32 conditions are allowed"),
         ("a" * 10_001, "the query has 10,001 letters; at most 10,000 are allowed"),
         ('"' * 9_999, "a quote is opened"),
         ('"' + "\\" * 9_998, "a quote is opened"),
