@@ -19,11 +19,6 @@ timm_data = pytest.importorskip("timm.data", reason=REASON)
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "persistent_workers": False}  # options of timm's create_loader
 
 
-def test_timm_sorts_classes_by_number_and_a_store_like_torchvision(folder: Path, place: Path) -> None:
-    assert timm_data.ImageDataset(folder).reader.class_to_idx == {"2": 0, "10": 1, "cats": 2}
-    assert LMDBDataset(place).class_to_idx == {"10": 0, "2": 1, "cats": 2}
-
-
 # timm never closes its files
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_names_images_and_classes_equal_timm_dataset(folder: Path, place: Path) -> None:
