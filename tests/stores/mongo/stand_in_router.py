@@ -2,8 +2,8 @@
 
 Tests use the stand-in because mongos is not installed. So they test dbloader, not MongoDB. The stand-in announces
 itself as a router, accepts collections to shard, and returns their documents in random order. On request it doubles
-results, and fails like a router while chunks move. ``python -m tests.stores.mongo.stand_in_router PORT`` runs the
-stand-in in its own process, and prints its port.
+results, and refuses to shard. ``python -m tests.stores.mongo.stand_in_router PORT`` runs the stand-in in its own
+process, and prints its port.
 """
 
 from __future__ import annotations
@@ -45,18 +45,7 @@ HELLO = {
     "helloOk": True,
     "ok": 1.0,
 }
-ROUTED = (
-    "insert",
-    "update",
-    "delete",
-    "find",
-    "getMore",
-    "aggregate",
-    "drop",
-    "createIndexes",
-    "dropIndexes",
-    "listIndexes",
-)
+ROUTED = {"insert", "update", "delete", "find", "getMore", "aggregate", "drop", "createIndexes", "listIndexes"}
 OF_A_MESSAGE = ("$db", "$readPreference", "lsid", "$clusterTime")
 HOST_UNREACHABLE, ILLEGAL, INVALID_BSON, NO_SHARD_KEY = 6, 20, 22, 61
 
@@ -95,21 +84,12 @@ class StandInRouter(Server):
         self._mongod.close()
 
     @contextlib.contextmanager
-    def behaving(self, *commands: str, **how: Any) -> Iterator[None]:
-        """Change what the router does inside the block. Afterwards, check that all requested failures have happened.
-
-        Args:
-            commands: Names of commands that fail.
-            how: ``code`` of their failure; how many ``times`` they fail (default 1); ``double``: results come twice.
-        """
+    def behaving(self, *, code: int | None = None, double: bool = False) -> Iterator[None]:
+        """Inside the block, refuse to shard collections with an error code, or return every document twice."""
         with self.client() as client:
-            client.admin.command("standIn", {"commands": commands, "times": 1, **how})
-        try:
+            client.admin.command("standIn", {"code": code, "double": double})
             yield
-        finally:
-            with self.client() as client:
-                left = client.admin.command("standIn", {})["left"]
-        assert not (commands and left), f"{left} of the failures of {commands} have not happened"
+            client.admin.command("standIn", {})
 
     def restore(self) -> None:
         self._mongod.restore()
@@ -131,9 +111,7 @@ class Router:
             HOST, port, directConnection=True, retryWrites=False, retryReads=False
         )
         self.session = self.server.start_session(causal_consistency=False)  # any connection may read the cursors
-        self.lock = threading.Lock()
         self.sharded: set[str] = set()  # collections
-        self.sorted: set[int] = set()  # cursors
         self.random = random.Random(0)
         self.how: dict[str, Any] = {}
 
@@ -143,10 +121,9 @@ class Router:
         if name in ("hello", "ismaster", "isMaster"):
             return HELLO
         if name == "standIn":
-            before, self.how = self.how, body[name]
-            return {"ok": 1.0, "left": before.get("times", 0)}
+            self.how = body[name]
+            return {"ok": 1.0}
         try:
-            self._fail(name)
             return self._run(name, database, body)
         except RefusedError as refused:
             return refused.answer
@@ -154,12 +131,6 @@ class Router:
             return RefusedError(INVALID_BSON, str(error)).answer
         except PyMongoError as error:
             return RefusedError(HOST_UNREACHABLE, str(error)).answer
-
-    def _fail(self, name: str) -> None:
-        with self.lock:
-            if name in self.how.get("commands", ()) and self.how["times"]:
-                self.how["times"] -= 1
-                raise RefusedError(self.how["code"], f"{name} fails as requested")
 
     def _run(self, name: str, database: str, body: dict[str, Any]) -> Any:
         if name == "shardCollection":
@@ -171,6 +142,8 @@ class Router:
         return self._mixed(body, answer) if namespace in self.sharded and "cursor" in answer else answer
 
     def _shard(self, body: dict[str, Any]) -> Any:
+        if code := self.how.get("code"):
+            raise RefusedError(code, "shardCollection fails as requested")
         database, _, collection = str(body["shardCollection"]).partition(".")
         if body["key"] != {"_id": "hashed"} or set(body) - {"shardCollection", "key"}:
             raise RefusedError(ILLEGAL, f"the stand-in router only knows a hashed _id, got {body}")
@@ -190,15 +163,11 @@ class Router:
                 raise RefusedError(NO_SHARD_KEY, f"{name} of one document without its _id")
 
     def _mixed(self, body: dict[str, Any], answer: Any) -> Any:
-        """Shuffle and double the documents of a response, unless they are sorted or few are requested."""
+        """Shuffle and double the documents of a query's first answer, unless they are sorted or few are requested."""
         cursor = dict(answer["cursor"].items())
-        if "sort" in body or "limit" in body or "pipeline" in body:
-            self.sorted.add(cursor["id"])
-        elif body.get("getMore") not in self.sorted:
-            field = "firstBatch" if "firstBatch" in cursor else "nextBatch"
-            batch = [*cursor[field]] * (2 if self.how.get("double") else 1)
-            self.random.shuffle(batch)
-            cursor[field] = batch
+        if "firstBatch" in cursor and not body.keys() & {"sort", "limit", "pipeline"}:
+            cursor["firstBatch"] = [*cursor["firstBatch"]] * (2 if self.how.get("double") else 1)
+            self.random.shuffle(cursor["firstBatch"])
         return {**dict(answer.items()), "cursor": cursor}
 
 
