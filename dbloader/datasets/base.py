@@ -9,7 +9,6 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -21,12 +20,11 @@ from dbloader._describe import add_note, stop_iteration_error
 from dbloader.caching.policy import needs_of
 from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
-from dbloader.queries.columns import find_names
 from dbloader.queries.select import find_matching
 from dbloader.records.markup import store_html
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
@@ -176,21 +174,16 @@ class RecordDataset(Dataset[Any]):
         Each call searches the store. LMDB scans 4 bytes for each record, 3 ms for a million. MongoDB uses an index.
 
         Raises:
-            RecordNotFoundError: No record has this name.
+            RecordNotFoundError: No record has this name, or the query does not select the first record with it.
             TypeError: The name is not a str.
         """
         index = self._same_store().find(name)
         if self._indices is None:
             return index
-        for one in chain([index], self._named(name)):  # the query may select a later record with the same name
-            position = int(np.searchsorted(self._indices, one))
-            if position < len(self._indices) and self._indices[position] == one:
-                return position
+        position = int(np.searchsorted(self._indices, index))
+        if position < len(self._indices) and self._indices[position] == index:
+            return position
         raise RecordNotFoundError(f"the query does not select the record {name!r} of {self.root}")
-
-    def _named(self, name: str) -> Iterator[int]:
-        """Yield the indices in the store of all records with a name."""
-        return (index for index, _ in find_names(self._same_store(), {name}))
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
         """Return the name of a sample, as timm's datasets do, for results and for ImageNet's "real" labels.
@@ -215,10 +208,6 @@ class RecordDataset(Dataset[Any]):
     def close(self) -> None:
         """Close the store. The next read opens it again."""
         self.store.close()
-
-    def _forget(self) -> None:
-        for name in _CACHED:
-            self.__dict__.pop(name, None)
 
     def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:
         """Return the store, and the indices that some samples have in the store.

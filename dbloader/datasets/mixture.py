@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import index as as_index
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -240,6 +240,20 @@ class Mixture(Dataset[Any]):
             RecordIndexError: An index is out of range.
             TypeError: An index is not an int.
         """
+        sources, own_indices = self._locate(indices)
+        datasets = self._dataset_of[sources]
+        order = np.argsort(datasets, kind="stable")
+        numbers, begins = np.unique(datasets[order], return_index=True)
+        groups = []
+        for number, places in zip(numbers.tolist(), np.split(order, begins[1:]), strict=False):
+            own: list[int] = own_indices[places].tolist()
+            if isinstance(indices, SeededIndices):
+                own = SeededIndices(own, indices.seed, indices.epoch, np.asarray(indices.positions)[places])
+            groups.append((number, places.tolist(), own))
+        return sources, groups
+
+    def _locate(self, indices: Sequence[int]) -> tuple[Array, Array]:
+        """Return the number of each sample's source, and the sample's index in the dataset of this source."""
         values = np.array([as_index(index) for index in indices], np.int64)
         values[values < 0] += len(self)
         if values.min(initial=0) < 0 or values.max(initial=0) >= len(self) + self._starts[-1]:
@@ -255,22 +269,12 @@ class Mixture(Dataset[Any]):
         for number in np.unique(sources[self._is_part[sources]]).tolist():
             own: Any = self.sources[number].indices
             values[sources == number] = own[values[sources == number]]
-        datasets = self._dataset_of[sources]
-        order = np.argsort(datasets, kind="stable")
-        ends = [*np.flatnonzero(np.diff(datasets[order])) + 1, len(order)]
-        places, parts, groups = order.tolist(), values[order].tolist(), []
-        positions = np.asarray(indices.positions)[order] if isinstance(indices, SeededIndices) else None
-        for begin, end in pairwise([0, *ends] if places else [0]):
-            part: list[int] = parts[begin:end]
-            if isinstance(indices, SeededIndices) and positions is not None:
-                part = SeededIndices(part, indices.seed, indices.epoch, positions[begin:end])
-            groups.append((int(datasets[places[begin]]), places[begin:end], part))
-        return sources, groups
+        return sources, values
 
     def origin(self, index: int) -> tuple[StoreDataset, int]:
         """Return the dataset of a sample, and its index there."""
-        [(number, _, [own])] = self.divide([index])[1]
-        return self.datasets[number], own
+        [source], [own] = self._locate([index])
+        return self.datasets[self._dataset_of[source]], int(own)
 
     def count_sources(self, sources: Array, waited: Array) -> dict[str, tuple[int, float]]:
         """Return, by the name of a source, its number of samples in a batch, and the seconds of waiting for them.
@@ -314,11 +318,8 @@ class Mixture(Dataset[Any]):
 
     def _inside(self, number: int, indices: Array) -> Array:
         """Return, for each sample, its index in dataset ``number``, or -1 if the sample is in another dataset."""
-        result = np.full(len(indices), -1)
-        for dataset, places, own in self.divide(indices.tolist())[1]:
-            if dataset == number:
-                result[places] = own
-        return result
+        sources, own = self._locate(indices.tolist())
+        return np.where(self._dataset_of[sources] == number, own, -1)
 
     def close(self) -> None:
         """Close the stores. The next read opens them again."""

@@ -11,20 +11,15 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader.caching.store import with_cache
-from dbloader.datasets.base import find_selected
 from dbloader.datasets.collection import CollectionDataset
-from dbloader.datasets.fields import check_fields
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
-from dbloader.errors import NotAStoreError, OptionError, RecordNotFoundError
+from dbloader.errors import NotAStoreError, OptionError
 from dbloader.stores.mongo.store import MongoStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from dbloader.records.manifest import Manifest
-    from dbloader.stores.base import Store
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class MongoDataset(StoreDataset):
@@ -39,7 +34,7 @@ class MongoDataset(StoreDataset):
         transform, target_transform, decode, transforms, fields, resize, where: As in LMDBDataset.
         query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
-            now and in ``refresh``. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+            now. Index 0 is the first record found; the field ``"index"`` is the index in the store.
         cache, cache_bytes: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
@@ -68,13 +63,12 @@ class MongoDataset(StoreDataset):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        self._origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
+        origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
         if query is not None and where is not None:
             raise OptionError("query and where both select records: give one of them")
         self.query = None if query is None else _check_query(query)
-        self._cache, self._cache_bytes = cache, cache_bytes
         super().__init__(
-            self._store_of(self._origin),
+            with_cache(origin, origin.uri, cache, cache_bytes),
             transform,
             target_transform,
             decode=decode,
@@ -84,56 +78,16 @@ class MongoDataset(StoreDataset):
             where=where,
         )
         if self.query is not None:
-            self._indices = self._matching(self._origin, self.manifest)
+            self._indices = self._find(origin, self.query)
 
-    def _store_of(self, origin: MongoStore) -> Store:
-        return with_cache(origin, origin.uri, self._cache, self._cache_bytes)
-
-    @override
-    def find(self, name: str) -> int:
-        try:
-            return super().find(name)
-        except RecordNotFoundError:
-            if self._indices is not None:
-                self._origin.check_counts()  # the server may have lost records
-            raise
-
-    @override
-    def _named(self, name: str) -> Iterator[int]:
-        return iter(self._origin.named(name).tolist())
-
-    def refresh(self) -> None:
-        """Read the new store, if there is one at the place, and run the query again.
-
-        Call it between epochs, and then make the loaders again, because their samplers have the old length. An epoch
-        that ``create_loader`` or worker processes have begun ends with the old samples. A DataLoader without workers
-        would mix old and new samples. If ``refresh`` fails, the dataset does not change.
-
-        Raises:
-            NotAStoreError: The cache belongs to the old store: remove the cache, or name another folder.
-            StoreError: As from the constructor.
-        """
-        origin = copy.copy(self._origin)  # a copy, because iterations that have begun still use the old one
-        store = self._store_of(origin)
-        manifest = store.manifest
-        check_fields(self, manifest)
-        indices = None
-        if self.where is not None:
-            indices = find_selected(store, self.where)
-        elif self.query is not None:
-            indices = self._matching(origin, manifest)
-        self._forget()
-        self._origin, self.store, self.manifest, self._indices = origin, store, manifest, indices
-
-    def _matching(self, origin: MongoStore, manifest: Manifest) -> np.ndarray[Any, Any]:
-        """Return the indices of the records that the query finds, 4 bytes each."""
-        assert self.query is not None
-        indices = origin.matching(self.query)
-        if origin.manifest.digest != manifest.digest:
+    def _find(self, origin: MongoStore, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """Return the indices of the records that a query finds, 4 bytes each."""
+        indices = origin.matching(query)
+        if origin.manifest.digest != self.manifest.digest:
             raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset again")
         if not len(indices):
-            warnings.warn(f"the query {self.query!r} finds no record of {self.root}", UserWarning, stacklevel=3)
-        return indices.astype(np.uint32 if manifest.length < 2**32 else np.int64)
+            warnings.warn(f"the query {query!r} finds no record of {self.root}", UserWarning, stacklevel=3)
+        return indices.astype(np.uint32 if self.manifest.length < 2**32 else np.int64)
 
     @override
     def __repr__(self) -> str:

@@ -182,9 +182,7 @@ def test_store_in_mongodb_is_cached_in_shards(origin: Path, cache: Path, mongod_
     mongod_with_users.drop("dbloader_users")
 
 
-def test_cache_of_a_replaced_store_is_refused_by_new_and_refreshed_datasets(
-    origin: Path, cache: Path, mongo_uri: str
-) -> None:
+def test_cache_of_a_replaced_store_is_refused_by_a_new_dataset(origin: Path, cache: Path, mongo_uri: str) -> None:
     copy_store(origin, mongo_uri)
     message = r"is the cache of another store, not of the store now at mongodb://.*: remove the folder, or name"
     with MongoDataset(mongo_uri, decode=None, cache=cache) as dataset:
@@ -194,5 +192,3 @@ def test_cache_of_a_replaced_store_is_refused_by_new_and_refreshed_datasets(
         assert dataset[5] == (IMAGES[5], 2)
         with pytest.raises(NotAStoreError, match=message):
             MongoDataset(mongo_uri, cache=cache)
-        with pytest.raises(NotAStoreError, match=message):
-            dataset.refresh()

@@ -1,4 +1,4 @@
-"""MongoDataset keeps the contract of datasets. A query selects records, and refresh reads a replaced store."""
+"""MongoDataset keeps the contract of datasets, and selects records by a query of MongoDB."""
 
 from __future__ import annotations
 
@@ -15,27 +15,19 @@ import pytest
 from bson.int64 import Int64
 from typing_extensions import override
 
-from dbloader import MongoDataset, Record, write_store
+from dbloader import MongoDataset, Record
 from dbloader.errors import DamagedStoreError, OptionError, RecordIndexError, RecordNotFoundError, StoreError
 from dbloader.loading.create import create_loader
-from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.records.record import encode
 from dbloader.stores.mongo.uri import parse
-from dbloader.stores.open import create_store
 from tests.contracts.dataset import (
-    CLASSES,
     EXPECTED,
     LENGTH,
     DatasetContract,
-    data_of,
-    in_worker,
     make,
     read_all,
     record_of,
 )
-from tests.support.loaders import thread_loader
 from tests.support.mongo import Mongod, Server, records_of
-from tests.support.stores import store_records
 
 # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -143,32 +135,15 @@ def test_query_selects_records_in_the_order_of_the_store(
 @pytest.mark.parametrize("query", [{"label": {"$in": [3, 5]}}, {"name": "17.x", "width": {"$gte": 110}}, {}], ids=str)
 def test_query_of_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
     make(mongod_uri)
-    at = parse(mongod_uri)
-    with MongoDataset(mongod_uri, query=query) as dataset, mongod.client() as client:
-        client[at.database].command("profile", 2)
-        dataset.refresh()
-        client[at.database].command("profile", 0)
-        (asked,) = [
-            entry
-            for entry in client[at.database].system.profile.find({"command.projection": {"_id": 1}})
-            if "$and" in entry["command"]["filter"]
-        ]
-        assert asked["nreturned"] == len(dataset)
-        assert asked["docsExamined"] == 0, asked["planSummary"]
-
-
-def test_find_searches_the_selected_records(mongod: Mongod, mongod_uri: str) -> None:
-    store_records(mongod_uri, (Record(name=name, label=label) for label, name in enumerate("aabbc")))
-    with MongoDataset(mongod_uri, decode=None, query={"label": {"$in": [1, 2, 4]}}) as dataset:
-        with mongod.fail_point("aggregate", error_code=13, times=None) as count:
-            assert [dataset.find(name) for name in "abc"] == [0, 1, 2]  # the query does not select the first "a"
-            assert count() == 0
-        with pytest.raises(RecordNotFoundError, match=r"no record of .* is named 'd'"):
-            dataset.find("d")
-        with mongod.client() as client:
-            records_of(client, mongod_uri).delete_one({"_id": 4})
-        with pytest.raises(DamagedStoreError, match="has 4 records, but 5 were written"):
-            dataset.find("c")
+    with mongod.client() as client:
+        database = client[parse(mongod_uri).database]
+        database.command("profile", 2)
+        with MongoDataset(mongod_uri, query=query) as dataset:
+            length = len(dataset)
+        database.command("profile", 0)
+        found = database.system.profile.find({"command.projection": {"_id": 1}})
+        (asked,) = [entry for entry in found if "$and" in entry["command"]["filter"]]
+    assert (asked["nreturned"], asked["docsExamined"]) == (length, 0), asked["planSummary"]
 
 
 def test_query_without_results_warns(place: str) -> None:
@@ -211,100 +186,6 @@ def test_query_that_the_server_refuses_is_a_store_error(place: str, query: dict[
 def test_query_that_cannot_be_encoded_is_refused(place: str, query: Any) -> None:
     with pytest.raises(OptionError, match=r"^query must be a MongoDB query of Python's own "):
         MongoDataset(place, query=query)
-
-
-def test_refresh_runs_the_query_again(mongo_uri: str) -> None:
-    make(mongo_uri)
-    with MongoDataset(mongo_uri, query={"caption": "number 5"}) as dataset:
-        before = dataset.content_digest
-        assert dataset.targets.tolist() == [5]
-        with pymongo.MongoClient[Any](mongo_uri) as client:
-            records_of(client, mongo_uri).update_one({"_id": 9}, {"$set": {"caption": "number 5"}})
-        assert len(dataset) == 1
-        dataset.refresh()
-        assert (len(dataset), dataset.targets.tolist(), list(dataset.names)) == (2, [5, 2], ["5.x", "9.x"])
-        assert dataset.content_digest != before
-
-
-@pytest.mark.parametrize(("query", "length"), [(None, 40), ({"label": {"$lt": 2}}, 10)])
-def test_refresh_reads_a_replaced_store(mongo_uri: str, length: int, query: dict[str, Any] | None) -> None:
-    make(mongo_uri)
-    classes = [name.upper() for name in CLASSES]
-
-    def expected(count: int) -> list[Any]:
-        return [(data_of(index), index % 7) for index in range(count) if query is None or index % 7 < 2]
-
-    with MongoDataset(mongo_uri, decode=None, query=query) as dataset:
-        assert len(dataset.targets) == len(dataset.names) == len(expected(LENGTH))
-        make(mongo_uri, length, overwrite=True, classes=classes)
-        assert read_all(dataset) == expected(LENGTH)  # unchanged
-        assert dataset.classes == list(CLASSES)
-        dataset.refresh()
-        assert read_all(dataset) == expected(length)
-        assert dataset.classes == classes
-        assert len(dataset) == len(dataset.targets) == len(dataset.names) == len(expected(length))
-        assert dataset.content_digest.startswith(dataset.manifest.digest)
-        assert [label for _, label in expected(length)] == dataset.targets.tolist()
-        assert in_worker(dataset) == expected(length)
-
-
-def test_failed_refresh_changes_nothing(mongo_uri: str) -> None:
-    make(mongo_uri)
-    with MongoDataset(mongo_uri, fields=("caption",), query={"label": 3}) as dataset:
-        digest, targets = dataset.content_digest, dataset.targets
-        write_store([Record("another", 3, b"")] * 2, mongo_uri, overwrite=True)
-        with pytest.raises(OptionError, match="has a field 'caption'"):
-            dataset.refresh()
-        assert (dataset.content_digest, dataset.targets is targets) == (digest, True)
-        assert dataset[0] == {"caption": "number 3"}  # from the replaced store
-
-
-def first_bytes(batches: Any) -> list[int]:
-    return [data[0] for batch in batches for data in batch[0]]
-
-
-def collated(samples: list[Any]) -> list[Any]:
-    return [[image for image, _ in samples], [label for _, label in samples]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "replaced"), [("create_loader, processes", True), ("create_loader, none", False), ("threads", True)]
-)
-def test_epoch_keeps_its_samples_when_the_store_changes(mongo_uri: str, kind: str, replaced: bool) -> None:
-    make(mongo_uri)
-    with MongoDataset(mongo_uri, decode=bytes, query={"caption": {"$exists": True}}) as dataset:
-
-        def make_loader() -> Any:
-            if kind == "threads":
-                return PrefetchLoader(thread_loader(dataset, 2, num_workers=2, collate_fn=collated))
-            workers: Any = kind.split(", ")[1].replace("none", "threads")
-            options: dict[str, Any] = {**AS_STORED, "worker_type": workers, "prefetch_factor": 1}
-            count = 0 if "none" in kind else 2
-            return create_loader(dataset, batch_size=2, num_workers=count, collate_fn=collated, **options)
-
-        loader = make_loader()
-        epoch = iter(loader)
-        # Receive a batch from each worker first. A worker that opened the store later would find the new store and
-        # raise.
-        first = [next(epoch), next(epoch)]
-        if replaced:
-            with create_store(mongo_uri, overwrite=True) as writer:
-                writer.write(
-                    encode(Record(f"new {n}", 1, b"\xff" * 9, fields={"caption": "x"})) for n in range(LENGTH + 9)
-                )
-                writer.finish(classes=CLASSES)
-        else:
-            with pymongo.MongoClient[Any](mongo_uri) as client:
-                records_of(client, mongo_uri).update_one({"_id": 2}, {"$set": {"caption": "new"}})
-        dataset.refresh()
-        assert first_bytes([*first, *epoch]) == list(range(1, LENGTH, 2))
-        assert len(dataset) == (LENGTH + 9 if replaced else LENGTH // 2 + 1)
-        loader.close()
-        del epoch, loader
-        if replaced:
-            loader = make_loader()
-            assert first_bytes(loader) == [255] * (LENGTH + 9)
-            loader.close()
 
 
 def damaged(place: str, change: Callable[[Any], object]) -> None:

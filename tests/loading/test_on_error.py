@@ -189,7 +189,6 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced(mongo_server: Serve
         batches = iter(loader)
         begun = [[*next(batches)]]
         write_store([Record("other.jpg", 0, photo(0))], mongo_uri, overwrite=True)
-        dataset.refresh()
         assert same(begun + all_of(batches), expected(0))  # from the old store, with which the epoch began
         assert {sample.name for sample in loader.stats().skipped_samples} == {*map(name_of, DAMAGED)}
     assert "it is missing" in reasons[CUT]

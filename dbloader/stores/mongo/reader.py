@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
-import pymongo
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import PyMongoError
-from pymongo.read_preferences import Primary, PrimaryPreferred
+from pymongo.read_preferences import Primary
+from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundError
 from dbloader.records.columns import CHUNK, whole_chunk
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
-# Look for a primary this long before reading from other members.
-_PRIMARY_SECONDS = 2.0
 # Number of records in one query. The list of their _ids must fit into a document.
 _RECORDS_AT_ONCE = 2**16
 # Number of column chunks in one query. 64 chunks of names take about 8 MB.
@@ -54,11 +51,10 @@ class MongoReader:
     """One process's connection to a place, and the store that was there when the process connected.
 
     Records are read from members of the replica set according to the place's read preference. Everything else is small,
-    and is read from the primary if there is one, because a secondary may lag behind.
+    and is read from the primary, because a secondary may lag behind.
 
     Attributes:
-        newest: The same collection as ``records``, but read from the primary if there is one.
-        may_lag: Whether ``records`` may be read from a member that lags behind the primary.
+        newest: The same collection as ``records``, but read from the primary.
     """
 
     def __init__(self, place: MongoURI) -> None:
@@ -66,48 +62,34 @@ class MongoReader:
         self.connection = Connection(place)
         self.pid = self.connection.pid
         database = self.connection.database
-        self.may_lag = database.read_preference != Primary()
-        newest = PrimaryPreferred() if self.may_lag else Primary()
-        self.meta: Collection[Any] = database.get_collection(place.collection + MANIFEST, read_preference=newest)
+        # GridFS refuses the place's option w=0, even for reading.
+        primary = database.with_options(read_preference=Primary(), write_concern=WriteConcern())
+        self.meta: Collection[Any] = primary[place.collection + MANIFEST]
         with ExitStack() as on_error:
             on_error.callback(self.connection.close)  # otherwise a caller that keeps the error keeps the client open
             self.store, self.manifest = self._find_store()
             on_error.pop_all()
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
-        self.newest = self.records.with_options(read_preference=newest)
-        self._in_turn = (self.records, self.newest) if self.may_lag else (self.records,)
-        self.large = LargeRecords(database, place.collection, self.store, newest)
+        self.newest: Collection[Any] = primary[self.records.name]
+        self.large = LargeRecords(primary, place.collection, self.store)
 
     def _find_store(self) -> tuple[str, Manifest]:
-        if self.may_lag:
-            # PrimaryPreferred reads from any member that is known already. So first wait until the primary is known.
-            with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
-                self.meta.with_options(read_preference=Primary()).find_one({"_id": STORE}, {"_id": 1})
-        document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE}))
-        if document is None or "store" not in document:
-            raise self._no_store(document or {})
-        store, manifest = document["store"], document.get("manifest")
-        if not is_id(store) or not isinstance(manifest, dict):
-            raise NotAStoreError(
-                f"{self.place.redacted} is not a dbloader store: another program made {self.meta.name}, "
-                "or that collection is damaged"
-            )
-        return store, Manifest.decode(bson.encode(manifest), self.place.redacted)
-
-    def _no_store(self, document: Mapping[str, Any]) -> Exception:
-        """Return the error for a place without a finished store."""
-        database, name = self.connection.database, self.place.redacted
+        document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE})) or {}
+        store, manifest, name = document.get("store"), document.get("manifest"), self.place.redacted
+        if is_id(store) and isinstance(manifest, dict):
+            return store, Manifest.decode(bson.encode(manifest), name)
         if "partial" in document:
-            return NotAStoreError(
+            raise NotAStoreError(
                 f"{name} is not a finished store: its conversion is under way or was interrupted "
                 "(dbloader convert --resume continues it)"
             )
-        if self.connection.retry(lambda: database.list_collection_names(filter={"name": self.place.collection})):
-            return NotAStoreError(
-                f"{name} is not a dbloader store, or its conversion is not finished: "
-                f"there is no manifest in {self.meta.full_name}"
+        if "store" in document or self.connection.retry(
+            lambda: self.connection.database.list_collection_names(filter={"name": self.place.collection})
+        ):
+            raise NotAStoreError(
+                f"{name} is not a dbloader store: {self.meta.full_name} has no manifest, or another program's"
             )
-        return StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")
+        raise StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")
 
     # ---- Records
 
@@ -129,7 +111,7 @@ class MongoReader:
                 if index is not None:
                     found[index] = document
 
-        for records in self._in_turn:
+        for records in (self.records, self.newest):
             missing = [index for index in indices if index not in found]
             for start in range(0, len(missing), _RECORDS_AT_ONCE):
                 part = missing[start : start + _RECORDS_AT_ONCE]
@@ -151,7 +133,7 @@ class MongoReader:
     def find_name(self, name: str) -> int | None:
         """Return the index of the first record with a name; None if no record has the name."""
         query = {"name": name, **self._in_store}
-        for records in self._in_turn:
+        for records in (self.records, self.newest):
             found = self.connection.retry(
                 lambda: records.find_one(query, {"_id": 1}, sort=[("name", 1), ("_id", 1)]),  # noqa: B023 - called here
                 scan=records,
@@ -251,15 +233,15 @@ class MongoReader:
                 yield chunk
 
     def events(self, first: int) -> list[bytes]:
-        """Return the BSON of up to CHUNK lines of the report, from line ``first`` on; [] after the last line."""
+        """Return the BSON of up to CHUNK lines of the report, from line ``first`` on."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         found = self.connection.retry(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         events = [document.get("event") for document in found]
         for number, (document, event) in enumerate(zip(found, events, strict=True), first):
             if document["_id"] != event_key(self.store, number) or not isinstance(event, dict):
                 raise DamagedStoreError(f"{self.place.redacted}: line {number} of its report is missing or damaged")
-        if not events and self.manifest.length and not self._is_published():
-            self.chunk("crc32", 0)  # raises an error if the store was removed
+        if not events:
+            raise self._lost(f"line {first} of its report is missing")
         return [bson.encode(event) for event in events]
 
     def _lost(self, what: str) -> Exception:

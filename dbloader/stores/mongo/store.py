@@ -6,7 +6,6 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from bson.errors import BSONError
 from typing_extensions import override
 
@@ -27,6 +26,7 @@ from dbloader.stores.mongo.uri import is_mongo, parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy as np
     from bson.raw_bson import RawBSONDocument
 
     from dbloader.records.record import EncodedRecord, Record
@@ -78,7 +78,9 @@ class MongoStore(Store):
                 f"find takes the name of a record, a str, got {name!r:.100}; "
                 "MongoDataset(place, query=...) finds records by a query"
             )
-        found = self.open_handle().find_name(name) if _is_name(name) else None
+        found = None
+        with suppress(UnicodeEncodeError):  # no record has a name that is not valid UTF-8
+            found = self.open_handle().find_name(name) if name else None
         if found is None:
             raise RecordNotFoundError(f"no record of {self.place} is named {name!r}")
         return found
@@ -87,10 +89,7 @@ class MongoStore(Store):
     def events(self) -> Iterator[dict[str, Any]]:
         number = 0
         while number < self.manifest.events:
-            events = self.open_handle().events(number)
-            if not events:
-                self._event(None, number)  # raises the error
-            for event in events:
+            for event in self.open_handle().events(number):
                 yield self._event(event, number)
                 number += 1
 
@@ -106,16 +105,6 @@ class MongoStore(Store):
         reader = self.open_handle()
         reader.check_counts(query)
         return reader.find_indices(query)
-
-    def named(self, name: str) -> np.ndarray[Any, Any]:
-        """Return the indices of all records with a name: int64, shape (records,), ascending."""
-        if not _is_name(name):
-            return np.zeros(0, np.int64)
-        return self.open_handle().find_indices({"name": name})
-
-    def check_counts(self) -> None:
-        """Raise DamagedStoreError if the number of records on the server differs from the manifest."""
-        self.open_handle().check_counts()
 
     def _find(self, reader: MongoReader, indices: Sequence[int], *, raw: bool = False) -> dict[int, Any]:
         self._check_indices(indices, reader.manifest.length)
@@ -180,11 +169,3 @@ class MongoStore(Store):
         if reader is None or reader.pid != os.getpid():
             reader = self.handle = MongoReader(self._place)
         return reader
-
-
-def _is_name(name: str) -> bool:
-    """Return whether a record can have this name. A name is valid UTF-8 and not empty."""
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
-        return False
