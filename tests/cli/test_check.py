@@ -28,7 +28,7 @@ def test_damaged_record_is_named_and_gives_status_1(shell: Shell, root: Path, st
 def test_truncated_store_gives_status_1_and_a_missing_store_gives_2(shell: Shell, store: Path) -> None:
     check_error(shell("verify", store.with_name("none.lmdb")), "does not exist", 2)
     check_error(shell("verify", store.parent), "is a folder", 2)
-    check_error(shell("verify", "mongodb://127.0.0.1:1/images"), "names no collection", 2)
+    check_error(shell("verify", "mongodb://127.0.0.1:1/images"), "has the form mongodb://host/database.collection", 2)
     store.write_bytes(store.read_bytes()[:-1])
     check_error(shell("verify", store), "is cut short", 1)
 

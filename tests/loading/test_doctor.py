@@ -103,7 +103,7 @@ def test_missing_store_and_invalid_place_are_errors(place: Path, tmp_path: Path)
     (tmp_path / "text").write_text("text")
     with pytest.raises(NotAStoreError, match="not an LMDB file"):
         examine_place(tmp_path / "text")
-    with pytest.raises(PlaceError, match="names no collection"):
+    with pytest.raises(PlaceError, match="has the form mongodb://host/"):
         examine_place("mongodb://localhost/images")
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import bson
-from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
-from dbloader.errors import DamagedStoreError, NotAStoreError, StoreExistsError, StoreLockedError, StoreVersionError
-from dbloader.records.manifest import Manifest
+from dbloader.errors import StoreExistsError, StoreLockedError
+from dbloader.records.manifest import FORMAT
 from dbloader.stores.mongo.connection import retried
-from dbloader.stores.mongo.errors import UNAUTHORIZED
 from dbloader.stores.mongo.schema import (
     LARGE,
     MANIFEST,
@@ -28,7 +25,8 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
     from dbloader.stores.mongo.uri import MongoURI
 
-_NAMESPACE_EXISTS = 48
+_NO_ID = "0" * 24
+_NO_PARTIAL = {"store": _NO_ID, "run": 1}
 
 
 class Catalog:
@@ -49,19 +47,9 @@ class Catalog:
         self._token = token
 
     @retried
-    def check(self) -> None:
-        """Raise StoreExistsError if another program wrote the document that describes the place."""
-        document = self._meta.find_one({"_id": STORE})
-        if document is not None and not _is_valid(document):
-            raise StoreExistsError(
-                f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write: "
-                "name another collection, or remove that collection"
-            )
-
-    @retried
     def partial(self) -> dict[str, Any] | None:
         """Return the document's field ``partial``, which describes the partial store; None if there is none."""
-        return self._get("partial").get("partial")
+        return self._read().get("partial")
 
     @retried
     def published(self) -> str | None:
@@ -70,29 +58,27 @@ class Catalog:
         Raises:
             StoreExistsError: The place has something other than a dbloader store.
         """
-        document = self._get("store", "manifest")
-        store, manifest = document.get("store"), document.get("manifest")
-        info = None if store else self._info()
-        if store is None and (info is None or self._is_view(info)):
-            return None
-        try:
-            Manifest.decode(bson.encode(manifest if isinstance(manifest, dict) else {}), self._place.redacted)
-        except (DamagedStoreError, StoreVersionError):
-            pass  # a damaged or newer store may be replaced
-        except NotAStoreError as error:
-            message = f"{self._place.redacted} is not a dbloader store and will not be overwritten"
-            raise StoreExistsError(message) from error
+        store = self._read().get("store")
+        if store is None and self._viewed() == "":
+            raise StoreExistsError(f"{self._place.redacted} is not a dbloader store and will not be overwritten")
         return store
 
-    def _get(self, *fields: str) -> dict[str, Any]:
-        return self._meta.find_one({"_id": STORE}, dict.fromkeys(fields, 1)) or {}
+    def _read(self) -> dict[str, Any]:
+        """Return the document, or raise StoreExistsError if another program wrote it."""
+        document = self._meta.find_one({"_id": STORE}) or {}
+        if not _is_own(document):
+            raise StoreExistsError(
+                f"{self._meta.full_name} has a document {STORE!r} that dbloader did not write: "
+                "name another collection, or remove that collection"
+            )
+        return document
 
-    def _info(self) -> Mapping[str, Any] | None:
-        """Return the server's description of the place's collection or view; None if neither exists."""
-        return next(iter(self._database.list_collections(filter={"name": self._place.collection})), None)
-
-    def _is_view(self, info: Mapping[str, Any]) -> bool:
-        return info["type"] == "view" and is_records_collection(info["options"]["viewOn"], self._place.collection)
+    def _viewed(self) -> str | None:
+        """Return the store's collection that the place is a view of. "" means another thing, and None nothing."""
+        for info in self._database.list_collections(filter={"name": self._place.collection}):
+            viewed = str(info["options"].get("viewOn"))
+            return viewed if is_records_collection(viewed, self._place.collection) else ""
+        return None
 
     @retried
     def begin(self, store: str, run: int) -> None:
@@ -125,8 +111,7 @@ class Catalog:
         """Publish a partial store by one write, in place of the store ``replaces``; None if no store is published.
 
         Raises:
-            StoreLockedError: Another writer has taken over the place.
-            StoreExistsError: The published store is not ``replaces``.
+            StoreLockedError: Another writer has taken over the place, or the published store is not ``replaces``.
         """
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
         if replaces is not None:
@@ -136,36 +121,16 @@ class Catalog:
         # An earlier attempt may have succeeded although its answer was lost. Another writer's manifest would differ.
         if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
             return
-        found = self._get("store", "writer")
-        if (found.get("writer") or {}).get("token") == self._token and found.get("store") != replaces:
-            raise StoreExistsError(f"{self._place.redacted} exists already; overwrite (--overwrite) replaces it")
         raise self.overtaken()
 
     @retried
     def update_view(self) -> None:
         """Make the place's collection a view of the published records, unless another program made the collection."""
-        store = self._get("store").get("store")
-        if store is None:
-            return
-        records, info = records_collection(self._place.collection, store), self._info()
-        if info is None:
-            self._create_view(records)
-        elif self._is_view(info) and info["options"]["viewOn"] != records:
-            try:
-                self._database.command("collMod", self._place.collection, viewOn=records, pipeline=[])
-            except OperationFailure as error:
-                if error.code != UNAUTHORIZED:
-                    raise
-                # A user with the role readWrite may not change a view, but may drop it and create it again.
-                self._database.drop_collection(self._place.collection)
-                self._create_view(records)
-
-    def _create_view(self, records: str) -> None:
-        try:
+        store, viewed = self._read().get("store"), self._viewed()
+        records = records_collection(self._place.collection, str(store))
+        if store is not None and viewed not in (records, ""):
+            self._database.drop_collection(self._place.collection)  # changing a view needs a right that readWrite lacks
             self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
-        except OperationFailure as error:
-            if error.code != _NAMESPACE_EXISTS:  # otherwise another writer has just created the view
-                raise
 
     @retried
     def abandon(self, store: str, *, forget: bool = False) -> None:
@@ -176,10 +141,8 @@ class Catalog:
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
-        if store in self._get("replaced").get("replaced", ()):
-            self._drop(store)
-            if forget:
-                self._forget(store)
+        if store in self._read().get("replaced", ()):
+            self._drop(store, forget=forget)
 
     @retried
     def collect_garbage(self) -> None:
@@ -188,39 +151,33 @@ class Catalog:
         A store stays in the field ``replaced`` until a later call finds no data of the store, because a writer that has
         lost its lease may still write data.
         """
-        document = self._get("replaced", "store", "partial")
+        document = self._read()
         used = {document.get("store"), document.get("partial", {}).get("store")}  # never removed, even if listed
         replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:
-            if names.intersection(self._collections(store)):
-                self._drop(store)
-            else:
-                self._forget(store)
+            self._drop(store, forget=names.isdisjoint(self._collections(store)))
 
-    def _drop(self, store: str) -> None:
+    def _drop(self, store: str, *, forget: bool) -> None:
         for name in self._collections(store):
             self._database.drop_collection(name)
         self._meta.delete_many({"_id": prefix_range(f"{store}/")})
-
-    def _forget(self, store: str) -> None:
-        self._meta.delete_many({"_id": prefix_range(f"{store}/")})
-        self._meta.update_one({"_id": STORE}, {"$pull": {"replaced": store}})
+        if forget:
+            self._meta.update_one({"_id": STORE}, {"$pull": {"replaced": store}})
 
     def _collections(self, store: str) -> tuple[str, ...]:
         records = records_collection(self._place.collection, store)
         return f"{records}{LARGE}.files", f"{records}{LARGE}.chunks", records
 
 
-def _is_valid(document: Mapping[str, Any]) -> bool:
-    """Return whether the fields of a place's document have the types that dbloader writes."""
-    kinds = {"store": str, "manifest": dict, "partial": dict, "writer": dict, "replaced": list}
-    present = {name: kind for name, kind in kinds.items() if name in document}
-    if not present or not all(isinstance(document[name], kind) for name, kind in present.items()):
-        return False
-    partial = document.get("partial", {"store": "0" * 24, "run": 0})
+def _is_own(document: Mapping[str, Any]) -> bool:
+    """Return whether dbloader can have written the document that describes a place."""
+    manifest, partial = document.get("manifest", {"format": FORMAT}), document.get("partial", _NO_PARTIAL)
     return (
-        ("store" in document) == ("manifest" in document)
-        and all(map(is_id, (document.get("store", "0" * 24), partial.get("store"), *document.get("replaced", ()))))
+        document.keys() <= {"_id", "store", "manifest", "partial", "writer", "replaced"}
+        and ("store" in document) == ("manifest" in document)
+        and all(isinstance(part, dict) for part in (manifest, partial))
+        and manifest.get("format") == FORMAT
         and isinstance(partial.get("run"), int)
+        and all(map(is_id, (document.get("store", _NO_ID), partial.get("store"), *document.get("replaced", ()))))
     )

@@ -94,8 +94,9 @@ def _make_client(place: MongoURI) -> pymongo.MongoClient[Any]:
         "retryWrites": False,
     }
     options = {name: value for name, value in defaults.items() if name.lower() not in place.options}
-    if query := place.uri.partition("?")[2]:
-        uri_parser.split_options(query, warn=False)  # raises an error; the client would only warn and show the values
+    if place.query:
+        # Raises an error for a wrong option. The client would only warn, and show the values.
+        uri_parser.split_options(place.query, warn=False)
     return pymongo.MongoClient(place.uri, **options)
 
 
@@ -130,25 +131,15 @@ class Connection:
         self._writing = writing
         self._reached = False  # whether a server has answered
         self._failed = False  # whether the last operation was given up
-        problem = ""
+        problem = None
         try:
             self._shared: SharedClient | None = _get_client(self.place)
             if writing and not self.client.write_concern.acknowledged:
-                problem = "w=0 cannot be used to write a store, because dbloader must know that its writes succeeded"
-            if self.client.read_concern.level == "available":
-                problem = (
-                    "with readConcernLevel=available, a sharded cluster may return outdated copies of records: leave "
-                    "out this option"
-                )
-            if self.client.options.timeout == 0:
-                problem = (
-                    "timeoutMS=0 would wait forever for an absent server: give a number of milliseconds, or leave out "
-                    "this option to wait a minute"
-                )
+                problem = "a store cannot be written with w=0, because dbloader must know that its writes succeeded"
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
-            problem = str(error)
-        if problem:  # inside ``except``, the traceback would also show the driver's error with the connection string
-            raise PlaceError(f"{place.redacted} cannot be used: {self.place.redact(problem)}")
+            problem = self.place.redact(str(error))
+        if problem is not None:  # inside ``except``, the traceback would also show the driver's error
+            raise PlaceError(f"{place.redacted} cannot be used: {problem}")
 
     @property
     def client(self) -> pymongo.MongoClient[Any]:
@@ -165,9 +156,7 @@ class Connection:
             options = {"read_preference": Primary(), "read_concern": ReadConcern("local"), "write_concern": concern}
         return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
-    def retry(
-        self, function: Callable[[], T], seconds: float | None = None, *, scan: Collection[Any] | None = None
-    ) -> T:
+    def retry(self, function: Callable[[], T], *, scan: Collection[Any] | None = None) -> T:
         """Call a function, and repeat the call after temporary errors. Repeated calls must do no harm.
 
         Calls are repeated until RETRY_SECONDS after the first failure. The place's option ``timeoutMS`` replaces this
@@ -178,15 +167,12 @@ class Connection:
 
         Args:
             function: The function to call.
-            seconds: Repeat calls for this time, from the first call on, instead of RETRY_SECONDS after a failure.
             scan: A collection that the server may have to read document by document. After the server has answered a
                 ping, such a scan may take SCAN_SECONDS. During the scan, the driver pings the server on another
                 connection every 10 s (``heartbeatFrequencyMS``). If the server does not answer, the scan fails.
         """
-        if self._failed:
-            seconds = _AFTER_FAILURE_SECONDS
         # After `deadline`, no call is repeated. A call must end before `until`. None means the driver's time limits.
-        deadline = until = None if seconds is None else time.monotonic() + seconds
+        deadline = until = time.monotonic() + _AFTER_FAILURE_SECONDS if self._failed else None
         pause = _FIRST_PAUSE_SECONDS
         while True:
             began = time.monotonic()
@@ -257,11 +243,9 @@ def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
 
 def _add_password(place: MongoURI) -> MongoURI:
     """Return a place with its user's password. If the place lacks the password, read it from the environment."""
-    user, password = place.credentials
-    if not user or password is not None or not place.takes_password:
+    if not place.lacks_password:
         return place
     found = os.environ.get(PASSWORD)
     if found is None:
         raise PlaceError(f"{place.redacted} has a user but no password: set the environment variable {PASSWORD}")
-    scheme, _, rest = place.uri.partition("://")
-    return place._replace(uri=f"{scheme}://{user}:{quote_plus(found)}@{rest.partition('@')[2]}")
+    return place._replace(user=f"{place.user}:{quote_plus(found)}")

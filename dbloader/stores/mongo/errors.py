@@ -13,44 +13,30 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
 
 # https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
-# Temporary errors for which the driver has no class.
-_TRANSIENT = frozenset({
-    6, 7, 89, 202, 262, 317, 9001,  # network errors and time limits between servers
+_TEMPORARY = frozenset({
+    6, 7, 43, 50, 89, 202, 262, 317, 9001,  # network errors, time limits, and lost cursors
     24, 46, 112, 117, 246,  # locks, conflicts, a snapshot that no longer exists
     64, 133, 134,  # too few members answer, so a write may not be on a majority yet
+    91, 189, 10107, 11600, 11602, 13435, 13436,  # the server is not the primary, or shuts down
     150, 13388,  # a shard has moved
     175, 237,  # the server killed a query or a cursor
     276, 12586, 12587,  # an election aborted an index build, or another operation blocks this operation
 })  # fmt: skip
-# The server is not the primary. The driver raises NotPrimaryError for these codes, but not in a BulkWriteError.
-_NOT_PRIMARY = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
-UNAUTHORIZED = 13
+_UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000  # any refusal by MongoDB Atlas, such as a wrong password or an exceeded quota
 _OUT_OF_DISK_SPACE = 14031
 # Messages of the operating system and of Atlas. The driver's error contains them.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
-# The server's message if a query names an index that does not exist.
-_NO_INDEX = re.compile("hint provided does not correspond to an existing index|bad hint")
 # When the server refuses a command, its message repeats the whole command.
 _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
 
 def is_transient(error: errors.PyMongoError) -> bool:
     """Return whether the operation may succeed if it is repeated."""
-    if isinstance(error, errors.ConfigurationError):
-        return False
-    if isinstance(error, (errors.ConnectionFailure, errors.CursorNotFound, errors.WTimeoutError)):
-        return True
-    if isinstance(error, errors.ExecutionTimeout):  # Connection.retry also checks its own deadline
-        return True
-    if isinstance(error, errors.BulkWriteError):
-        codes = {failure.get("code") for failure in _failures(error)} - {_DUPLICATE_KEY}
-        return bool(codes) and codes <= _TRANSIENT | _NOT_PRIMARY
-    if isinstance(error, errors.OperationFailure):
-        return error.code in _TRANSIENT or error.has_error_label("RetryableWriteError")
-    return False
+    codes = _codes(error) - {_DUPLICATE_KEY}
+    return isinstance(error, errors.ConnectionFailure) or (bool(codes) and codes <= _TEMPORARY)
 
 
 def has_only_duplicates(error: errors.BulkWriteError) -> bool:
@@ -68,7 +54,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
     ``waited`` is the time for which the driver has looked for a server, in seconds; None if a server has answered.
     """
     name, text = place.redacted, place.redact(reason(error))
-    codes = {getattr(error, "code", None), *(failure.get("code") for failure in _failures(error))}
+    codes = _codes(error)
     if _OUT_OF_DISK_SPACE in codes or _DISK_FULL.search(text):
         return StoreFullError(f"no room is left for {name}: {text}")
     if codes & {_AUTHENTICATION_FAILED, _ATLAS}:
@@ -76,36 +62,29 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             f"{name}: the server refuses this user or password ({text}); if the user is not in the database "
             f"{place.database!r}, add ?authSource=DATABASE to the place"
         )
-    if UNAUTHORIZED in codes:
+    if _UNAUTHORIZED in codes:
         remedy = "training needs the role read on the database, and converting needs readWrite"
         if place.stripped:
             remedy = "the store was pickled without its password: make the store again from its place"
         what = _COMMAND.sub(r"execute \1", text)
         return StoreAccessError(f"{name}: this user lacks a permission ({what}); {remedy}")
-    from_dns = type(error.__cause__ or error.__context__).__module__.partition(".")[0] == "dns"
-    if isinstance(error, errors.ConfigurationError) and from_dns:
-        return StoreUnreachableError(f"the name server has no record of {name} ({text}): is the host right?")
-    if isinstance(error, (errors.ConfigurationError, errors.InvalidURI, errors.InvalidName)):
+    if isinstance(error, errors.ConfigurationError):
         return PlaceError(f"{name} cannot be used: {text}")
-    if isinstance(error, errors.ConnectionFailure) and waited is not None and "SSL" in text:
-        return StoreUnreachableError(
-            f"a TLS connection to {name} failed ({text}): does the server use TLS, and does tlsCAFile=FILE in the "
-            "place name the certificate of the authority that signed the server's certificate?"
-        )
     if isinstance(error, errors.ConnectionFailure) and waited is not None:
-        needs_tls = ", does it need TLS (tls=true, tlsCertificateKeyFile=FILE in the place)"
-        tls = needs_tls if "connection closed" in text else ""
         return StoreUnreachableError(
-            f"no server answers at {name} within {waited:g} s ({text}): "
-            f"is the host right, is the server running, can it be reached from here{tls}?"
-        )
-    if _NO_INDEX.search(str(error)):  # not in `text`, which may be cut off after a long query
-        return StoreError(
-            f"{name}: an index of its records is missing: convert again, or make the indexes that docs/format.md lists"
+            f"no server answers at {name} within {waited:g} s ({text}): is the host right, is the server running, can "
+            "it be reached from here, does it use TLS (tls=true, tlsCAFile=FILE, tlsCertificateKeyFile=FILE)?"
         )
     if is_transient(error):
         return StoreUnreachableError(f"the server of {name} did not answer in time ({text})")
     return StoreError(f"{name}: {text}")
+
+
+def _codes(error: errors.PyMongoError) -> set[Any]:
+    """Return the codes of an error, or of all failures of a bulk write; none if the error is not from a server."""
+    if isinstance(error, errors.BulkWriteError):
+        return {failure.get("code") for failure in _failures(error)}
+    return {error.code} if isinstance(error, errors.OperationFailure) else set()
 
 
 def _failures(error: errors.PyMongoError) -> list[dict[str, Any]]:
@@ -121,4 +100,4 @@ def reason(error: errors.PyMongoError) -> str:
     text = str(failures[0].get("errmsg", error)) if failures else str(error)
     text = text.partition(", full error:")[0].partition(", Timeout:")[0].partition(" (configured timeouts:")[0]
     text = " ".join(text.split())
-    return text if len(text) <= 300 else text[:300] + "..."
+    return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"  # a long query is in the middle

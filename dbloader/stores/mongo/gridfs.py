@@ -14,7 +14,6 @@ from dbloader.stores.mongo.schema import LARGE, MAX_ON_SERVER, prefix_range, rec
 
 if TYPE_CHECKING:
     from pymongo.database import Database
-    from pymongo.read_preferences import _ServerMode
 
 STUB = "gridfs"
 """A stub's field with the id of the GridFS file that contains the whole record."""
@@ -24,22 +23,12 @@ _ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "res
 
 
 class LargeRecords:
-    """The large records of one store.
+    """The large records of one store, in the database and collection of its place."""
 
-    Args:
-        database: The database of the place.
-        collection: The collection of the place.
-        store: The store's id.
-        read_preference: Which members of a replica set to read from; None for the database's read preference.
-    """
-
-    def __init__(
-        self, database: Database[Any], collection: str, store: str, read_preference: _ServerMode | None = None
-    ) -> None:
+    def __init__(self, database: Database[Any], collection: str, store: str) -> None:
         name = records_collection(collection, store) + LARGE
-        self._bucket = GridFSBucket(database, name, read_preference=read_preference)
-        self._files = database.get_collection(f"{name}.files", read_preference=read_preference)
-        self._chunks = database.get_collection(f"{name}.chunks", read_preference=read_preference)
+        self._bucket = GridFSBucket(database, name)
+        self._files, self._chunks = database[f"{name}.files"], database[f"{name}.chunks"]
 
     def put(self, index: int, document: bytes) -> str:
         """Store a record in a new file, and return the file's id. The id is new, so no earlier attempt has used it."""

@@ -45,17 +45,12 @@ class Lease:
         self._expires = 0.0  # time.monotonic
 
     def acquire(self) -> None:
-        """Acquire the lease, and begin to renew it; raise StoreLockedError if another process holds it."""
-        _held.add(self.token)
-        try:
-            self._acquire()
-        except BaseException:
-            _held.discard(self.token)
-            raise
-        self._thread = threading.Thread(target=self._keep_renewing, name="dbloader-lease", daemon=True)
-        self._thread.start()
+        """Acquire the lease, and begin to renew it. Call ``release`` afterwards, even after an error.
 
-    def _acquire(self) -> None:
+        Raises:
+            StoreLockedError: Another process holds the lease.
+        """
+        _held.add(self.token)
         retry = self._connection.retry
         while not retry(self._try_to_acquire):
             document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
@@ -71,6 +66,8 @@ class Lease:
                 )
             theirs = {"_id": STORE, "writer.token": holder.get("token")}
             retry(lambda: self._meta.update_one(theirs, {"$unset": {"writer": ""}}))  # noqa: B023
+        self._thread = threading.Thread(target=self._keep_renewing, name="dbloader-lease", daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
         """Renew the lease if it has expired. Raise StoreLockedError if another writer has held it meanwhile."""
@@ -93,25 +90,19 @@ class Lease:
             self._meta.delete_one({"_id": STORE, **empty, "replaced": {"$in": [None, []]}})
 
         with suppress(StoreError):  # a lease that is not released expires
-            self._connection.retry(release, RENEW_SECONDS)
+            self._connection.retry(release)
 
     def _try_to_acquire(self) -> bool:
         """Acquire the lease if nobody else holds it. Return whether this object now has the lease."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identify()}.items()}
-        end = _end()
-        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": end}}}]
+        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": _end()}}}]
         expired = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # also true if `expires` is missing or not a time
         free = {"_id": STORE, "$or": [{"writer.token": self.token}, expired]}
         if not self._meta.update_one(free, change).matched_count:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
-            except DuplicateKeyError:
-                # Another process holds the lease. A lease that ends too late, perhaps because the server's clock was
-                # set back, is shortened.
-                late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
-                cut: list[dict[str, Any]] = [{"$set": {"writer": {"expires": end}}}]
-                self._meta.update_one(late, cut)
+            except DuplicateKeyError:  # another process holds the lease
                 return False
         self._expires = began + LEASE_SECONDS
         return True

@@ -16,7 +16,7 @@ from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
 from dbloader._describe import size
-from dbloader.errors import DamagedRecordError, FieldError, StoreFullError
+from dbloader.errors import DamagedRecordError, StoreFullError
 from dbloader.records.columns import CHUNK, DTYPES, ColumnChunk, is_whole, unseal_chunk
 from dbloader.records.decode import verify
 from dbloader.records.document import bound_crc32, seal
@@ -50,7 +50,6 @@ _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
 _IN_FLIGHT = 3
 # A server needs this many free bytes besides twice the size of a commit, which it also writes into its journal.
 _ROOM = 16 * 2**20
-_MAX_CHUNK = MAX_ON_SERVER - 2**10  # leaves room for the other fields of a chunk's document
 
 # Layout of the BSON document {_id: int64, crc32: int64}, which the server returns for each record.
 _ID_CRC_DTYPE = np.dtype(
@@ -130,7 +129,7 @@ class PartialStore:
         """
         self._commits += 1
         meta: list[dict[str, Any]] = [
-            {"_id": column_key(self._id, name, number), "data": self._check_size(packed, number)}
+            {"_id": column_key(self._id, name, number), "data": packed}
             for number, chunk in commit.chunks.items()
             for name, packed in chunk.items()
         ]
@@ -156,13 +155,6 @@ class PartialStore:
             if left < 2 * nbytes + _ROOM:
                 where = self.connection.place.redacted
                 raise StoreFullError(f"no room is left for {where}: the disk of the server has {size(left)} left")
-
-    def _check_size(self, chunk: bytes, number: int) -> bytes:
-        if len(chunk) > _MAX_CHUNK:
-            which = f"records {number * CHUNK} to {(number + 1) * CHUNK - 1}"
-            where = self.connection.place.redacted
-            raise FieldError(f"the names of {which} are too long for {where}: together they have over 16 MiB")
-        return chunk
 
     def _insert(self, commit: Commit) -> None:
         with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:

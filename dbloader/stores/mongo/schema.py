@@ -8,7 +8,9 @@ the published records, for people. docs/format.md lists every field.
 
 from __future__ import annotations
 
+import re
 import struct
+from typing import TypeGuard
 
 from dbloader.records.document import HEAD, ID
 
@@ -41,9 +43,9 @@ def records_collection(collection: str, store: str) -> str:
     return f"{collection}.{store}"
 
 
-def is_id(store: object) -> bool:
+def is_id(store: object) -> TypeGuard[str]:
     """Return whether a value can be the id of a store."""
-    return isinstance(store, str) and len(store) == 24 and set(store) <= set("0123456789abcdef")
+    return isinstance(store, str) and re.fullmatch("[0-9a-f]{24}", store) is not None
 
 
 def is_records_collection(name: str, collection: str) -> bool:

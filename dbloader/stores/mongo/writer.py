@@ -67,7 +67,6 @@ class MongoWriter(Writer):
             undo.callback(self._connection.close)
             self._lease = Lease(self._connection)
             self._catalog = Catalog(self._connection, self._place, self._lease.token)
-            self._catalog.check()
             if not (self.resume and self._catalog.partial()):
                 self._find_replaceable()
             undo.callback(self._lease.release)
@@ -87,8 +86,6 @@ class MongoWriter(Writer):
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
         run = partial["run"] + 1 if partial else 1
-        if not 0 < run < 2**31:  # PartialStore stores the run in the upper half of an int64
-            raise self._damaged(f"the number of its writers is {run}")
         self._partial = PartialStore(self._connection, self._catalog, self._lease, self._id, run)
         if partial:
             self._committed = True

@@ -76,7 +76,7 @@ def test_store_is_published_without_view(mongod: Mongod, mongod_uri: str, monkey
     write(mongod_uri, RECORDS[:2])
     with (
         create_store(mongod_uri, overwrite=True) as writer,
-        mongod.fail_point("collMod", times=None, error_code=91) as count,
+        mongod.fail_point("create", times=None, error_code=91) as count,
     ):
         write_one_by_one(writer, RECORDS)
         writer.finish()

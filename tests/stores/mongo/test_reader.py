@@ -173,12 +173,3 @@ def test_lost_collection_of_records_raises(mongo_server: Server, mongo_uri: str)
         records_in(database).drop()
         with pytest.raises(DamagedStoreError, match="its collection of records is missing; convert again"):
             store.read([1])
-
-
-def test_lost_index_raises_with_remedy(mongo_server: Server, mongo_uri: str) -> None:
-    write(mongo_uri, RECORDS)
-    with open_store(mongo_uri) as store, database_of(mongo_server, mongo_uri) as database:
-        records_in(database).drop_indexes()
-        with pytest.raises(StoreError, match=r"store: an index of its records is missing: convert again, or "):
-            store.matching({"label": {"$in": [*range(200)]}})  # type: ignore[attr-defined]
-        assert store.verify() == store.manifest.digest

@@ -28,7 +28,6 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.reader import MongoReader
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import WAIT_S, make_records, write, write_nothing, write_partial
@@ -89,29 +88,26 @@ def test_place_has_database_and_collection(place: str, database: str, collection
     assert parse(parsed.uri) == parsed
 
 
-NO_COLLECTION = r"^mongodb://host/ names no database and no collection: a place in MongoDB is mongodb://host/"
-NO_HOST = "got a place without a host"
-NO_PORT = "got a place whose port is not a number, or whose host is missing after a password"
-PART = "is a part of the store 'a': give the name of the store"
-ESCAPE = r"'/', '\?', '@' and ':' must be escaped \(%2F, %3F, %40, %3A\)"
+NOT_LIKE_THIS = [
+    *("host", "host/", "host?w=1", "host/.a", "host/db", "host/db.?w=1", "/db.a", "host/db.a/b", "host/db/a"),
+    *("u:sentinel", "u:sentinel@/db.a", "u:sentinel localhost/db.a", "u:sentinel/x/y", "u:sent/inel@host/db.a"),
+    *("u:sentinel?x@host/db.a", "u-sentinel:x?y@host/db.a", "u:1/sentinel.a?x@host/db.a"),
+]
+NAMES = [
+    *("d$b.a", "d%20b.a", f"{'d' * 64}.a", f"db.{'a' * 220}"),
+    *(f"db.{name}" for name in ("a$b", "system.users", ".a", "a..b", "a.", "a%2Fb")),
+]
 
 
 @pytest.mark.parametrize(
     ("message", "places"),
     [
-        (NO_COLLECTION, ["host", "host/", "host?w=1", "host/.a"]),
-        (r"^mongodb://host/db names no collection: .*, such as mongodb://host/db\.train$", ["host/db", "host/db.?w=1"]),
-        (NO_HOST, ["/db.a", "u:sentinel@/db.a"]),
-        (NO_PORT, ["u:sentinel", "u:sentinel localhost/db.a"]),
-        ("no database can be named", ["host/d$b.a", "host/d%20b.a", f"host/{'d' * 64}.a"]),
+        (r"^a place in MongoDB has the form mongodb://host/database\.collection, got another form; ", NOT_LIKE_THIS),
+        ("^MongoDB cannot have a store '", [f"host/{name}" for name in NAMES]),
         (
-            "no collection can be named",
-            [f"host/db.{name}" for name in ("a$b", "system.users", ".a", "a..b", "a.", "a%2Fb")],
+            "is a part of the store 'a': give the name of the store",
+            [f"host/db.a.{name}" for name in ("manifest", "0" * 24, f"{'0' * 24}.large.files")],
         ),
-        (PART, [f"host/db.a.{name}" for name in ("manifest", "0" * 24, f"{'0' * 24}.large.files")]),
-        ("is too long", [f"host/db.{'a' * 220}"]),
-        (ESCAPE, ["u:sent/inel@host/db.a", "u:sentinel?x@host/db.a", "u-sentinel:x?y@host/db.a"]),
-        ("with a '.' before the collection and no other '/'$", ["host/db.a/b", "host/db/a", "u:sentinel/x/y"]),
     ],
 )
 def test_invalid_place_is_refused(message: str, places: list[str]) -> None:
@@ -142,8 +138,6 @@ def check_place_error(place: str, message: str, *uses: Callable[[str], object]) 
         ("authMechanismProperties=sentinel", "Malformed auth mechanism properties"),
         ("tlsCAFile=/nowhere/ca.pem&tls=true", "No such file"),
         ("w=1&replicaSet", "="),
-        ("timeoutMS=0", "timeoutMS=0 would wait forever .*: give a number of milliseconds"),
-        ("readConcernLevel=available", "readConcernLevel=available, .* outdated copies of records: leave out"),
     ],
 )
 def test_unusable_option_is_refused(options: str, message: str) -> None:
@@ -153,7 +147,7 @@ def test_unusable_option_is_refused(options: str, message: str) -> None:
 
 
 def test_writing_without_acknowledgement_is_refused() -> None:
-    with pytest.raises(PlaceError, match=r"w=0 cannot be used to write a store"):
+    with pytest.raises(PlaceError, match="a store cannot be written with w=0"):
         write_nothing("mongodb://localhost/db.a?w=0")
 
 
@@ -214,7 +208,6 @@ def test_options_in_a_place_take_effect(mongo_uri: str, options: str) -> None:
         assert connection.client.options.pool_options.appname == ("a b" if "appName" in options else "dbloader")
     with open_store(place) as store:
         assert store.verify() == store.manifest.digest
-        assert MongoReader(parse(place)).may_lag == ("secondary" in options)
 
 
 # ---- Places without a server or a store
@@ -254,13 +247,13 @@ def test_error_distinguishes_missing_foreign_and_unfinished_stores(mongo_server:
         database[at.collection].insert_one({"img_name": "a", "bson_img": b"1"})
         check(
             NotAStoreError,
-            r"is not a dbloader store, or its conversion is not finished: there is no manifest in .*\.manifest",
+            r"is not a dbloader store: .*\.manifest has no manifest, or another program's$",
         )
         with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
             write_nothing(mongo_uri, overwrite=True)
         assert database.list_collection_names() == [at.collection]
         database[f"{at.collection}.manifest"].insert_one({"_id": "store", "store": "x", "manifest": {"format": "x"}})
-        check(NotAStoreError, "another program made")
+        check(NotAStoreError, "has no manifest, or another program's$")
         client.drop_database(at.database)
     write_partial(mongo_uri, make_records(2))
     check(NotAStoreError, r"under way or was interrupted .*--resume")

@@ -14,7 +14,7 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandStartedEvent
 
 from dbloader import Record, open_store
-from dbloader.errors import DamagedStoreError, FieldError, StoreError, StoreFullError, StoreUnreachableError
+from dbloader.errors import DamagedStoreError, StoreError, StoreFullError, StoreUnreachableError
 from dbloader.records.record import encode
 from dbloader.stores.mongo import connection
 from dbloader.stores.mongo.catalog import Catalog
@@ -24,7 +24,6 @@ from tests.contracts.records import (
     check_resumes,
     documents_of,
     make_records,
-    small_records,
     write,
     write_one_by_one,
     write_partial,
@@ -40,7 +39,6 @@ from tests.support.mongo_stores import (
     wait_for_all_members,
     write_through_fault,
 )
-from tests.support.stores import store_records
 
 RECORDS = make_records(60)
 
@@ -232,18 +230,6 @@ def test_leftovers_of_other_writers_are_replaced_or_removed(mongo_server: Server
         check_is(mongo_uri, records)
         assert records_in(database).count_documents({}) == 3
         assert database["store.manifest"].count_documents({"_id": {"$regex": "/event/"}}) == 2
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_too_long_names_are_refused(mongo_uri: str, count: int) -> None:
-    names = ["a" * (2**24 // count)] * count
-    message = r"the names of records 0 to 4095 are too long for .*: together they have over 16 MiB"
-
-    def write_them() -> None:
-        store_records(mongo_uri, small_records(count, names.__getitem__))
-
-    with pytest.raises(FieldError, match=message):
-        write_them()
 
 
 @pytest.mark.parametrize(("value", "columns"), [(["no", "number"], {}), (0.5, {"x": "float"})])
