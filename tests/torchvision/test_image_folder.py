@@ -24,10 +24,6 @@ def samples_of(dataset: Any) -> list[Any]:
     return [dataset[index] for index in range(len(dataset))]
 
 
-def negative(label: int) -> int:
-    return -label
-
-
 def test_samples_classes_and_targets_equal_those_of_imagefolder(folder: Path, place: Path) -> None:
     theirs, ours = datasets.ImageFolder(folder), LMDBDataset(place)
     assert len(ours) == len(theirs)
@@ -40,32 +36,6 @@ def test_samples_classes_and_targets_equal_those_of_imagefolder(folder: Path, pl
         assert (image.mode, image.size, type(label)) == (their_image.mode, their_image.size, type(their_label))
         assert image.tobytes() == their_image.tobytes()
         assert label == their_label
-
-
-def test_transforms_are_applied_and_shown(folder: Path, place: Path) -> None:
-    theirs = datasets.ImageFolder(folder, to_array, negative)
-    ours = LMDBDataset(place, to_array, negative)
-    for index in (0, 5, -1):
-        assert np.array_equal(ours[index][0], theirs[index][0])
-        assert ours[index][1] == theirs[index][1]
-    lines = repr(ours).split("\n")
-    assert lines[:2] == ["Dataset LMDBDataset", f"    Number of datapoints: {len(ours)}"]
-    assert "to_array" in repr(ours)
-    assert "negative" in repr(ours)
-
-
-def joint(image: Any, label: int) -> tuple[Any, int]:
-    return image.rotate(90 * label), label + 100
-
-
-def test_joint_transforms_equal_vision_dataset(folder: Path, place: Path) -> None:
-    theirs = datasets.ImageFolder(folder)
-    theirs.transforms = joint
-    ours = LMDBDataset(place, transforms=joint)
-    assert ours.transforms is joint
-    for (image, label), (their_image, their_label) in zip(samples_of(ours), samples_of(theirs), strict=True):
-        expected = joint(their_image, their_label)
-        assert (image.tobytes(), label) == (expected[0].tobytes(), expected[1])
 
 
 def test_subclass_that_loads_by_path_works_with_lmdb_dataset_as_base(folder: Path, place: Path) -> None:
