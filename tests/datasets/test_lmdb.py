@@ -147,11 +147,6 @@ def test_classes_names_and_targets_equal_image_folder(place: Path) -> None:
         assert [dataset.find(name) for name in NAMES] == list(range(17))
 
 
-def test_decode_none_returns_the_bytes_of_the_file(folder: Path, place: Path) -> None:
-    with LMDBDataset(place, decode=None) as dataset:
-        assert [data for data, _ in every(dataset)] == [(folder / name).read_bytes() for name in NAMES]
-
-
 def test_image_stored_as_an_array_is_not_decoded(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     write_store([(array, 1)], tmp_path / "s.lmdb")
@@ -176,39 +171,31 @@ def test_exception_in_a_sample_gets_a_note_with_the_record(place: Path, where: s
     error = ZeroDivisionError("by zero")
     with LMDBDataset(place) as dataset:
         setattr(dataset, where, failing(error))
-        for index in (3, -14):
-            with pytest.raises(ZeroDivisionError, match=r"^by zero") as raised:
-                dataset[index]
-            assert raised.value is error
-            assert error.__notes__ == [f"in record 3 ({NAMES[3]}) of {place}"]
-            del error.__notes__
         with pytest.raises(ZeroDivisionError, match=r"^by zero") as raised:
-            dataset.__getitems__([3, 0])
-        assert len(raised.value.__notes__) == 1
+            dataset[3]
+        assert raised.value is error
+        assert error.__notes__ == [f"in record 3 ({NAMES[3]}) of {place}"]
 
 
 class Stopping(LMDBDataset):
+    @override
     def __getitem__(self, index: int) -> Any:
-        return next(iter([])) if index == 7 else super().__getitem__(index)
+        return next(iter([]))
+
+
+def stop(_: Any) -> Any:
+    return next(iter([]))
 
 
 @pytest.mark.parametrize("how", ["transform", "target_transform", "decode", "subclass"])
 def test_stop_iteration_in_a_sample_is_an_error(how: str, tmp_path: Path) -> None:
     """torch's DataLoader would take StopIteration for the end of the epoch."""
-    path = small(tmp_path / "small.lmdb", 20)
-    begun = iter(range(7))
-
-    def stopping(_: Any) -> int:
-        return next(begun)
-
-    kind: Any = Stopping if how == "subclass" else LMDBDataset
-    options: dict[str, Any] = {} if how == "subclass" else {how: stopping}
-    options.setdefault("transform", lambda image: 0)
-    with kind(path, **options) as dataset:
-        message = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made, which would end the epoch"
+    path = small(tmp_path / "small.lmdb", 3)
+    message = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made, which would end the epoch"
+    options: Any = {} if how == "subclass" else {how: stop}
+    with (Stopping if how == "subclass" else LMDBDataset)(path, **options) as dataset:
         with pytest.raises(LoaderError, match=message):
-            _ = [dataset[index] for index in range(20)] if how != "subclass" else dataset.__getitems__([7])
-        begun = iter(range(7))
+            dataset.__getitems__([1])
         with pytest.raises(LoaderError, match=message):
             list(DataLoader(dataset, 2, collate_fn=list))
 
@@ -258,12 +245,8 @@ def test_image_marked_damaged_is_never_decoded(damaged: Path) -> None:
 def test_image_marked_damaged_can_be_read_as_bytes(damaged: Path) -> None:
     cut = (damaged.parent / "folder/a/cut.jpg").read_bytes()
     with LMDBDataset(damaged, decode=None, fields=("image", "damaged")) as dataset:
-        assert dataset[0]["image"] == cut
+        assert (dataset[0]["image"], dataset[1]["damaged"]) == (cut, None)
         assert "end" in dataset[0]["damaged"]
-        assert dataset[1]["damaged"] is None
-        assert dataset.record(0).damaged == dataset[0]["damaged"]
-    with LMDBDataset(damaged, fields=("label", "name")) as dataset:
-        assert dataset[0] == {"label": 0, "name": "a/cut.jpg"}
 
 
 def test_place_in_mongodb_is_refused_without_showing_its_password() -> None:

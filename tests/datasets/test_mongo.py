@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from bson.int64 import Int64
 from typing_extensions import override
 
 from dbloader import MongoDataset, Record
-from dbloader.errors import DamagedStoreError, OptionError, RecordIndexError, RecordNotFoundError, StoreError
+from dbloader.errors import DamagedStoreError, OptionError, RecordNotFoundError, StoreError
 from dbloader.loading.create import create_loader
 from dbloader.stores.mongo.uri import parse
 from tests.contracts.dataset import (
@@ -77,21 +76,6 @@ def test_batch_is_read_in_one_query(mongod: Mongod, mongod_uri: str) -> None:
             assert met() == 0
 
 
-def test_pickle_has_no_credentials(mongod_with_users: Mongod) -> None:
-    place = mongod_with_users.place(f"dbloader_test_{uuid.uuid4().hex[:12]}")
-    make(place)
-    try:
-        with MongoDataset(place, decode=None, query={"label": 1}) as dataset:
-            assert "root" in place
-            data = pickle.dumps(dataset)
-            assert b"s3cret" not in data
-            assert b"root:" not in data
-            assert "s3cret" not in f"{dataset!r} {dataset.store!r} {dataset.root}"
-    finally:
-        mongod_with_users.drop(parse(place).database)
-
-
-AS_STORED: dict[str, Any] = {"transform": None, "normalize": None, "device": None}  # options of create_loader
 QUERIES: list[tuple[dict[str, Any], Callable[[Record], bool]]] = [
     (
         {"label": {"$in": [3, 5]}, "width": {"$gte": 110, "$lt": 120}},
@@ -114,22 +98,11 @@ def test_query_selects_records_in_the_order_of_the_store(
         assert len(dataset) == len(indices)
         assert read_all(dataset) == [EXPECTED[index] for index in indices]
         assert dataset.targets.tolist() == [index % 7 for index in indices]
-        assert list(dataset.names) == [f"{index}.x" for index in indices]
-        assert list(dataset.samples) == [(f"{index}.x", index % 7) for index in indices]
-        assert [dataset.record(position).index for position in range(len(indices))] == indices
         assert [dataset.find(f"{index}.x") for index in indices] == list(range(len(indices)))
-        for index in (len(indices), -len(indices) - 1):
-            with pytest.raises(
-                RecordIndexError, match=rf"no record {index} in .*, which has {len(indices)} records, numbered from 0$"
-            ):
-                dataset[index]
-        if indices:
-            assert dataset[-1] == EXPECTED[indices[-1]]
-            assert dataset.record(-1).index == indices[-1]
-        for index in set(range(LENGTH)) - set(indices):
-            with pytest.raises(RecordNotFoundError, match=rf"^the query does not select the record '{index}\.x' of "):
-                dataset.find(f"{index}.x")
-            break
+        if len(indices) < LENGTH:
+            other = min(set(range(LENGTH)) - set(indices))
+            with pytest.raises(RecordNotFoundError, match=rf"^the query does not select the record '{other}\.x' of "):
+                dataset.find(f"{other}.x")
 
 
 @pytest.mark.parametrize("query", [{"label": {"$in": [3, 5]}}, {"name": "17.x", "width": {"$gte": 110}}, {}], ids=str)
@@ -200,7 +173,6 @@ def damaged(place: str, change: Callable[[Any], object]) -> None:
         (lambda it: it.delete_many({"_id": {"$gte": 9}}), {"width": {"$gte": 0}}, "has 9 records, but 24 were written"),
         (lambda it: it.delete_one({"_id": 3}), {"label": 3}, "has 2 records of label 3, but 3 were written"),
         (lambda it: it.update_one({"_id": 3}, {"$set": {"label": Int64(4)}}), {"label": 3}, "has 2 records of label 3"),
-        (lambda it: it.update_one({"_id": 3}, {"$set": {"label": "3"}}), {"label": 3}, "has 2 records of label 3"),
         (lambda it: it.update_one({"_id": 3}, {"$unset": {"label": 1}}), {"label": {"$ne": 9}}, "records of label 3"),
         (
             lambda it: it.insert_one({"_id": 3.5, "label": 9}),
@@ -210,7 +182,7 @@ def damaged(place: str, change: Callable[[Any], object]) -> None:
         (lambda it: it.insert_one({"_id": 3.5, "caption": "a"}), {"caption": "a"}, "has 25 records, but 24 were"),
         (lambda it: it.drop(), {"label": 9}, "its collection of records is missing"),
     ],
-    ids=["lost", "one lost", "edited", "another type", "no label", "another label", "another _id", "all"],
+    ids=["lost", "one lost", "edited", "no label", "another label", "another _id", "all"],
 )
 def test_query_of_a_damaged_store_is_an_error(
     mongo_uri: str, change: Callable[[Any], object], query: dict[str, Any], message: str

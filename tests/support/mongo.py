@@ -194,11 +194,6 @@ class Mongod(Server):
             ServerMissingError: There is no mongod.
             ServerFailedError: The server ended, or did not answer in time. The message has the end of its log.
         """
-        self.launch()
-        self.wait_until_up()
-
-    def launch(self) -> None:
-        """Start the server without waiting until it answers."""
         if self.pid is not None:
             raise ServerFailedError(f"the server on port {self.port} runs already")
         if self._keeper is None:
@@ -209,6 +204,17 @@ class Mongod(Server):
         self._keeper.stdin.write(b"\n")
         self._keeper.stdin.flush()
         self.pid = int(self._keeper.stdout.readline())
+        deadline = time.monotonic() + START_S
+        while not self._accepts():
+            if has_ended(self.pid, 0.02):
+                self.pid = None
+                raise self._failed("ended instead of starting")
+            if time.monotonic() > deadline:
+                raise self._failed(f"does not answer after {START_S} s")
+        if self._credentials:
+            self._make_user(*self._credentials)
+        with self.client() as client:
+            client.admin.command("ping")
 
     def _keep(self) -> None:
         mongod = find_mongod()
@@ -236,21 +242,6 @@ class Mongod(Server):
                 start_new_session=True,  # Ctrl-C ends pytest, whose fixtures end the server
             )
 
-    def wait_until_up(self) -> None:
-        """Wait until the server answers; raise the errors of `start`."""
-        assert self.pid is not None, "not started"
-        deadline = time.monotonic() + START_S
-        while not self._accepts():
-            if has_ended(self.pid, 0.02):
-                self.pid = None
-                raise ServerFailedError(f"mongod ended instead of starting; its log ends in\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise ServerFailedError(f"mongod does not answer after {START_S} s; its log ends in\n{self.log_tail()}")
-        if self._credentials:
-            self._make_user(*self._credentials)
-        with self.client() as client:
-            client.admin.command("ping")
-
     def _accepts(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0):
             return True
@@ -267,8 +258,9 @@ class Mongod(Server):
     def _log(self) -> Path:
         return self._folder / "mongod.log"
 
-    def log_tail(self, lines: int = 30) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+    def _failed(self, what: str) -> ServerFailedError:
+        lines = self._log.read_text(errors="replace").splitlines()[-30:]
+        return ServerFailedError("\n".join([f"mongod {what}; its log ends in", *lines]))
 
     def stop(self) -> None:
         """Shut the server down if it is running, and keep its data."""
@@ -281,20 +273,16 @@ class Mongod(Server):
     def _end(self, number: signal.Signals) -> None:
         if self.pid is None:
             return
-        self._signal(number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
         if not has_ended(self.pid, START_S):
-            raise ServerFailedError(f"mongod does not end after {number.name}; its log ends in\n{self.log_tail()}")
+            raise self._failed(f"does not end after {number.name}")
         self.pid = None
 
     def restart(self) -> None:
         """Shut the server down and start it again."""
         self.stop()
         self.start()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
 
     def restore(self) -> None:
         """Make the server run and answer again. Its data stay."""
@@ -405,9 +393,7 @@ class ReplicaSet(Server):
 
     def _start(self) -> None:
         for member in self.members:
-            member.launch()
-        for member in self.members:
-            member.wait_until_up()
+            member.start()
         config = {
             "_id": self.name,
             "members": [{"_id": i, "host": host} for i, host in enumerate(self._hosts())],
@@ -421,31 +407,19 @@ class ReplicaSet(Server):
     def wait_until_whole(self) -> None:
         """Wait until one running member is the primary, and all others follow it."""
         running = [member for member in self.members if member.pid is not None]
-        with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(member.client()) for member in running]
-            deadline = time.monotonic() + ELECT_S
-            while True:
-                with contextlib.suppress(PyMongoError):
-                    states = [_state(client) for client in clients]
-                    if states.count("primary") == 1 and set(states) <= {"primary", "secondary"}:
-                        return
-                if time.monotonic() > deadline:
-                    raise ServerFailedError(f"no primary after {ELECT_S} s; a log ends in\n{running[0].log_tail()}")
-                time.sleep(0.02)
+        _wait_for_primary(lambda: sorted(map(_state, running)) == ["primary", *["secondary"] * (len(running) - 1)])
 
     @property
     def primary(self) -> Mongod:
         """The primary; wait until there is one."""
-        deadline = time.monotonic() + ELECT_S
-        while time.monotonic() < deadline:
-            for member in self.members:
-                with contextlib.suppress(PyMongoError):
-                    if member.pid is not None:
-                        with member.client() as client:
-                            if _state(client) == "primary":
-                                return member
-            time.sleep(0.02)
-        raise ServerFailedError(f"no primary after {ELECT_S} s")
+        found: list[Mongod] = []
+
+        def look() -> bool:
+            found[:] = [member for member in self.members if member.pid is not None and _state(member) == "primary"]
+            return bool(found)
+
+        _wait_for_primary(look)
+        return found[0]
 
     def step_down(self, period_s: int | None = None) -> None:
         """Make the primary step down, without waiting. The set has no primary for about a second.
@@ -480,9 +454,19 @@ class ReplicaSet(Server):
                 stack.callback(member.close)
 
 
-def _state(client: MongoClient[dict[str, Any]]) -> str:
-    answer = client.admin.command("hello")
-    return "primary" if answer["isWritablePrimary"] else "secondary" if answer.get("secondary") else "neither"
+def _state(member: Mongod) -> str:
+    with contextlib.suppress(PyMongoError), member.client() as client:
+        answer = client.admin.command("hello")
+        return "primary" if answer["isWritablePrimary"] else "secondary" if answer.get("secondary") else "neither"
+    return "absent"
+
+
+def _wait_for_primary(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ELECT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ServerFailedError(f"no primary after {ELECT_S} s")
+        time.sleep(0.02)
 
 
 class Proxy:

@@ -43,8 +43,7 @@ def has_only_duplicates(error: errors.BulkWriteError) -> bool:
     """Return whether a bulk insert failed only because documents with the same _id exist."""
     details = error.details or {}
     return not details.get("writeConcernErrors") and all(
-        failure.get("code") == _DUPLICATE_KEY and "_id" in failure.get("keyPattern", {"_id": 1})
-        for failure in details.get("writeErrors", ())
+        failure.get("code") == _DUPLICATE_KEY for failure in details.get("writeErrors", ())
     )
 
 

@@ -23,10 +23,6 @@ _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyuse
 # would unescape it.
 _NOT_IN_DATABASE = re.compile(r'[\x00\\ "$*<>:|%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
-# Suffixes of the collections that dbloader makes next to the view; see schema.py.
-_PART_OF_STORE = re.compile(r"\.(manifest|[0-9a-f]{24}(\..*)?)$")
-_MAX_NAMESPACE = 255
-_LONGEST_SUFFIX = len(f".{'0' * 24}.large.chunks")
 
 
 class MongoURI(NamedTuple):
@@ -125,14 +121,10 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
             "a place in MongoDB has the form mongodb://host/database.collection, got another form; "
             "in a user name or password, '/', '?', '@' and ':' must be escaped (%2F, %3F, %40, %3A)"
         )
-    name = f"{database}.{collection}"
-    if _PART_OF_STORE.search(collection):
-        store = _PART_OF_STORE.sub("", collection)
-        raise PlaceError(f"{collection!r} is a part of the store {store!r}: give the name of the store")
-    too_long = len(database.encode()) > 63 or len(name.encode()) + _LONGEST_SUFFIX > _MAX_NAMESPACE
-    if too_long or _NOT_IN_DATABASE.search(database) or _NOT_IN_COLLECTION.search(collection):
+    if len(database.encode()) > 63 or _NOT_IN_DATABASE.search(database) or _NOT_IN_COLLECTION.search(collection):
         raise PlaceError(
-            f"MongoDB cannot have a store {name!r}: the name is too long or has a character that MongoDB forbids"
+            f"MongoDB allows no collection {database + '.' + collection!r}: the name of the database is too long, or a "
+            "name has a forbidden character"
         )
     return MongoURI(scheme.lower(), user, hosts, database, collection, query)
 

@@ -77,16 +77,6 @@ def test_password_is_read_from_environment(place: str, monkeypatch: pytest.Monke
         assert len(store) == 4
 
 
-def test_keeping_an_error_does_not_keep_the_client_open(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NAME, "wrong")
-    before = set(threading.enumerate())
-    with open_store(place) as store, pytest.raises(StoreAccessError) as kept:
-        len(store)
-    for thread in set(threading.enumerate()) - before:
-        thread.join(5)  # closing the client ends it
-        assert not thread.is_alive(), (thread.name, kept)
-
-
 @pytest.mark.slow
 def test_password_is_not_in_processes_or_files(place: str, tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 40)
