@@ -64,7 +64,11 @@ class MongoReader:
         # GridFS refuses the place's option w=0, even for reading.
         primary = database.with_options(read_preference=Primary(), write_concern=WriteConcern())
         self.meta: Collection[Any] = primary[place.collection + MANIFEST]
-        self.store, self.manifest = self._find_store()
+        try:
+            self.store, self.manifest = self._find_store()
+        except BaseException:
+            self.connection.close()  # otherwise a caller that keeps the error keeps the client open
+            raise
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest: Collection[Any] = primary[self.records.name]
         self.large = LargeRecords(primary, place.collection, self.store)
