@@ -108,7 +108,7 @@ def test_blocks_ahead_contain_the_following_samples(
     ahead = list(sampler_of(lengths, lanes, 3, world, 0).blocks_ahead(ranks, since=state))
     starts = [begin for begin, _ in ahead]
     assert starts == sorted(set(starts))
-    assert starts[:1] in ([], [position])
+    assert starts[:1] in ([], [position], [sum(lengths)])  # a rank may have only padding
     for rank in ranks:
         sampler = sampler_of(lengths, lanes, 3, world, rank)
         sampler.load_state_dict(state)
