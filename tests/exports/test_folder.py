@@ -129,7 +129,7 @@ def test_colliding_names_get_separate_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     names=st.lists(st.none() | TEXT.filter(bool) | st.text("./\\\0a", min_size=1, max_size=6), min_size=1, max_size=8),
     fields=st.dictionaries(

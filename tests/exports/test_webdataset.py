@@ -92,7 +92,7 @@ UNSAFE = ("../x.jpg", "/etc/x.jpg", "..", "a/../b.jpg", "..\\x/y.jpg", "__x__/a.
 NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12) | st.sampled_from([*UNSAFE, "x" * 300])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
 def test_names_survive_and_no_path_leaves_the_folder(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]

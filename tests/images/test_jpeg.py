@@ -300,7 +300,7 @@ def test_image_that_cannot_be_checked_is_not_repaired() -> None:
         repaired(GREY[:at] + b"\xff\xdc\xff\xdc" + GREY[at + 4 :])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(name=st.sampled_from(sorted(SAMPLES)), at=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
 def test_repaired_image_decodes_without_warnings(name: str, at: float, mask: int) -> None:
     data = bytearray(SAMPLES[name])
@@ -312,7 +312,7 @@ def test_repaired_image_decodes_without_warnings(name: str, at: float, mask: int
         decode(repaired(bytes(data[:-2])))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     data=st.sampled_from(sorted(SAMPLES.values())),
     changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6),

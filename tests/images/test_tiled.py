@@ -84,7 +84,7 @@ def assert_crops(jpeg: bytes, lengths: bytes, generator: random.Random, crops: i
     quality=st.integers(5, 100),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_crop_equals_the_crop_of_the_whole_image(
     mode: str, subsampling: str, width: int, height: int, tile_width: int, quality: int, seed: int
 ) -> None:

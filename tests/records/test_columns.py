@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbloader import Record
@@ -92,7 +92,6 @@ def test_changed_or_moved_chunk_is_refused() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(NAMES, st.lists(st.integers(0, 39), max_size=60))
 def test_packed_names_are_unpacked_in_any_order(names: list[str], indices: list[int]) -> None:
     chunk = pack_names([name.encode() for name in names])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbloader.records.columns import is_whole
@@ -74,7 +74,6 @@ def test_column_holds_numbers_booleans_and_short_texts(value: object, kept: bool
 
 
 def test_packing_unpacked_values_gives_the_same_chunk() -> None:
-    @settings(deadline=None)
     @given(st.lists(SCALARS, max_size=8) | OF_ONE_KIND)
     def check(values: list[Any]) -> None:
         chunk = pack_values([column_value(value) for value in values])

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import bson
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbloader import Record
@@ -39,7 +39,7 @@ def plain(record: Record) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     name=st.none() | TEXT.filter(bool),
     label=st.none() | st.integers(-(2**63) + 1, 2**63 - 1),

@@ -68,7 +68,7 @@ files = st.builds("{}{}".format, stems, st.sampled_from([".jpg", ".JPEG", ".tIf"
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sets(files, max_size=25))
 def test_order_and_labels_equal_torchvision(names: set[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
