@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 from typing_extensions import override
 
-from dbloader import LMDBDataset, convert, create_loader, write_store
+from dbloader import LMDBDataset, create_loader, write_store
 from dbloader.conversion.sample_to_record import SampleEncoder
 from dbloader.errors import FieldError, OptionError
 from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same, written
@@ -117,25 +117,13 @@ def test_loader_with_opaque_batches_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_loader_of_create_loader_is_refused(tmp_path: Path, workers: Any) -> None:
+def test_loader_of_create_loader_is_refused(tmp_path: Path) -> None:
     """The batches of create_loader are decoded, cropped and normalized."""
     write_store([(IMAGE, 0)] * 3, tmp_path / "a.lmdb")
     dataset = LMDBDataset(tmp_path / "a.lmdb")
-    loader = create_loader(dataset, batch_size=2, device=None, num_workers=0, worker_type=workers)
+    loader = create_loader(dataset, batch_size=2, device=None, num_workers=0)
     with loader, pytest.raises(OptionError, match="a loader of create_loader returns whole batches, not samples"):
         write_store(loader, tmp_path / "b.lmdb")
-
-
-def test_loader_of_an_lmdb_dataset_writes_an_equal_store(tmp_path: Path) -> None:
-    for at in range(6):
-        folder = tmp_path / "folder" / "ab"[at % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        noise("RGB", at).save(folder / f"{at}.{'jpg' if at < 3 else 'png'}")
-    convert(tmp_path / "folder", tmp_path / "first.lmdb")
-    with LMDBDataset(tmp_path / "first.lmdb", decode=None, fields=("image", "label", "name")) as dataset:
-        manifest = write_store(DataLoader(dataset, 4, num_workers=1), tmp_path / "s.lmdb")
-        assert (manifest.digest, manifest.classes) == (dataset.manifest.digest, dataset.manifest.classes)
 
 
 class Failing(Items):

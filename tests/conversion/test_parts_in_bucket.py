@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,14 +13,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parts.part import convert_part, list_parts
+from dbloader.conversion.parts.part import list_parts
 from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.write_store import write_store
 from dbloader.copying.copy_store import copy_store
@@ -32,7 +29,7 @@ from tests.support.conversion import plan_conversion
 from tests.support.crash import trials
 from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
 from tests.support.images import plant, plant_photos
-from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put, put_folder, read_table
+from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put_folder, read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
@@ -134,22 +131,6 @@ def test_ray_makes_the_parts_in_a_bucket(
     check_clean(outside, place)
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(
-    not (importlib.util.find_spec("distributed") or os.environ.get("CI")), reason="Dask is not installed"
-)
-def test_dask_makes_the_parts_in_a_bucket_after_a_worker_dies(
-    outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
-) -> None:
-    root, place = plant_photos(tmp_path / "images", 120, width=64, height=48), object_store.place("train.lmdb")
-    machine.environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    output = machine.run(root, place, program=("-m", "tests.support.dask_cluster"))
-    digest = convert(root, tmp_path / "one.lmdb").digest
-    assert json.dumps({"digests": [digest] * 2, "kills": [1, 1]}) in output.splitlines()  # it converts twice
-    check_is(machine, place, digest, events=0)
-    assert outside(keys, f"{place}.partial") == []
-
-
 def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(
     outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, digest: str
 ) -> None:
@@ -165,49 +146,6 @@ def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(
     machine.run("spawn", root, place, PARTS, program=("-c", program))
     check_is(machine, place, digest)
     check_clean(outside, place)
-
-
-@pytest.mark.nightly
-def test_part_made_again_is_kept(outside: Outside, machine: Machine, object_store: ObjectStore, root: Path) -> None:
-    place = object_store.place("train.lmdb")
-    machine.run("plan", root, place, "--shards", PARTS)
-    machine.run("part", place, 1)
-    before = outside(keys, place)
-    machine.run("part", place, 1)
-    assert outside(keys, place) == before
-    output = machine.run("parts", place, "--made", status=1)
-    assert "missing 0,2" in output
-    assert re.search(rf"part 1: \d+ records, .*, made in \d+ s by {socket.gethostname()}\n", output)
-    assert "missing 0,2: make them" in machine.run("publish", place, status=2)
-
-
-def test_parts_shows_which_machine_makes_a_part_and_since_when(
-    outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path
-) -> None:
-    place, known, output = object_store.place("train.lmdb"), threading.Event(), list[str]()
-    direct = Machine(tmp_path / "direct", object_store)
-
-    def kill() -> None:
-        known.wait(WAIT_S)
-        output.append(direct.run("parts", place, status=1))
-        process.kill()
-
-    outside(plan_conversion, root, place, PARTS)
-    outside(put, f"{place}.partial", {"parts/00002-0badcafe.elsewhere.making": b""})  # is left of a replaced plan
-    assert outside(list_parts, place).attempts == []
-    began = time.time()
-    with HTTPProxy(object_store.port, held_at("/shards/", 1, kill)) as proxy:
-        process = Machine(tmp_path / "victim", object_store, proxy.endpoint).start("part", place, 1)
-        known.set()
-        process.communicate(timeout=WAIT_S)
-    host = socket.gethostname()
-    line = rf"; missing 0-2\n  part 1: begun \d+ min ago on {host}; still running, or killed\n"
-    assert re.search(f"{line}$", output[0])
-    (attempt,) = outside(list_parts, place).attempts
-    assert attempt[:2] == (1, host)
-    assert began - 1 <= attempt.since <= time.time()  # the server gives whole seconds
-    direct.run("part", place, 1)
-    assert outside(list_parts, place).attempts == []
 
 
 def held_at(what: str, count: int, held: Callable[[], object]) -> Callable[[str, str], None]:
@@ -269,6 +207,7 @@ def test_late_part_of_a_replaced_plan_counts_for_nothing(
     direct.run("plan", root, place, "--shards", 2)
 
     def plan_again() -> None:
+        assert "  part 0: begun 0 min ago on " in direct.run("parts", place, status=1)
         direct.run("plan", root, place, "--shards", PARTS, "--overwrite")
 
     with HTTPProxy(object_store.port, held_at("/shards/", 1, plan_again)) as proxy:
@@ -357,42 +296,31 @@ def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, ro
     assert "plan again with append" in machine.run("publish", place, status=2)
 
 
-def test_failed_part_is_not_shown(machine: Machine, outside: Outside, object_store: ObjectStore, root: Path) -> None:
-    place = object_store.place("train.lmdb")
-    machine.run("plan", root, place, "--shards", 1)
-    machine.environment["DBLOADER_MAX_PIXELS"] = "1000000"
-    assert "has DBLOADER_MAX_PIXELS 1000000 and" in machine.run("part", place, 0, status=2)
-    assert outside(list_parts, place).attempts == []
-
-
-NO_ROOM = {
-    "s3://images": (PlaceError, "s3://images names only a bucket: name the store too, as in s3://images/train.lmdb"),
-    "s3://images//": (PlaceError, "s3://images names only a bucket: name the store too, as in s3://images/train.lmdb"),
-    "gs://images": (PlaceError, "gs://images names only a bucket"),
-    "https://host/train.lmdb": (OptionError, "cannot be put on a web server"),
-}
-
-
-@pytest.mark.parametrize("place", NO_ROOM)
-def test_place_without_room_for_a_store_is_refused(outside: Outside, root: Path, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("s3://images//", "s3://images names only a bucket: name the store too, as in s3://images/train.lmdb"),
+        ("https://host/train.lmdb", "cannot be put on a web server"),
+    ],
+)
+def test_place_without_room_for_a_store_is_refused(
+    outside: Outside, root: Path, tmp_path: Path, place: str, message: str
+) -> None:
     convert(root, tmp_path / "one.lmdb")
-    error, message = NO_ROOM[place]
-    ways: list[tuple[Callable[[], object], dict[str, Any]]] = [
-        (partial(plan_conversion, root, place, 1), {}),
-        (partial(convert_part, place, 0), {}),
-        (partial(list_parts, place), {}),
-        (partial(publish, place), {}),
-        (partial(convert, root, place), {"shards": 1}),
-        (partial(convert, root, place), {"append": True}),
-        (partial(copy_store, tmp_path / "one.lmdb", place), {}),
+    ways: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = [
+        (plan_conversion, (root, place, 1), {}),
+        (list_parts, (place,), {}),
+        (publish, (place,), {}),
+        (convert, (root, place), {"append": True}),
+        (copy_store, (tmp_path / "one.lmdb", place), {}),
     ]
-    for way, options in ways:
-        with pytest.raises(error, match=message):
-            outside(way, **options)
+    for way, arguments, options in ways:
+        with pytest.raises((OptionError, PlaceError), match=message):
+            outside(way, *arguments, **options)
     # These cannot write to any place in object storage.
-    for way in (partial(convert, root, place), partial(write_store, [], place)):
+    for arguments in ((convert, root, place), (write_store, [], place)):
         with pytest.raises(PlaceError, match="is in object storage, which this operation does not support"):
-            outside(way)
+            outside(*arguments)
 
 
 class Killer:

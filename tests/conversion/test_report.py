@@ -46,29 +46,21 @@ COMMANDS: dict[str, Callable[..., object]] = {
 }
 
 
-def check_removal(folder: Path, command: str, place: str | Path, report: Path) -> None:
-    """Check that replacing a store removes its report, and that a new store removes nothing."""
-    plant(folder / "images", {"cat/0.jpg": photo()})
-    convert(folder / "images", folder / "original.lmdb")
-    report.write_text("{}\n")
-    COMMANDS[command](folder, place, overwrite=True)
-    assert report.read_text() == "{}\n"
-    COMMANDS[command](folder, place, overwrite=True)
-    assert not report.exists()
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_replaced_store_loses_its_report(root: Path, place: Path, command: str) -> None:
-    check_removal(root.parent, command, place, Path(f"{place}.report.jsonl"))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_store_in_mongodb_replaces_only_its_own_report(
-    root: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, command: str
+def test_replaced_store_loses_its_report_and_a_new_store_removes_none(
+    root: Path, place: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.chdir(root.parent)
-    place = parse(mongo_uri)
-    check_removal(root.parent, command, mongo_uri, Path(f"{place.database}.{place.collection}.report.jsonl"))
+    folder, at_server = root.parent, parse(mongo_uri)
+    monkeypatch.chdir(folder)
+    plant(root, {"cat/0.jpg": photo()})
+    convert(root, folder / "original.lmdb")
+    for at, name in ((place, place.name), (mongo_uri, f"{at_server.database}.{at_server.collection}")):
+        report = folder / f"{name}.report.jsonl"
+        report.write_text("{}\n")
+        COMMANDS[command](folder, at, overwrite=True)
+        assert report.read_text() == "{}\n"
+        COMMANDS[command](folder, at, overwrite=True)
+        assert not report.exists()
 
 
 def test_report_counts_files_that_are_not_images(root: Path, place: Path) -> None:

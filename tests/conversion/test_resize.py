@@ -22,7 +22,6 @@ from tests.support.images import encoded
 
 Array = np.ndarray[Any, Any]
 
-FORMATS = ("JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP")
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 COLOURS = np.array([[200, 30, 40], [10, 220, 90], [30, 60, 210], [240, 230, 20]])
 
@@ -46,13 +45,6 @@ def waves(width: int, height: int, bands: int) -> Array:
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin(x / width * (3 + band) + band) * np.cos(y / height * (4 - band)) for band in range(bands)]
     return 127.5 + 107.5 * np.stack(waves, axis=-1)
-
-
-def shrunk(pixels: Array, factor: int) -> Array:
-    """Average squares of pixels, which is close to the result of a good filter for a smooth picture."""
-    height, width, bands = pixels.shape
-    squares = pixels.reshape(height // factor, factor, width // factor, factor, bands)
-    return np.asarray(squares.mean(axis=(1, 3)))
 
 
 def floats(image: Image.Image) -> Array:
@@ -93,18 +85,6 @@ def test_sizes_are_rounded(before: tuple[int, int], limits: dict[str, int], afte
 
 
 # Pixels
-
-
-@pytest.mark.parametrize("image_format", FORMATS)
-def test_resized_pixels_are_close_to_the_mean(image_format: str) -> None:
-    pixels = waves(256, 192, 3)
-    data = encoded(Image.fromarray(pixels.round().astype(np.uint8)), image_format)
-    smaller, its_facts = resize(data, (64, 48))
-    assert read_facts(smaller)[:3] == its_facts[:3] == (image_format, 64, 48)
-    check(smaller)
-    difference = np.abs(floats(decode_pil(smaller)) - shrunk(floats(decode_pil(data)), 4))
-    assert difference.mean() < 2
-    assert difference.max() < (12 if image_format in ("JPEG", "WEBP") else 4)
 
 
 @pytest.mark.parametrize(("width", "size"), [(1001, (20, 16)), (511, (60, 45)), (40, (3, 2))])

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dbloader import LMDBDataset, convert, open_store
+from dbloader import convert, open_store
 from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.plan import list_name
 from dbloader.conversion.parts.publish import publish
@@ -33,7 +33,7 @@ from dbloader.records.document import open_sealed, seal
 from tests.contracts.records import stored
 from tests.support.children import in_child
 from tests.support.conversion import plan_conversion
-from tests.support.images import KINDS, plant, plant_kinds, plant_photos, run
+from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos, run
 from tests.support.sources import FILES, SOURCES
 
 
@@ -89,9 +89,6 @@ def test_processes_make_the_parts(root: Path, place: Path, tmp_path: Path) -> No
     convert(root, tmp_path / "one.lmdb")
     convert(root, place, shards=5, workers=2)
     check_same(place, tmp_path / "one.lmdb")
-    with LMDBDataset(place) as dataset, LMDBDataset(tmp_path / "one.lmdb") as expected:
-        assert dataset.classes == expected.classes
-        assert [dataset[index][1] for index in range(40)] == [expected[index][1] for index in range(40)]
 
 
 def test_plan_names_the_missing_parts(root: Path, place: Path) -> None:
@@ -208,6 +205,10 @@ def test_another_plan_is_refused_without_overwrite(root: Path, place: Path) -> N
         plan_conversion(root, place, 2)
     assert plan_conversion(root, place, 2, overwrite=True).files == 5
     assert list_parts(place).missing == [0, 1]
+    (first.folder / "plan.bson").rename(first.folder / "mine.txt")
+    with pytest.raises(StoreExistsError, match="has no plan"):
+        plan_conversion(root, place, 1, overwrite=True)
+    assert (first.folder / "mine.txt").exists()
 
 
 class Replacing(Here):
@@ -246,22 +247,21 @@ def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_pa
         convert(root, tmp_path / "file.lmdb", shards=2, executor=Here(), overwrite=True)
 
 
-def test_swapped_shard_of_a_part_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 8)
+def test_swapped_shard_of_a_part_is_refused(root: Path, place: Path) -> None:
+    plant(root, {f"cat/{number}.jpg": photo() for number in range(8)})
     plan = plan_conversion(root, place, 2)
     receipts = [convert_part(place, part) for part in range(2)]
     shards = [plan.folder / "shards" / receipt.shard for receipt in receipts]
-    kept = tmp_path / "kept"
-    shutil.copy(shards[0], kept)
+    whole = shards[0].read_bytes()
     shards[0].unlink()
     assert list_parts(place).missing == [0]
-    shards[0].write_bytes(kept.read_bytes()[:-1])
+    shards[0].write_bytes(whole[:-1])
     assert list_parts(place).missing == [0]
-    shutil.copy(shards[1], shards[0])  # if the sizes are equal, only the records differ
-    if shards[1].stat().st_size == kept.stat().st_size:
-        with pytest.raises(DamagedStoreError, match="is not the shard that part 0 made"):
-            publish(place)
-    shutil.copy(kept, shards[0])
+    shutil.copy(shards[1], shards[0])
+    assert shards[0].stat().st_size == len(whole)  # only the records differ
+    with pytest.raises(DamagedStoreError, match="is not the shard that part 0 made"):
+        publish(place)
+    shards[0].write_bytes(whole)
     publish(place)
 
 
@@ -318,6 +318,7 @@ def test_part_is_refused_if_a_library_version_differs_from_the_plan(root: Path, 
     what = r"^this machine has Pillow .* was planned with 9\.9, .*: pip install Pillow==9\.9, or plan again$"
     with pytest.raises(ConversionError, match=what):
         convert_part(place, 0)
+    assert list_parts(place).attempts == []
     path.write_bytes(seal(values))
     done = run("part", place, "0", env={**os.environ, "DBLOADER_MAX_PIXELS": "1000"})
     assert "this machine has DBLOADER_MAX_PIXELS 1000 and" in done.stderr
@@ -352,16 +353,6 @@ def test_concurrent_publish_has_one_winner(root: Path, place: Path, tmp_path: Pa
         results = [*pool.map(publish_with_others, [place] * 3, [threading.Barrier(3)] * 3)]
     assert any(not isinstance(result, Exception) for result in results), results
     check_same(place, tmp_path / "one.lmdb")
-
-
-def test_plan_does_not_replace_another_folder(root: Path, place: Path) -> None:
-    plant_photos(root, 4)
-    mine = Path(f"{place}.partial") / "mine.txt"
-    mine.parent.mkdir()
-    mine.write_text("keep")
-    with pytest.raises(StoreExistsError, match="has no plan"):
-        plan_conversion(root, place, 1, overwrite=True)
-    assert mine.read_text() == "keep"
 
 
 def test_all_files_are_on_disk_before_the_manifest(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

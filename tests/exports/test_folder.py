@@ -16,7 +16,6 @@ from PIL import Image
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
-from dbloader.conversion.transcode import ImageFormat
 from dbloader.conversion.write_store import write_store
 from dbloader.errors import ExportError
 from dbloader.exports.export import export_store
@@ -141,14 +140,6 @@ def test_all_names_and_fields_survive_export_and_conversion(
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("any")
     exported(tmp_path, [record(name, seed % 2, seed, **fields) for seed, name in enumerate(names)])
-
-
-@pytest.mark.parametrize("tile", [True, False])
-def test_resized_and_tiled_images_survive_export_and_conversion(tmp_path: Path, tile: bool) -> None:
-    plant_photos(tmp_path / "images", 3, width=200, height=150)
-    convert(tmp_path / "images", tmp_path / "store.lmdb", images=ImageFormat(short_side=100, tile=tile, quality=90))
-    export_store(tmp_path / "store.lmdb", tmp_path / "folder")
-    again(tmp_path, tmp_path / "folder")
 
 
 def test_warning_names_the_option_that_keeps_the_digest(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def test_records_survive_export_and_conversion_completely(tmp_path: Path) -> Non
         {"name": "x.jpg", "label": 2, "image": photo(3)},
         {"name": "y.png", "label": 0, "image": photo(4), "damaged": "a mark"},
         {"name": "y.jpg", "label": 0, "image": photo(5)},
-        {"name": "record-000000001.jpg", "label": 0, "image": photo(5)},
+        {"name": "record-000000001.jpg", "label": None, "image": photo(5)},
         {"name": "alone", "label": 0, "image": photo(6)},
     ]
     write_store(files, tmp_path / "a.lmdb", classes=("b", "a", "7"))
@@ -79,13 +78,6 @@ def test_records_survive_export_and_conversion_completely(tmp_path: Path) -> Non
         assert same(after.fields, before.fields)
     keys = [sample["__key__"] for sample in samples(tmp_path / "a.shards")]
     assert keys == [*(f"record-{number:09}" for number in range(6)), "alone"]
-
-
-@pytest.mark.parametrize("labels", [(0, -5, 2**63 - 1, -(2**63) + 1), (3, None, 3, 10**6)])
-def test_unnamed_labels_survive_export_and_conversion(tmp_path: Path, labels: Sequence[int | None]) -> None:
-    files = [{"name": f"{at % 2}/{at}.jpg", "label": label, "image": photo(at)} for at, label in enumerate(labels)]
-    write_store(files, tmp_path / "a.lmdb")
-    check_same(tmp_path / "a.lmdb")
 
 
 UNSAFE = ("../x.jpg", "/etc/x.jpg", "..", "a/../b.jpg", "..\\x/y.jpg", "__x__/a.jpg", ".x.jpg", "a//b.jpg", "a.tar")
@@ -150,13 +142,6 @@ def test_export_whose_files_are_sorted_by_webdataset_is_converted(tmp_path: Path
     shards = write_shards(tmp_path / "a", {"jpg": photo(1), "depth.png": depth, "fields.json": {"n": 1, "depth": None}})
     assert convert(shards, tmp_path / "a.lmdb", file_fields=("depth",)).rejected == 0
     assert [*records(tmp_path / "a.lmdb")[0].fields.items()] == [("n", 1), ("depth", depth)]
-
-
-def test_classes_json_names_the_labels_of_any_shards(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path / "shards", {"jpg": photo(1), "cls": "dog"}, {"jpg": photo(2), "cls": 2})
-    plant(shards, {"classes.json": b'["cat", "dog", "ant"]'})
-    convert(shards, tmp_path / "a.lmdb")
-    assert [record.label for record in records(tmp_path / "a.lmdb")] == [1, 2]
 
 
 @pytest.mark.parametrize(
