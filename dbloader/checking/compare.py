@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.checking.findings import Findings
-    from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.conversion.parallel import Hold
     from dbloader.records.columns import Array
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store
@@ -61,12 +61,12 @@ def compare_files(
             findings.add("extra", index=index, name=name, reason=f"record {index} ({name}) has no file in the source")
         order, done = np.flatnonzero(records >= 0), 0
 
-        def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str, str, str]]:
+        def compare(part: slice, hold: Hold) -> list[tuple[int, str, str, str]]:
             items = [files[position] for position in order[part]]
             contents = source.load([item for item in items if isinstance(item, Entry)], hold)
             results = []
             for item, index in zip(items, records[order[part]].tolist(), strict=True):
-                data = item if isinstance(item, Problem) or budget.closed else next(contents)
+                data = item if isinstance(item, Problem) else next(contents)
                 if isinstance(data, Loaded):
                     item, data = data
                 kind, reason = _compare_with_file(store, index, item, data)
@@ -122,9 +122,7 @@ def compare_stores(
     partners = _match(store, other, findings, compared)
     order, sizes = np.flatnonzero(partners >= 0), (store.column("nbytes"), other.column("nbytes"))
 
-    def compare(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[Record, str, list[str]]]:
-        if budget.closed:
-            return []
+    def compare(part: slice, hold: Hold) -> list[tuple[Record, str, list[str]]]:
         mine, theirs = order[part], partners[order[part]]
         hold(int(sizes[0][mine].sum() + sizes[1][theirs].sum()))
         pairs = zip(store.read(mine.tolist()), other.read(theirs.tolist()), strict=True)

@@ -34,7 +34,7 @@ from dbloader.stores.mongo.uri import is_mongo, parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.conversion.parallel import Hold
     from dbloader.records.columns import Array
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
@@ -86,9 +86,7 @@ def compute_fingerprints(store: Store, progress: Callable[[int], object]) -> Fin
     return_large_blocks()
     sizes = store.column("nbytes")
 
-    def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[Any, str]]:
-        if budget.closed:
-            return []
+    def work(part: slice, hold: Hold) -> list[tuple[Any, str]]:
         hold(int(sizes[part].sum()))
         return [
             (((0, 0), (0, 0), UNREADABLE), str(record))

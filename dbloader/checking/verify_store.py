@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.conversion.parallel import Hold
     from dbloader.stores.base import Store
 
 
@@ -144,9 +144,8 @@ def verify_store(
 def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
     """Yield (index, name, problem) of all records in order. The problem is "" if all image files decode."""
 
-    def work(part: slice, hold: Hold, budget: MemoryBudget) -> list[tuple[int, str | None, str]]:
-        indices = range(part.start, part.stop)
-        return [(index, *_decode_image(store, index, hold)) for index in indices if not budget.closed]
+    def work(part: slice, hold: Hold) -> list[tuple[int, str | None, str]]:
+        return [(index, *_decode_image(store, index, hold)) for index in range(part.start, part.stop)]
 
     return work_in_order(work, len(store), cpu_count())
 

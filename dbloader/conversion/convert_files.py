@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
@@ -11,17 +10,15 @@ from dbloader.conversion.file_to_record import FileResult, convert_file
 from dbloader.conversion.parallel import work_in_order
 from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import TASK_FILES, Entry, Loaded, Problem
-from dbloader.stores.writer import COMMIT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import numpy as np
 
     from dbloader.conversion.file_list import FileList
-    from dbloader.conversion.parallel import Hold, MemoryBudget
+    from dbloader.conversion.parallel import Hold
     from dbloader.conversion.settings import Settings
-    from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer
 
@@ -70,8 +67,8 @@ class FileWriter:
             SourceError: The file system seems to fail for all files.
         """
 
-        def convert(part: slice, hold: Hold, budget: MemoryBudget) -> list[FileResult]:
-            return self._convert([files[position] for position in order[part]], hold, budget)
+        def convert(part: slice, hold: Hold) -> list[FileResult]:
+            return self._convert([files[position] for position in order[part]], hold)
 
         task_files = _RAW_TASK_FILES if self._settings.images.raw else TASK_FILES
         for batch in work_in_order(convert, len(order), workers, task_files):
@@ -81,13 +78,11 @@ class FileWriter:
             progress()
         self._write(self._held_back)
 
-    def _convert(self, items: list[Entry | Problem], hold: Hold, budget: MemoryBudget) -> list[FileResult]:
+    def _convert(self, items: list[Entry | Problem], hold: Hold) -> list[FileResult]:
         """Read and convert the files of one task. Runs in a thread."""
         contents = self._source.load([item for item in items if isinstance(item, Entry)], hold)
         results = []
         for item in items:
-            if budget.closed:
-                break
             if isinstance(item, Problem):
                 results.append(FileResult.problem(item, item))
                 continue
@@ -133,39 +128,15 @@ class FileWriter:
                 raise ConversionError(
                     f"{_reason(done)}; fix it, or choose --on-{kind} reject, and convert again with resume (--resume)"
                 )
-        for part in _parts(batch):
+        for done in batch:
+            record, done.record = done.record, None  # its memory is freed when the record is committed
             self._writer.write(
-                _pop_records(part),
-                events=[
-                    {"name": done.item.name, "event": event, "reason": reason}
-                    for done in part
-                    for event, reason in done.events.items()
-                ],
-                outcome=Counter(name for done in part for name in (*done.events, *done.changes)),
-                position=self._writer.position + len(part),
-                depths=Counter(done.depth for done in part if done.depth),
+                [] if record is None else [record],
+                events=[{"name": done.item.name, "event": event, "reason": why} for event, why in done.events.items()],
+                outcome=dict.fromkeys((*done.events, *done.changes), 1),
+                position=self._writer.position + 1,
+                depths={done.depth: 1} if done.depth else {},
             )
-
-
-def _parts(batch: list[FileResult]) -> Iterator[list[FileResult]]:
-    """Divide a batch into parts of about COMMIT_BYTES. A commit copies its records, so small parts save memory."""
-    part: list[FileResult] = []
-    nbytes = 0
-    for done in batch:
-        part.append(done)
-        nbytes += done.record.nbytes if done.record else 0
-        if nbytes >= COMMIT_BYTES:
-            yield part
-            part, nbytes = [], 0
-    yield part
-
-
-def _pop_records(batch: list[FileResult]) -> Iterator[EncodedRecord]:
-    """Yield the records. Remove each from its result, so its memory is freed after the record is written."""
-    for done in batch:
-        record, done.record = done.record, None
-        if record is not None:
-            yield record
 
 
 def _reason(done: FileResult) -> str:

@@ -6,7 +6,7 @@ import ctypes
 import threading
 import warnings
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -35,14 +35,14 @@ _pillow_users = 0
 
 
 def work_in_order(
-    work: Callable[[slice, Hold, MemoryBudget], list[Result]], count: int, workers: int, task_files: int = TASK_FILES
+    work: Callable[[slice, Hold], list[Result]], count: int, workers: int, task_files: int = TASK_FILES
 ) -> Iterator[list[Result]]:
     """Divide the positions from 0 to ``count`` - 1 into tasks, call a function for each, and yield results in order.
 
     Args:
-        work: The function. It is called in a thread with a slice of the positions, ``hold`` and a MemoryBudget. It must
-            call ``hold`` with a number of bytes before it allocates them. If the budget is closed, the result is not
-            needed, so the function may return early.
+        work: The function. It is called in a thread with a slice of the positions, and ``hold``. It must call ``hold``
+            with a number of bytes before it allocates them. If the result is no longer needed, ``hold`` raises
+            CancelledError.
         count: Number of positions.
         workers: Number of threads.
         task_files: Number of positions in one task.
@@ -56,7 +56,7 @@ def work_in_order(
                 if len(running) >= max_tasks(workers):
                     yield from _oldest(running, budget)
                 part = slice(task * task_files, min((task + 1) * task_files, count))
-                running.append((task, executor.submit(work, part, partial(budget.take, task), budget)))
+                running.append((task, executor.submit(work, part, partial(budget.take, task))))
             while running:
                 yield from _oldest(running, budget)
     finally:
@@ -81,7 +81,7 @@ class MemoryBudget:
         self._limit = limit
         self._held: dict[int, int] = {}
         self._oldest = 0
-        self.closed = False
+        self._closed = False
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
@@ -89,8 +89,10 @@ class MemoryBudget:
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(
-                    lambda: task == self._oldest or self.closed or sum(self._held.values()) + nbytes <= self._limit
+                    lambda: task == self._oldest or self._closed or sum(self._held.values()) + nbytes <= self._limit
                 )
+                if self._closed:
+                    raise CancelledError
             self._held[task] = self._held.get(task, 0) + nbytes
             if nbytes < 0:
                 self._changed.notify_all()
@@ -103,9 +105,9 @@ class MemoryBudget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake all waiting tasks. After this, ``take`` never waits."""
+        """End all tasks at their next ``take``."""
         with self._changed:
-            self.closed = True
+            self._closed = True
             self._changed.notify_all()
 
 

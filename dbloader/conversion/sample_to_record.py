@@ -48,12 +48,10 @@ class SampleEncoder:
         names = checked_names("fields", fields, "('image', 'label')")
         if len(set(names)) < len(names):
             raise OptionError(f"fields must be different names, got {short_repr(names)}")
-        if not isinstance(image_format, str):
-            raise OptionError(f"image_format must be Pillow's name of a format, such as 'PNG', got {image_format!r}")
         Image.init()
-        known = [name for name in FORMATS if name in Image.SAVE]
-        name = image_format.upper()
-        if name not in known or name not in Image.OPEN:
+        known = [name for name in FORMATS if name in Image.SAVE and name in Image.OPEN]
+        name = str(image_format).upper()
+        if name not in known:
             raise OptionError(
                 f"image_format must be one of {', '.join(known)}, such as PNG or JPEG, got {image_format!r}"
             )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from itertools import groupby, islice, zip_longest
+from itertools import groupby, islice
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import short_repr
 from dbloader.errors import OptionError
 from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 from dbloader.records.record import STANDARD_FIELDS, Record
@@ -134,19 +135,13 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
     first, *others = [*map(find_classes, _inner(samples))] or [()]
-    for number, names in enumerate(others, 2):
-        _check_same(first, names, number)
-    return first
-
-
-def _check_same(classes: tuple[str, ...], others: tuple[str, ...], number: int) -> None:
-    for label, (name, other) in enumerate(zip_longest(classes, others)):
-        if name != other:
+    for other in others:
+        if other != first:
             raise OptionError(
-                f"the concatenated datasets have different classes: label {label} is {name!r} in the first and "
-                f"{other!r} in number {number}; give names that are right for all datasets as classes=, or classes=() "
-                "for labels without names"
+                f"the concatenated datasets have different classes, {short_repr(first)} and {short_repr(other)}: give "
+                "names that are right for all datasets as classes=, or classes=() for labels without names"
             )
+    return first
 
 
 def _is_exactly(samples: Any, name: str) -> bool:

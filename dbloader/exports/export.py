@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import shutil
 from contextlib import ExitStack, closing, contextmanager
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError, OptionError
-from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
 from dbloader.remote.places import is_remote
 from dbloader.stores.mongo.uri import is_mongo
@@ -30,7 +28,6 @@ FORMATS = {
     "coco": "COCOExporter",
     "yolo": "YOLOExporter",
 }
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ExportReport(NamedTuple):
@@ -92,16 +89,14 @@ def export_store(
                 with closing(kind(store, indices, partial)) as exporter:
                     for done, record in enumerate(exporter.records()):
                         progress(done, total)
-                        check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
                 progress(total, total)
         except DBLoaderError:
             raise
         except OSError as error:
-            remedy = "free some space, or choose" if error.errno in _NO_ROOM else "choose"
-            what = f"{target} cannot be written: {error.strerror or error}; {remedy} another destination"
-            raise ExportError(what) from error
+            what = f"{target} cannot be written: {error.strerror or error}"
+            raise ExportError(f"{what}; free some space, or choose another destination") from error
     warnings = [*exporter.warnings]
     if format != "parquet" and (named := store.manifest.field_classes):
         warnings.append(

@@ -131,32 +131,32 @@ def test_open_readers_keep_the_old_records(grown: Path, tmp_path: Path) -> None:
         assert len(manifest_only) == 17
 
 
-@pytest.mark.parametrize(("old", "new"), [("names", "integers"), ("integers", "names"), ("none", "names")])
-def test_contradicting_labels_are_refused(root: Path, place: Path, tmp_path: Path, old: str, new: str) -> None:
-    plant_photos(root, 3)
+def labelled(root: Path, *labels: int | None) -> Path:
+    """Return a listing that gives the images these labels."""
+    paths = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
+    rows = [{"path": path, "label": label} for path, label in zip(paths, labels, strict=True)]
+    listing = root.parent / "listing.jsonl"
+    listing.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return listing
 
-    def options(kind: str) -> dict[str, Any]:
-        if kind == "names":
-            return {}
-        labels = [None] * 3 if kind == "none" else [3, 4, 5]
-        path = tmp_path / f"{kind}.jsonl"
-        paths = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
-        rows = [{"path": path, "label": label} for path, label in zip(paths, labels, strict=True)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return {"listing": path}
 
-    convert(root, place, shards=1, executor=Here(), **options(old))
-    if old == "none":
-        convert(root, place, append=True, executor=Here(), **options(new))
-        with open_store(place) as store:
-            assert store.manifest.classes == ("cat", "dog")
-            assert store.verify()
-        return
+@pytest.mark.parametrize("names_first", [False, True])
+def test_integers_and_class_names_as_labels_are_not_mixed(root: Path, place: Path, names_first: bool) -> None:
+    integers = labelled(plant_photos(root, 3), 3, 4, 5)
+    convert(root, place, shards=1, executor=Here(), listing=None if names_first else integers)
     before = files(place)
     with pytest.raises((SourceError, OptionError), match=r"integer.*class names: give the new images"):
-        convert(root, place, append=True, executor=Here(), **options(new))
+        convert(root, place, append=True, executor=Here(), listing=integers if names_first else None)
     assert files(place) == before
     assert not Path(f"{place}.partial").exists()
+
+
+def test_class_names_are_appended_to_a_store_without_labels(root: Path, place: Path) -> None:
+    convert(root, place, shards=1, executor=Here(), listing=labelled(plant_photos(root, 3), None, None, None))
+    convert(root, place, append=True, executor=Here())
+    with open_store(place) as store:
+        assert store.manifest.classes == ("cat", "dog")
+        assert store.verify()
 
 
 def test_labels_of_boxes_become_labels_of_the_store(root: Path, place: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -64,35 +63,6 @@ def test_tuple_with_more_items_than_names_is_refused(tmp_path: Path) -> None:
 
 # Values
 
-VALUES: dict[str, Any] = {
-    "bytes": b"\x00\xff",
-    "text": "é€ \x00 ",
-    "int": -(2**63) + 1,
-    "float": 0.1,
-    "nan": np.float64("-inf").item(),
-    "true": True,
-    "none": None,
-    "list": [1, "two", [3.0, None], {"four": b"4"}],
-    "dict": {"a": {"b": [True]}, "": {}},
-    "empty": [],
-}
-
-
-def test_every_kind_of_value_is_read_back_unchanged(tmp_path: Path) -> None:
-    (record,) = written([VALUES], tmp_path)
-    assert same(record.fields, VALUES)
-    assert same(pickle.loads(pickle.dumps(record)).fields, VALUES)  # noqa: S301 - as from a worker
-
-
-def test_arrays_keep_dtype_and_shape(tmp_path: Path) -> None:
-    dtypes = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16 >f4 <M8[s] U3 S3".split()  # noqa: SIM905 - far shorter
-    shapes: list[tuple[int, ...]] = [(3,), (2, 3, 1), (0, 4), (1,)]
-    arrays = [np.random.default_rng(0).integers(0, 100, shape).astype(dtype) for dtype in dtypes for shape in shapes]
-    stored = written([{"image": array, "x": array, "y": [array, {"z": array}]} for array in arrays], tmp_path)
-    for record, array in zip(stored, arrays, strict=True):
-        assert same(record.image, array)
-        assert same(record.fields, {"x": array, "y": [array, {"z": array}]})
-
 
 def test_tensors_become_arrays_of_their_dtype_and_shape(tmp_path: Path) -> None:
     for dtype in (torch.float16, torch.float32, torch.uint8, torch.int64, torch.bool, torch.complex64):
@@ -141,16 +111,9 @@ class Strange:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"x": Strange()}, r"field 'x' has the type tests\.\S+\.Strange; a record holds"),
-        ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type tests\.\S+\.Strange"),
-        ({"x": np.array([Strange()])}, "field 'x' is an array of the dtype object"),
-        ({"x": 2**63}, "field 'x' must .*, got 9223372036854775808"),
-        ({"x": {1: 2}}, "field 'x' has a key that is no"),
+        ({"x": {"y": [0, Strange()]}}, r"field 'x\.y\[1\]' has the type tests\.\S+\.Strange; a record holds"),
         ({1: "x"}, "a field's name must be a str, got 1"),
-        ({"index": 3}, "'index' is a reserved field; give yours another name"),
-        ({"a.b": 3}, "a field's name may not .*'a.b'$"),
         ({"image": "cat.jpg"}, "field 'image' must be the bytes of an image file or an array, got 'cat.jpg'"),
-        ({"name": 5}, "field 'name' must be a str, got 5"),
         ({"label": 2**63}, "field 'label' must be from -"),
     ],
 )

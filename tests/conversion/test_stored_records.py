@@ -166,20 +166,11 @@ def test_copied_record_with_kept_damage_stays_marked(tmp_path: Path, out: Path) 
 # Classes
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        (("cat", "eel"), r"label 1 is 'dog' in the first and 'eel' in number 2; give names"),
-        (("cat", "dog", "eel"), r"label 2 is None in the first and 'eel' in number 2; give"),
-    ],
-)
-def test_chained_stores_of_different_classes_are_refused(
-    place: Path, out: Path, tmp_path: Path, classes: tuple[str, ...], message: str
-) -> None:
-    with LMDBDataset(place) as one, LMDBDataset(other(tmp_path, *classes)) as two:
+def test_chained_stores_of_different_classes_are_refused(place: Path, out: Path, tmp_path: Path) -> None:
+    with LMDBDataset(place) as one, LMDBDataset(other(tmp_path, "cat", "dog", "eel")) as two:
         both: ConcatDataset[Any] = ConcatDataset([one, two])
         for chain in (both, Subset(both, [0]), DataLoader(both)):
-            with pytest.raises(OptionError, match=message):
+            with pytest.raises(OptionError, match=r"different classes, \('cat', 'dog'\) and \('cat', 'dog', 'eel'\)"):
                 write_store(chain, out)
         assert not out.exists()
         manifest = write_store(both, out, classes=("cat", "dog", "eel"))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import bson
 import numpy as np
 
-from dbloader._options import checked_flag, whole_number
+from dbloader._options import whole_number
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.plan import (
     LIST_FOLDER,
@@ -74,25 +74,11 @@ def plan_parts(
     """Write the list of a source's files, and all options, to ``DESTINATION.partial``.
 
     Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
-    conversion again keeps finished parts.
-
-    Args:
-        settings: Settings with the source, which all machines must see at its path.
-        destination: Place of the future store: a path that all machines see, or a place in a bucket.
-        shards: Largest number of parts. Each part makes one shard. No part is empty.
-        append: Add the records to the sharded store at the destination.
-        overwrite: Replace another plan at the destination, with its parts.
-        progress: Called with the number of files found so far.
-
-    Raises:
-        StoreExistsError: Another plan is at the destination.
-        StoreError: The plan cannot be written.
-        SourceError: The source cannot be converted.
-        OptionError: An option is out of its range, two options exclude each other, or the destination is the source.
-        TypeError: An option has the wrong type.
+    conversion again keeps finished parts. ``shards`` is the largest number of parts, because no part is empty.
+    ``append`` adds the records to the sharded store at the destination. ``overwrite`` replaces another plan, with its
+    parts. ``progress`` is called with the number of files found so far.
     """
-    checked_flag("overwrite", overwrite)
-    base = _read_base(destination) if checked_flag("append", append) else None
+    base = _read_base(destination) if append else None
     if is_remote(destination):
         return _plan_in_bucket(settings, os.fspath(destination), shards, base, progress, overwrite=overwrite)
     if base is None:

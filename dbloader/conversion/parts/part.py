@@ -76,22 +76,9 @@ def convert_part(
 ) -> PartReceipt:
     """Make a part of a planned conversion, unless it is made already.
 
-    The shard is made in a local folder, and copied to its place. The receipt is written last, and nobody uses a shard
-    without a receipt. So a part may be killed and made again, and several processes may make the same part: all make
-    the same records.
-
-    Args:
-        destination: Place of the future store.
-        part: Number of the part, from 0.
-        workers: Threads that read and check.
-        scratch: A local folder for the unfinished shard; None for the system's (``TMPDIR``).
-
-    Raises:
-        StoreNotFoundError: The destination has no plan.
-        OptionError: The plan has no such part; or an option is out of its range.
-        ConversionError: A file is rejected, and the plan has ``on_bad`` or ``on_damaged`` ``"fail"``; this machine has
-            other versions of the libraries than the plan; or the plan was replaced while the part was made.
-        StoreError: The shard cannot be written.
+    The shard is made in a local folder (``scratch``, or the system's ``TMPDIR``) by some threads (``workers``), and
+    copied to its place. The receipt is written last, and nobody uses a shard without a receipt. So a part may be killed
+    and made again, and several processes may make the same part: all make the same records.
     """
     shards, files = open_places(destination)
     plan = Plan.read(files)
@@ -240,12 +227,7 @@ class Parts(NamedTuple):
 
 
 def list_parts(destination: str | os.PathLike[str]) -> Parts:
-    """Return which parts of a planned conversion are made.
-
-    Raises:
-        StoreNotFoundError: The destination has no plan.
-        DamagedStoreError: A receipt is damaged, or of another plan.
-    """
+    """Return which parts of a planned conversion are made."""
     shards, files = open_places(destination)
     plan = Plan.read(files)
     receipts = [receipt for receipt, _ in read_receipts(shards, files, plan)]

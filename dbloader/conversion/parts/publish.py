@@ -87,19 +87,8 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
     """Make one store of the parts of a conversion, in one step.
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
-
-    Args:
-        destination: Place of the store.
-        overwrite: Replace the sharded store that is there.
-        keep_hours: Remove objects from a bucket only after no manifest has named them for so long, because programs may
-            still read a replaced store; None for 24.
-
-    Raises:
-        StoreNotFoundError: The destination has neither a plan nor a sharded store.
-        ConversionError: Parts are missing; or no file could be stored.
-        StoreExistsError: The destination is taken.
-        OptionError: ``keep_hours`` is given for a store on a disk.
-        StoreError: A part is damaged, or the store cannot be written.
+    ``overwrite`` replaces the sharded store that is there. Objects are removed from a bucket only after no manifest has
+    named them for ``keep_hours`` (24 by default), because programs may still read a replaced store.
     """
     if is_remote(destination):
         hours = _KEEP_HOURS if keep_hours is None else keep_hours

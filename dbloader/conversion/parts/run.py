@@ -104,20 +104,8 @@ def _check_same(plan: Plan, plan_id: str) -> None:
 def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[PartReceipt, None, None]:
     """Make parts, and yield the receipt of each one as soon as it is made.
 
-    After an error, parts that have not begun are canceled. The wait for free workers has no limit, because a cluster
-    may grow.
-
-    Args:
-        place: Absolute path of the destination.
-        parts: Numbers of the parts.
-        executor: ``"ray"``, or anything with ``submit``. It is not shut down.
-        workers: Threads of each part.
-
-    Raises:
-        DBLoaderError: A part failed. The error has the type of the part's error. Its message begins with the number of
-            the part.
-        ConversionError: A part failed with another error, or the process that made it has ended.
-        OptionError: The executor does not return what a part returns.
+    After an error, parts that have not begun are canceled, and the message names the part. The wait for free workers
+    has no limit, because a cluster may grow. The executor is not shut down.
     """
     part, running = None, dict[Any, int]()
     try:
