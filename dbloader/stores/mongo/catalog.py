@@ -129,7 +129,8 @@ class Catalog:
         store, viewed = self._read().get("store"), self._viewed()
         records = records_collection(self._place.collection, str(store))
         if store is not None and viewed not in (records, ""):
-            self._database.drop_collection(self._place.collection)  # changing a view needs a right that readWrite lacks
+            if viewed is not None:  # changing a view needs a right that readWrite lacks
+                self._database.drop_collection(self._place.collection)
             self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
 
     @retried
