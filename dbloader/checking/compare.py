@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,13 +22,15 @@ from dbloader.records.record import Record, encode
 from dbloader.sources.base import Entry, Loaded, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dbloader.checking.findings import Findings
     from dbloader.conversion.parallel import Hold
     from dbloader.records.columns import Array
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store
+
+_T = TypeVar("_T")
 
 
 def compare_files(
@@ -59,7 +61,7 @@ def compare_files(
         for index in map(int, np.flatnonzero(left)):
             name = names[index]
             findings.add("extra", index=index, name=name, reason=f"record {index} ({name}) has no file in the source")
-        order, done = np.flatnonzero(records >= 0), 0
+        order = np.flatnonzero(records >= 0)
 
         def compare(part: slice, hold: Hold) -> list[tuple[int, str, str, str]]:
             items = [files[position] for position in order[part]]
@@ -73,14 +75,11 @@ def compare_files(
                 results.append((index, item.name, kind, reason))
             return results
 
-        for batch in work_in_order(compare, len(order), cpu_count()):
-            for index, name, kind, reason in batch:
-                if reason:
-                    findings.add(kind, index=index, name=name, reason=f"record {index} ({name}) {reason}")
-                else:
-                    compared[kind] += 1
-            done += len(batch)
-            progress(done, len(order))
+        for index, name, kind, reason in _in_order(compare, len(order), progress):
+            if reason:
+                findings.add(kind, index=index, name=name, reason=f"record {index} ({name}) {reason}")
+            else:
+                compared[kind] += 1
     return dict(compared)
 
 
@@ -128,18 +127,25 @@ def compare_stores(
         pairs = zip(store.read(mine.tolist()), other.read(theirs.tolist()), strict=True)
         return [(replace(mine, image=None), *_compare_records(mine, theirs)) for mine, theirs in pairs]
 
-    done = 0
-    for batch in work_in_order(compare, len(order), cpu_count()):
-        for record, kind, differences in batch:
-            if differences:
-                parts = " and ".join(differences)
-                reason = f"record {record.index} ({record.name}) differs from the record in {other.place}: {parts}"
-                findings.add(*differences, index=record.index, name=record.name, reason=reason)
-            else:
-                compared[kind] += 1
-        done += len(batch)
-        progress(done, len(order))
+    for record, kind, differences in _in_order(compare, len(order), progress):
+        if differences:
+            parts = " and ".join(differences)
+            reason = f"record {record.index} ({record.name}) differs from the record in {other.place}: {parts}"
+            findings.add(*differences, index=record.index, name=record.name, reason=reason)
+        else:
+            compared[kind] += 1
     return dict(compared)
+
+
+def _in_order(
+    compare: Callable[[slice, Hold, MemoryBudget], list[_T]], count: int, progress: Callable[[int, int], object]
+) -> Iterator[_T]:
+    """Yield the results of ``compare`` for the positions from 0 to ``count`` - 1."""
+    done = 0
+    for batch in work_in_order(compare, count, cpu_count()):
+        yield from batch
+        done += len(batch)
+        progress(done, count)
 
 
 def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._options import whole_number
-from dbloader.checking.findings import Findings
+from dbloader.checking.findings import collect_findings
 from dbloader.checking.fingerprints import (
     BYTES_ONLY,
     DUPLICATE,
@@ -110,7 +110,7 @@ def find_duplicates(
     whole_number("distance", distance, 0, MAX_DISTANCE)
     with ExitStack() as opened:
         stores = [opened.enter_context(open_store(one)) for one in (place, other) if one is not None]
-        findings = opened.enter_context(Findings(output))
+        findings = opened.enter_context(collect_findings(output))
         if other is None:
             found, groups = search_store(stores[0], distance, progress)
             prints = [found]

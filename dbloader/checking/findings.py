@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
+from dbloader.stores.lmdb.publish_shards import durable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from collections.abc import Callable, Iterator
 
 _KEPT = 1000
 
 
 class Findings:
-    """Collects findings about records in a ``with`` block, and writes them to a file.
-
-    The file appears at the end of the block, unless the block raises an error.
+    """Collects findings about records.
 
     Args:
-        output: Path of a new file for all findings, as JSON lines; None for no file.
+        file: File for all findings, as JSON lines; None for no file.
         found: Called with each of the first thousand findings.
 
     Attributes:
@@ -33,15 +31,10 @@ class Findings:
             kinds.
     """
 
-    def __init__(
-        self, output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
-    ) -> None:
+    def __init__(self, file: IO[bytes] | None, found: Callable[[dict[str, Any]], object]) -> None:
         self.counts: Counter[str] = Counter()
         self.first: list[dict[str, Any]] = []
-        self._found = found
-        self._path = None if output is None else Path(output)
-        # The name contains the process id, because OUTPUT.partial may be an unfinished store.
-        self._aside = Path(f"{output}.{os.getpid()}.partial")
+        self._file, self._found = file, found
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
         """Add a finding of one or more kinds. Do not write it to the file if ``listed`` is false."""
@@ -50,27 +43,24 @@ class Findings:
         if len(self.first) < _KEPT:
             self.first.append(row)
             self._found(row)
-        if self._path is not None and listed:
-            self._file.write(json.dumps(row) + "\n")
+        if self._file is not None and listed:
+            self._file.write(json.dumps(row).encode() + b"\n")
 
-    def __enter__(self) -> Self:
-        if self._path is not None:
-            if os.path.lexists(self._path):  # for example the store, given by mistake
-                raise OptionError(f"output (--output) must be a new file, but {self._path} exists: choose another name")
-            if not self._aside.parent.is_dir():
-                raise OptionError(f"--output {self._path}: there is no folder {self._aside.parent}; make it first")
-            if self._path.suffix != ".jsonl":  # --drop and --select recognize the format by the extension
-                raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {self._path}")
-            self._file = self._aside.open("x", encoding="utf-8")
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if self._path is None:
-            return
-        try:
-            self._file.close()
-            if kind is None:
-                self._aside.replace(self._path)
-        finally:
-            with suppress(OSError):  # otherwise this error would hide the error of the block
-                self._aside.unlink()
+@contextmanager
+def collect_findings(
+    output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
+) -> Iterator[Findings]:
+    """Yield the findings of a check. The new file ``output`` appears after the block, unless the block fails."""
+    if output is None:
+        yield Findings(None, found)
+        return
+    path = Path(output)
+    if os.path.lexists(path):  # for example the store, given by mistake
+        raise OptionError(f"output (--output) must be a new file, but {path} exists: choose another name")
+    if not path.parent.is_dir():
+        raise OptionError(f"--output {path}: there is no folder {path.parent}; make it first")
+    if path.suffix != ".jsonl":  # --drop and --select recognize the format by the extension
+        raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {path}")
+    with durable(path) as file:
+        yield Findings(file, found)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +27,7 @@ from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import max_pixels
 from dbloader.stores.lmdb.keys import path_beside
+from dbloader.stores.lmdb.publish_shards import durable
 from dbloader.stores.mongo.uri import is_mongo, parse
 
 if TYPE_CHECKING:
@@ -181,17 +180,10 @@ def save_fingerprints(store: Store, found: Fingerprints, groups: Groups | None =
         "reasons": found.reasons,
         "parts": [[len(part), crc32(part.view("u1"))] for part in parts],
     }
-    path = fingerprint_path(store.place)
-    aside = Path(f"{path}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            for part in parts:
-                part.tofile(file)
-        aside.replace(path)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+    with durable(fingerprint_path(store.place)) as file:
+        file.write(json.dumps(head).encode() + b"\n")
+        for part in parts:
+            part.tofile(file)
 
 
 def load_fingerprints(store: Store) -> Fingerprints | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import cpu_count
 from dbloader.checking.compare import compare_files, compare_stores
-from dbloader.checking.findings import Findings
+from dbloader.checking.findings import collect_findings
 from dbloader.conversion.file_to_record import check_fields, check_image
 from dbloader.conversion.parallel import return_large_blocks, work_in_order
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
@@ -105,7 +105,7 @@ def verify_store(
             files = store.manifest.file_fields if listing is not None else ()
             source = opened.enter_context(closing(open_source(against, listing, file_fields=files)))
             compare, source_place = partial(compare_files, store, source, notes), source.place
-        findings = opened.enter_context(Findings(output, found))
+        findings = opened.enter_context(collect_findings(output, found))
         total, done = len(store), 0
 
         def count(more: int) -> None:

@@ -27,16 +27,15 @@ from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNot
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
-from dbloader.viewing.duplicate_search import DuplicateSearch
+from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.marks import Marks
 from dbloader.viewing.record import show_record, stored_file
-from dbloader.viewing.reports import list_duplicates
+from dbloader.viewing.report import read_report
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import ODD, find_position
 from dbloader.viewing.thumbnails import Thumbnails
-from dbloader.viewing.training_options import Options
 from dbloader.viewing.training_process import Training
 
 if TYPE_CHECKING:
@@ -96,14 +95,14 @@ class ViewerState:
             Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
         ]
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
-        self.searches = [*map(DuplicateSearch, self.selections)]
+        self.duplicates = [*map(Duplicates, self.selections)]
         self.viewer_id = secrets.token_hex(4)
         self.answers = itertools.count(1)
 
     def close(self) -> None:
         """End the searches for duplicates and the process of the training view."""
-        for search in self.searches:
-            search.stop()
+        for duplicates in self.duplicates:
+            duplicates.stop()
         self.training.close()
 
 
@@ -149,8 +148,8 @@ class ViewerRequest:
 
 def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
     # Load new duplicates and marks first, because they change the columns.
-    for search in request.state.searches:
-        search.join()
+    for duplicates in request.state.duplicates:
+        duplicates.join()
     marks = [marks.describe() for marks in request.state.marks]
     return [
         {
@@ -210,27 +209,23 @@ def _listing(request: ViewerRequest) -> Response:
 
 def _report(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 200)
-    return request.selections.report.read(request.text("event"), request.text("text"), start, count)
+    return read_report(request.store, request.text("event"), request.text("text"), start, count)
 
 
 def _duplicates(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 100)
-    request.state.searches[request.number].join()
-    search = request.state.searches[request.number].describe()
-    return {
-        "search": search,
-        "found": None if search["running"] else list_duplicates(
-            request.store, start, count, differing=request.text("differing") == "true"
-        ),
-        "command": shlex.join(["dbloader", "duplicates", request.store.place]),
-    }  # fmt: skip
+    duplicates = request.state.duplicates[request.number]
+    duplicates.join()
+    search, differing = duplicates.describe(), request.text("differing") == "true"
+    found = None if search["running"] else duplicates.list(start, count, differing=differing)
+    return {"search": search, "found": found, "command": shlex.join(["dbloader", "duplicates", request.store.place])}
 
 
 def _search_duplicates(request: ViewerRequest) -> dict[str, Any]:
     """Start the search for duplicates, or stop it if the body is "stop". Return its state."""
-    search = request.state.searches[request.number]
-    search.stop() if request.body == b"stop" else search.start()
-    return search.describe()
+    duplicates = request.state.duplicates[request.number]
+    duplicates.stop() if request.body == b"stop" else duplicates.start()
+    return duplicates.describe()
 
 
 def _thumbnail(request: ViewerRequest) -> Response:
@@ -258,12 +253,11 @@ def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Re
 
 def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
     """Call a function of the module ``training`` with the options in a request. The first call imports torch."""
-    defaults = Options()._asdict()
-    options: Any = {name: request.text(name, defaults.pop(name)) for name in ("size", "state")}
-    options["drop_last"] = request.integer("drop_last", int(defaults.pop("drop_last")), most=1) == 1
-    for name, default in defaults.items():
-        options[name] = request.integer(name, default, least=-_LARGEST if name == "seed" else 0)
-    return request.state.training.call(function, request.number, *arguments, Options(**options))
+    least = {"seed": -_LARGEST, "epoch": 0, "batch_size": 0, "world_size": 0, "rank": 0, "step": 0}
+    options: dict[str, Any] = {name: request.text(name) for name in ("size", "state") if request.text(name)}
+    options |= {name: request.integer(name, least=low) for name, low in least.items() if request.text(name)}
+    options["drop_last"] = request.integer("drop_last", 1, most=1) == 1
+    return request.state.training.call(function, request.number, arguments, options)
 
 
 def _seen(request: ViewerRequest) -> Response:

@@ -15,7 +15,6 @@ from dbloader.queries.columns import Columns
 from dbloader.queries.select import select
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import FieldColumn
-from dbloader.viewing.reports import ConversionReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _MOST_BYTES = 40_000_000  # size of each cache, enough for the indices of ten million records
-_MOST_HISTOGRAMS = 200
 
 
 def flag_column(records: Any, length: int) -> FieldColumn:
@@ -38,11 +36,9 @@ class Selections:
 
     Attributes:
         columns: The columns of the store, the listing, the marks and the duplicates.
-        counts: The last results of ``summary.count``.
-        histograms: The last histograms of all records.
+        facts: The last results of ``summary.count``, and histograms of all records.
         orders: The last results of ``sorting.sort_records``.
         vectors: The last results of ``vectors.read_vectors``.
-        report: The report of the conversion.
         revision: Number of times that the marks or duplicates have changed.
     """
 
@@ -51,12 +47,10 @@ class Selections:
         self.columns = Columns(store, joined)
         self.revision = 0
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
-        self.report = ConversionReport(store)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)
-        self.histograms = LRUCache[dict[str, Any]](_MOST_HISTOGRAMS, lambda _: 1)
-        self.counts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda counts: 10_000 + 200 * len(counts["labels"]))
+        self.facts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts.get("labels", ())))
 
     def join(self, what: str, columns: Mapping[str, FieldColumn]) -> None:
         """Replace the columns of the marks or duplicates. ``what`` is "marks" or "duplicates"."""

@@ -86,7 +86,7 @@ def count(selections: Selections, query: str, axes: str = "") -> dict[str, Any]:
         query: The query.
         axes: The scales of some histograms, such as ``"width:log,bytes:linear"``.
     """
-    return selections.counts.get((selections.key(query), axes), lambda: _count(selections, query, axes))
+    return selections.facts.get((selections.key(query), axes), lambda: _count(selections, query, axes))
 
 
 def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def histogram(selections: Selections, query: str, column: str, axis: str = "") -
     indices, columns = selections.select(query), selections.columns
     if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(column)}\"?\s*[<>=!]", query):
         return {**_histogram(columns, column, indices, axis), "all": None}
-    found = selections.histograms.get(
+    found = selections.facts.get(
         (column, axis), lambda: _histogram(columns, column, range(len(selections.store)), axis)
     )
     if isinstance(indices, range):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from PIL import Image
@@ -35,13 +35,27 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store
-    from dbloader.viewing.training_options import Options
 
 _EPOCHS = 12  # number of epochs that the view of one record shows
 _SHOWN = 256  # number of samples shown of a batch
 _MOST = 65_536  # largest batch size, and largest number of ranks
 _LONGEST = 4_096  # largest side in pixels, so no request makes the server use gigabytes
 _LONGEST_TEXT = 20  # characters of a size, such as "224" or "224x320"
+
+
+class Options(NamedTuple):
+    """Settings that decide the batches of a training, with the names and defaults of `create_loader`."""
+
+    seed: int = 0
+    epoch: int = 0
+    batch_size: int = 32
+    world_size: int = 1
+    rank: int = 0
+    step: int = 0
+    size: str = "224"  # height and width in pixels: "224", or "192x256"
+    drop_last: bool = True
+    # A state_dict() as JSON. It sets the order, seed and epoch, and step 0 is the first batch after the state.
+    state: str = ""
 
 
 def show_batch(store: Store | Mixture, options: Options, transform: Any = None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Call the training view in a separate process. When the process ends, torch's 150 MB of memory are free again."""
+"""Call the training view in a separate process. When the process ends, torch's 150 MB of memory are free again.
+
+This module imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -53,20 +56,24 @@ class Training:
         if own_process and transform is not None:
             self._connect()
 
-    def call(self, function: str, number: int, *arguments: Any) -> Any:
+    def call(self, function: str, number: int, arguments: tuple[int, ...], options: dict[str, Any]) -> Any:
         """Call a function of ``training`` with the store that has this number, and return its result.
+
+        ``options`` are fields of ``training.Options``.
 
         Raises:
             OptionError: torch is not installed.
             DBLoaderError: The process was killed during the call.
         """
         if not self._own_process:
-            return _call(function, self._mixture or self._stores[number], *arguments, self._transform)
-        request = (function, number, self._stores[number].manifest.digest, *arguments)
+            return _call(function, self._mixture or self._stores[number], arguments, options, self._transform)
+        request = (function, number, self._stores[number].manifest.digest, arguments, options)
         with self._lock:
             for _ in range(2):  # the idle process may have ended just before the first attempt
                 try:
-                    result = self._ask(request)
+                    connection = self._connection or self._connect()
+                    connection.send(request)
+                    result = connection.recv()
                     break
                 except (EOFError, OSError):
                     self.close()
@@ -75,11 +82,6 @@ class Training:
         if isinstance(result, Exception):
             raise result
         return result
-
-    def _ask(self, request: tuple[Any, ...]) -> Any:
-        connection = self._connection or self._connect()
-        connection.send(request)
-        return connection.recv()
 
     def _connect(self) -> Connection:
         """Start the process. Raise the error if it cannot load the transform."""
@@ -143,12 +145,13 @@ def _answer(connection: Connection, stores: list[Store], name: str | None = None
         connection.send(None)
     while connection.poll(_IDLE_S):
         try:
-            function, number, digest, *arguments = connection.recv()
+            function, number, digest, arguments, options = connection.recv()
         except EOFError:  # the viewer has ended
             return
+        result: Any = OptionError(_REPLACED)
         try:
-            is_same = stores[number].manifest.digest == digest
-            result = _call(function, stores[number], *arguments, transform) if is_same else OptionError(_REPLACED)
+            if stores[number].manifest.digest == digest:
+                result = _call(function, stores[number], arguments, options, transform)
         except DBLoaderError as error:
             result = error
         except Exception:
@@ -156,11 +159,11 @@ def _answer(connection: Connection, stores: list[Store], name: str | None = None
         connection.send(result)
 
 
-def _call(function: str, *arguments: Any) -> Any:
+def _call(function: str, dataset: Any, arguments: tuple[int, ...], options: dict[str, Any], transform: Any) -> Any:
     try:
         from dbloader.viewing import training
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
-    return getattr(training, function)(*arguments)
+    return getattr(training, function)(dataset, *arguments, training.Options(**options), transform)

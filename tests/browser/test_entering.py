@@ -64,18 +64,3 @@ def test_other_site_may_link_to_the_viewer_but_gets_no_data(tmp_path: Path, chro
             assert {status for url, status in answers.items() if url.startswith(address)} == {403}
             asking = "(url) => fetch(url, {credentials: 'include', mode: 'no-cors'}).catch((error) => error.name)"
             assert page.evaluate(asking, f"{address}/api/stores") == "TypeError"
-
-
-def test_page_shows_that_its_store_was_replaced(tmp_path: Path, chromium: Browser) -> None:
-    place = tmp_path / "a.lmdb"
-    convert(plant_photos(tmp_path / "images", 6), place)
-    with viewer(place, "--port", "0", "--no-open") as running, chromium.new_context() as context:
-        page = context.new_page()
-        page.goto(running.link)
-        expect(page.locator(".tile").first).to_be_visible()
-        expect(page.locator("#note")).to_have_text("")
-        convert(plant_photos(tmp_path / "more", 9), place, overwrite=True)
-        page.evaluate("dispatchEvent(new Event('focus'))")
-        expect(page.locator("#note")).to_have_text(
-            f"This page shows {place} as it was when the viewer was started, but another store is there now."
-        )

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-import dbloader
 from dbloader import Record, copy_store, open_store
 from dbloader.checking.fingerprints import fingerprint_path
 from dbloader.errors import DBLoaderError, OptionError, SourceError
@@ -257,10 +256,3 @@ def test_route_changes_marks_and_returns_the_store(store: Store, file: Path) -> 
     assert client.post("/api/1/marks", json=body).status_code == 400
     file.write_text("x")
     assert client.post("/api/0/marks", json=body).status_code == 400
-
-
-def test_read_only_must_be_a_bool(store: Store) -> None:
-    with pytest.raises(TypeError, match="read_only"):
-        dbloader.view(store.place, read_only="no")  # type: ignore[arg-type]
-    with dbloader.view(store.place, port=0, read_only=True) as running:
-        assert running.port

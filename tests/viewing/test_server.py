@@ -7,16 +7,13 @@ import re
 import signal
 import socket
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from PIL import Image
 
 import dbloader
 from dbloader import convert
@@ -232,25 +229,6 @@ def test_view_returns_at_once_and_close_ends_everything(store: Path) -> None:
         with pytest.raises(httpx.ConnectError):
             client.get("/")
     running.close()  # calling close() twice does no harm
-
-
-@pytest.mark.slow
-def test_closing_during_a_request_logs_nothing(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    asked, closed = threading.Event(), threading.Event()
-
-    def transform(image: Image.Image) -> Image.Image:
-        asked.set()
-        assert closed.wait(WAIT_S)
-        return image
-
-    running = dbloader.view(store, port=0, transform=transform)
-    with browser(running.url) as client, ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.get, "/seen/0/1?position=0")
-        assert asked.wait(WAIT_S)
-        running.close()
-        closed.set()
-        assert answer.result(WAIT_S).status_code == 500
-    assert not caplog.records
 
 
 def test_notebook_shows_an_unused_link(store: Path) -> None:

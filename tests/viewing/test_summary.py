@@ -175,12 +175,6 @@ def test_more_than_65536_labels_are_not_listed(tmp_path: Path) -> None:
         assert (found["count"], found["labels"]) == (1, [])
 
 
-def test_record_without_a_label_is_counted(tmp_path: Path) -> None:
-    write_records(tmp_path / "s.lmdb", [Record(label=1), Record()], classes=())
-    with open_store(tmp_path / "s.lmdb") as store:
-        assert summary.count(Selections(store), "")["labels"] == [[None, 1], [1, 1]]
-
-
 def test_formats_are_counted_if_all_records_have_the_same_format(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name=f"{n}", format="PNG") for n in range(20)], classes=())
     with open_store(tmp_path / "s.lmdb") as store:

@@ -330,20 +330,6 @@ def test_boxes_of_a_tiff_are_in_pixels_of_the_upright_image(orientation: int, tm
     assert np.allclose((columns.min(), rows.min(), columns.max(), rows.max()), box, atol=3)
 
 
-def test_cache_is_bounded_and_keeps_the_latest_thumbnails(tmp_path: Path) -> None:
-    with store_of(tmp_path / "a.lmdb", *[encoded(jpegs.draw(400, 300, seed=n), "PNG") for n in range(6)]) as store:
-        size = len(Thumbnails().get(store, 0, 160)[0])
-        thumbnails = Thumbnails(3 * size + size // 2)
-        first = thumbnails.get(store, 0, 160)
-        for index in (1, 2, 0, 3, 4, 0):
-            thumbnails.get(store, index, 160)
-            assert thumbnails.kept.nbytes <= 3 * size + size // 2
-        assert thumbnails.get(store, 0, 160) is first
-        again = thumbnails.get(store, 1, 160)
-        assert thumbnails.get(store, 1, 160) is again
-        assert Thumbnails(10).get(store, 0, 160)[0] == first[0]
-
-
 def test_damaged_copy_does_not_show_pictures_of_the_intact_store(tmp_path: Path) -> None:
     thumbnails = Thumbnails()
     with store_of(tmp_path / "a.lmdb", encoded(jpegs.draw(400, 300), "PNG")) as store:

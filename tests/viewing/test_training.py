@@ -19,8 +19,7 @@ from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCe
 from dbloader.errors import OptionError
 from dbloader.loading.create import create_loader
 from dbloader.sampling import BlockShuffleSampler, ShuffleSampler
-from dbloader.viewing.training import show_batch, show_epochs, show_image, to_png
-from dbloader.viewing.training_options import Options
+from dbloader.viewing.training import Options, show_batch, show_epochs, show_image, to_png
 from tests.support import jpegs
 from tests.support.images import encoded, photo, plant
 
@@ -163,17 +162,14 @@ def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
     ("change", "sentence"),
     [
         ({"dataset": "abc"}, "another dataset, with the digest abc: this loader's .* has the digest "),
-        ({"epoch": "one"}, "'epoch' in the state must be an int, got 'one'"),
         ({"position": 20}, "the state is at the end of epoch 0: the epoch has no batch left"),
         ({"sampler": "RandomSampler"}, "must be of a ShuffleSampler or BlockShuffleSampler, got 'RandomSampler'"),
-        ({"order": "blocks", "block_size": "a"}, "block_size must be an int, got 'a'"),
     ],
     ids=str,
 )
 def test_wrong_state_is_refused(place: Path, change: Any, sentence: str) -> None:
-    order = change.pop("order", "shuffle")
     with open_store(place) as store, pytest.raises(OptionError, match=sentence):
-        show_batch(store, Options(batch_size=4, state=state_of(place, order, **change)))
+        show_batch(store, Options(batch_size=4, state=state_of(place, **change)))
 
 
 @pytest.mark.parametrize(
@@ -181,17 +177,12 @@ def test_wrong_state_is_refused(place: Path, change: Any, sentence: str) -> None
     [
         ({"state": "{"}, "the state must be the output of print"),
         ({"state": "[" * 9999}, "the state must be the output of print"),
-        ({"state": "[1]"}, r"a state must be a dict from state_dict\(\) .*, got \[1\]"),
         ({"step": 5}, "step must be from 0 to 4, got 5"),
         ({"batch_size": 24}, "batch_size=24 is more than the 23 samples"),
         ({"batch_size": 0}, "batch_size must be from 1 to 65536, got 0"),
         ({"world_size": 0}, "world_size must be from 1 to 65536, got 0"),
-        ({"rank": 1}, "rank must be 0 to 0, of 1 replicas, got 1"),
-        ({"epoch": -1}, "epoch must be at least 0, got -1"),
-        ({"size": "big"}, "input_size must be a number of pixels .*, got"),
         ({"size": "24x"}, "input_size must be a number of pixels .*, got"),
-        *(({"size": size}, "size must be from 1 to 4096, got 9999") for size in ("9999", "9" * 5000)),
-        ({"size": "0" * 20 + "224"}, "size must be from 1 to 4096, got 0000"),
+        ({"size": "9" * 5000}, "size must be from 1 to 4096, got 9999"),
     ],
     ids=str,
 )

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from PIL import Image
 from dbloader import convert, copy_store
 from dbloader.viewing import training_process
 from tests.package.test_without_torch import BLOCKER
-from tests.support.images import encoded, plant, plant_photos, run, scene
+from tests.support.images import plant, plant_photos, run
 from tests.support.viewer import browser, viewer
 
 pytestmark = pytest.mark.slow
@@ -102,33 +101,6 @@ def test_without_torch_only_the_training_view_says_what_to_install(place: str, t
         for path in ("/api/0/training", "/api/0/epochs/0", "/seen/0/0?position=0"):
             error = "this page needs torch, which is not installed here: pip install torch"
             assert client.get(path).json() == {"error": error}
-
-
-def anonymous(session: int) -> int:
-    """Return the bytes of anonymous memory of all processes in a session."""
-    total = 0
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            if os.getsid(int(path.name)) == session:
-                kilobytes = next(line for line in (path / "status").read_text().splitlines() if "RssAnon" in line)
-                total += 1024 * int(kilobytes.split()[1])
-    return total
-
-
-@pytest.mark.nightly
-def test_decoded_images_do_not_stay_in_memory(tmp_path: Path) -> None:
-    image = encoded(scene(0).resize((4000, 3000)), "JPEG")  # 36 MB of pixels
-    convert(plant(tmp_path / "images", {"a/0.jpg": image}), tmp_path / "a.lmdb")
-    with viewer(tmp_path / "a.lmdb", "--no-open") as running, browser(running.link) as client:
-
-        def see(position: int) -> None:
-            assert client.get(f"/seen/0/0?position={position}").status_code == 200
-
-        see(0)  # imports torch
-        before = anonymous(running.process.pid)
-        with ThreadPoolExecutor(16) as pool:
-            [*pool.map(see, range(48))]
-        assert anonymous(running.process.pid) - before < 90_000_000
 
 
 def with_torch(session: int) -> list[int]:

@@ -88,7 +88,7 @@ class Grid extends HTMLElement {
     this.scroller.layout(side, side + CAPTION);
     this.sharpen();
     this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
-      ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "odd sizes first" : `by ${escaped(name)}`)));
+      ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "rarest sizes first" : `by ${escaped(name)}`)));
     this.overlays.replaceChildren(...overlays(now.store));
     const [, field, index] = now.sort.match(/^-?like:(.*):(\d+)$/) ?? [];
     if (field) this.sort.append(make("option", {value: `like:${field}:${index}`}, `similar to ${index} by ${escaped(field)}`));

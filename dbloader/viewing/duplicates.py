@@ -1,4 +1,4 @@
-"""Search a store for duplicates in the background, for the page of duplicates."""
+"""Search a store for duplicates in the background, and list them, for the page of duplicates."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.checking.duplicates import DISTANCE, search_store
+from dbloader.checking.duplicates import DISTANCE, describe_rows, search_store
 from dbloader.checking.fingerprints import load_groups
 from dbloader.errors import DamagedStoreError, DBLoaderError
+from dbloader.records.columns import NO_LABEL
 from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:
     from dbloader.viewing.selection import Selections
+
+_MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
 class _StopError(Exception):
     pass
 
 
-class DuplicateSearch:
+class Duplicates:
     """Searches a store for duplicates, like `dbloader duplicates`, in a thread. Threads may share this object.
 
     Queries can use the result as two columns. ``duplicates.extra`` is true for each duplicate, but not for its
@@ -34,10 +37,15 @@ class DuplicateSearch:
         self._thread: threading.Thread | None = None
         self._done, self._problem = 0, ""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the search is running."""
+        return self._thread is not None and self._thread.is_alive()
+
     def start(self) -> None:
         """Start the search, unless it is running."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
+            if not self.is_running:
                 self._stopped.clear()
                 self._done, self._problem = 0, ""
                 self._thread = threading.Thread(target=self._run, name="duplicates", daemon=True)
@@ -56,8 +64,7 @@ class DuplicateSearch:
         ``running`` is a bool. ``done`` is the number of records that the search has read, and ``of`` is the number of
         all records. ``problem`` is the error that ended the last search, or "".
         """
-        running = self._thread is not None and self._thread.is_alive()
-        return {"running": running, "done": self._done, "of": len(self._store), "problem": self._problem}
+        return {"running": self.is_running, "done": self._done, "of": len(self._store), "problem": self._problem}
 
     def join(self) -> None:
         """Load the result of the last search into the columns, unless it is loaded already.
@@ -73,13 +80,48 @@ class DuplicateSearch:
             return
         index, of = groups.rows["index"], groups.rows["of"]
         differs = labels[index] != labels[of]
-        differing = np.concatenate([index[differs], of[differs]])
         columns = {
             "duplicates.extra": flag_column(index, len(self._store)),
-            "duplicates.differ": flag_column(differing, len(self._store)),
+            "duplicates.differ": flag_column(np.concatenate([index[differs], of[differs]]), len(self._store)),
         }
         self._selections.join("duplicates", columns)
         self._joined = groups.distance, len(groups.rows)
+
+    def list(self, start: int, count: int, *, differing: bool = False) -> dict[str, Any] | None:
+        """Return groups of duplicates that the last search found; None if the store was not searched.
+
+        - ``groups``: the groups. Each group has the ``index``, ``name`` and ``class`` of the original; the ``count`` of
+          the duplicates; and the first 60 duplicates, ``others``. If a class has no name, ``class`` is the label;
+        - ``total``: the number of all groups;
+        - ``differing``: the number of groups with different labels;
+        - ``duplicates``: the number of duplicates in all groups;
+        - ``distance``: largest number of different bits, of 128, in similar pictures.
+
+        Args:
+            start: Number of the first group to return, from 0.
+            count: Number of groups to return, at most 100.
+            differing: Leave out groups in which all labels are equal. Then ``start`` does not count these groups.
+        """
+        kept = load_groups(self._store)
+        if kept is None:
+            return None
+        labels = self._store.column("label")
+        differs = labels[kept.rows["index"]] != labels[kept.rows["of"]]
+        numbers = np.unique(kept.begins.searchsorted(np.flatnonzero(differs), "right") - 1)
+        total, groups = len(kept.begins) - 1, []
+        shown = numbers if differing else np.arange(total)
+        for number in shown[start : start + min(count, _MOST_GROUPS)].tolist():
+            first, end = kept.begins[number : number + 2].tolist()
+            found = describe_rows(kept.rows[first : min(end, first + _MOST_IN_GROUP)], self._store, self._store)
+            rows = [{**row, "class": self._class_of(labels[row["index"]])} for row in found]
+            of, name = rows[0]["of"], rows[0]["of_name"]
+            original = {"index": of, "name": name, "class": self._class_of(labels[of])}
+            groups.append({**original, "count": end - first, "others": rows})
+        counts = {"total": total, "differing": len(numbers), "duplicates": len(kept.rows)}
+        return {**counts, "distance": kept.distance, "groups": groups}
+
+    def _class_of(self, label: Any) -> str | int | None:
+        return None if label == NO_LABEL else self._store.manifest.class_name(int(label)) or int(label)
 
     def _run(self) -> None:
         try:
