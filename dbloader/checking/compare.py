@@ -138,7 +138,7 @@ def compare_stores(
 
 
 def _in_order(
-    compare: Callable[[slice, Hold, MemoryBudget], list[_T]], count: int, progress: Callable[[int, int], object]
+    compare: Callable[[slice, Hold], list[_T]], count: int, progress: Callable[[int, int], object]
 ) -> Iterator[_T]:
     """Yield the results of ``compare`` for the positions from 0 to ``count`` - 1."""
     done = 0
