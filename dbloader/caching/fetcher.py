@@ -24,7 +24,7 @@ from dbloader.caching.client import receive, send, socket_address
 from dbloader.caching.folder import PARTIAL, SOCKET, CacheStats, Checksums
 from dbloader.caching.origins import as_dbloader_error, fetch_index, fetch_shard, open_origin
 from dbloader.caching.policy import CachePolicy, Need
-from dbloader.errors import OptionError
+from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None
         return
     try:
         if "need" in message:
-            shards.need(reader, message["need"])
+            shards.need(reader, message["need"], message.get("damaged_file"))
             return  # the reader gets its answer when the shard is in the cache
         if "open" in message:
             reader.name = message["reader"]
@@ -148,6 +148,7 @@ class CachedShards:
         self._stats = CacheStats()
         self._checksums = Checksums(self._folder, compact=True)
         self._comparing: dict[int, threading.Lock] = {}
+        self._fetched_again: set[int] = set()  # shards fetched again because the origin itself sent damaged bytes
 
     def join(self, reader: Reader) -> None:
         """Add a connected reader."""
@@ -216,12 +217,20 @@ class CachedShards:
                 )
             self._go_on()
 
-    def need(self, reader: Reader, shard: int) -> None:
+    def need(self, reader: Reader, shard: int, damaged_file: Sequence[int] | None) -> None:
         """Record that a reader waits for a shard. The reader gets an answer when the shard is in the cache.
 
         If the shard in the cache is damaged, it is removed first, and fetched again.
+
+        Args:
+            reader: The reader.
+            shard: The shard.
+            damaged_file: The file in which the reader found damage: its inode, and the time of its last change in ns.
+
+        Raises:
+            DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
         """
-        damaged = self._remove_damaged(shard)
+        damaged = self._remove_damaged(shard, damaged_file)
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
@@ -232,19 +241,28 @@ class CachedShards:
                 self._gone(shard)
             self._go_on()
 
-    def _remove_damaged(self, shard: int) -> int:
-        """Remove a shard whose file has changed. Return the number of damaged shards so far; 0 if it is unchanged."""
+    def _remove_damaged(self, shard: int, damaged_file: Sequence[int] | None) -> int:
+        """Remove a shard if it is damaged. Return the number of damaged shards so far; 0 if this shard is undamaged."""
         with self._lock:
             if shard not in self._present:
                 return 0
             path, comparing = self._path(shard), self._comparing.setdefault(shard, threading.Lock())
-        with comparing:  # otherwise a second reader could remove the newly fetched file
+        with comparing:  # otherwise several reports of the same damage could each remove a newly fetched file
             try:
-                if self._checksums.agrees(path):
-                    return 0
+                status = path.stat()
+                is_blamed = damaged_file == [status.st_ino, status.st_mtime_ns]
+                as_fetched = self._checksums.agrees(path, compare=is_blamed)
             except FileNotFoundError:
                 return 0
+            if as_fetched and not is_blamed:
+                return 0
+            if as_fetched and shard in self._fetched_again:
+                assert self._origin is not None  # otherwise no shard would be present
+                file = f"{self._origin.place}/{SHARD_FOLDER}/{path.name}"
+                raise DamagedStoreError(f"{file} has the same damage: the cache has fetched it twice")
             with self._lock:
+                if as_fetched:
+                    self._fetched_again.add(shard)
                 if shard in self._present:
                     path.unlink(missing_ok=True)
                     self._gone(shard)

@@ -7,9 +7,10 @@ import secrets
 import warnings
 import weakref
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 from typing_extensions import override
@@ -17,8 +18,10 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
 from dbloader.caching.folder import STATS
-from dbloader.errors import DamagedRecordError, NotAStoreError, OptionError, PlaceError
+from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError, OptionError, PlaceError, StoreError
+from dbloader.records.decode import decode
 from dbloader.remote.places import is_remote, parse_place
+from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import ShardedHandle
@@ -29,13 +32,19 @@ from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dbloader.caching.policy import Need
-    from dbloader.stores.base import Store
+    from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.lmdb.handle import LMDBHandle
     from dbloader.stores.lmdb.shard_table import Shard
     from dbloader.stores.mongo.uri import MongoURI
+
+Result = TypeVar("Result")
+
+# Reading a batch again may find more damage. If damage remains after this number of repairs, the disk may be faulty.
+_REPAIRS = 4
+_DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
 
 
 def with_cache(
@@ -54,8 +63,8 @@ class CachedStore(LMDBStore):
     """A store whose shards are copied to a disk of this machine when they are needed.
 
     All processes of the machine share the folder. A separate process, the fetcher, fetches, verifies and removes
-    shards. If the file of a shard has changed when a process opens it, the fetcher fetches the shard again. The fetcher
-    ends when no process uses the cache.
+    shards. If the file of a shard is damaged, the fetcher fetches the shard again. The fetcher ends when no process
+    uses the cache.
 
     Args:
         place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
@@ -134,9 +143,32 @@ class CachedStore(LMDBStore):
         self.handle = self._digest = None
 
     @override
-    def _damaged(self, index: int, what: str) -> DamagedRecordError:
-        remedy = f"if only the copy in the cache is damaged, dbloader cache {self._path} --verify removes it"
-        return DamagedRecordError(f"{super()._damaged(index, what)}; {remedy}")
+    def read(self, indices: Sequence[int]) -> list[Record]:
+        return self._repaired(lambda: LMDBStore.read(self, indices), indices)
+
+    @override
+    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+        return self._repaired(lambda: LMDBStore.encoded(self, indices), indices)
+
+    # LMDBStore's method would give views of files that the fetcher may replace. This method copies records.
+    borrow = Store.borrow
+
+    def _repaired(self, read: Callable[[], Result], indices: Sequence[int]) -> Result:
+        """Return the result of ``read``. After damage, let the fetcher replace the shard, and call ``read`` again."""
+        for _ in range(_REPAIRS):
+            try:
+                return read()
+            except _DAMAGE as error:
+                self._repair(indices, error)
+        return read()
+
+    def _repair(self, indices: Sequence[int], error: Exception) -> None:
+        """Let the fetcher replace the damaged shards of some records. Raise ``error`` if the origin is damaged too."""
+        try:
+            with env.gate:
+                self.open_handle().repair(indices)
+        except DamagedStoreError as same:
+            raise type(error)(f"{error}; {same}") from error
 
     def __repr__(self) -> str:
         return f"CachedStore({self.place!r}, {str(self._path)!r})"
@@ -166,22 +198,71 @@ class CachedHandle(ShardedHandle):
         with env.gate, self._lock:
             self._open_shard(number)
 
+    def repair(self, indices: Sequence[int]) -> None:
+        """Let the fetcher replace each open shard with a damaged record at one of the given indices.
+
+        Raises:
+            DamagedStoreError: The origin has sent the same damage twice.
+        """
+        # The records are verified again under the lock, because another thread may have repaired the shard meanwhile.
+        with self._lock:
+            for number, positions in self._by_shard(indices).items():
+                handle = self._opened.get(number)
+                inside = [indices[position] - self._starts[number] for position in positions]
+                if handle is not None and not self._drop_changed(number) and not _is_whole(handle, inside):
+                    del self._opened[number]
+                    damaged_file = handle.shared.key[1], handle.size_and_mtime[1]
+                    self._opened[number] = self._open_shard(number, damaged_file)
+
+    def _drop_changed(self, number: int) -> bool:
+        """Close a shard if its file has changed. Reading beyond the end of a shorter file would crash the process."""
+        if number in self._opened and self._opened[number].is_changed():
+            del self._opened[number]
+            return True
+        return False
+
     @override
-    def _open_shard(self, number: int) -> LMDBHandle:
-        name = self._table.shards[number].name
-        answer = self._client.ask(f"shard {number} ({name})", need=number)
-        for other in [other for other in self._opened if not self._file(other).exists()]:
-            del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
-        try:
-            return super()._open_shard(number)
-        finally:
-            self._client.tell(opened=True)
-            if answer["damaged"] == 1:  # the first damaged shard since the fetcher started
-                what = f"{self._file(number)}, in the cache, was damaged, so dbloader fetched it again"
-                warnings.warn(f"{what}; {STATS} counts further damage", UserWarning, stacklevel=2)
+    def _shard(self, number: int) -> LMDBHandle:
+        with self._lock:
+            self._drop_changed(number)
+        return super()._shard(number)
 
     def _file(self, number: int) -> Path:
         return self._path / SHARD_FOLDER / self._table.shards[number].name
+
+    @override
+    def _open_shard(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
+        """Open a shard when it is in the cache.
+
+        Args:
+            number: The shard.
+            damaged_file: Inode and time of the last change in ns of a damaged file of this shard; None without damage.
+        """
+        path = self._file(number)
+        for _ in range(_REPAIRS):
+            answer = self._client.ask(f"shard {number} ({path.name})", need=number, damaged_file=damaged_file)
+            for other in [other for other in self._opened if not self._file(other).exists()]:
+                del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
+            found = damaged_file = None
+            try:
+                with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
+                    found = path.stat()
+                return super()._open_shard(number)
+            except StoreError as error:
+                failed = error
+                if found and isinstance(error, _DAMAGE):
+                    damaged_file = found.st_ino, found.st_mtime_ns
+            finally:
+                self._client.tell(opened=True)
+                if answer["damaged"] == 1:  # the first damaged shard since the fetcher started
+                    what = f"{path}, in the cache, was damaged, so dbloader fetched it again"
+                    warnings.warn(f"{what}; {STATS} counts further damage", UserWarning, stacklevel=2)
+        raise failed
+
+    @override
+    def _check_unchanged(self, handle: LMDBHandle) -> None:
+        if handle.is_changed():  # a record may have changed after its verification and before it was copied
+            raise DamagedStoreError(f"{handle.place}, in the cache, was changed while it was read")
 
     @override
     def check_files(self) -> None:
@@ -194,3 +275,15 @@ class CachedHandle(ShardedHandle):
     @override
     def prefetch(self, indices: Sequence[int]) -> None:
         super().prefetch([index for index in indices if self._number_of(index) in self._opened])
+
+
+def _is_whole(handle: LMDBHandle, indices: Sequence[int]) -> bool:
+    """Return whether the records at some indices of a shard are undamaged."""
+    try:
+        for index, document in zip(indices, handle.views(indices), strict=True):
+            if document is None:
+                return False
+            decode(document, index, handle.manifest.salt, view=True)
+    except (DamagedRecordError, StoreError):
+        return False
+    return True

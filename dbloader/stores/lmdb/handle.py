@@ -75,8 +75,10 @@ class LMDBHandle:
         with ExitStack() as undo:
             undo.callback(release)  # otherwise the file would stay open as long as a caller keeps the error
             # Between `stat` and `acquire`, another process may have replaced the file by a shorter file.
-            self._read_header(min(status.st_size, self.shared.ahead.size() or status.st_size), digest, index_of)
+            opened_size = self.shared.ahead.size_and_mtime()[0] or status.st_size
+            self._read_header(min(status.st_size, opened_size), digest, index_of)
             undo.pop_all()
+        self.size_and_mtime = self.shared.ahead.size_and_mtime()
 
     def _read_header(self, size: int, digest: str | None, index_of: Manifest | None) -> None:
         opened, place = self.shared.env, self.place
@@ -103,6 +105,10 @@ class LMDBHandle:
             raise _OtherStoreError
         if index_of and (index_of.digest, index_of.salt) != (self.manifest.digest, self.manifest.salt):
             raise _OtherStoreError
+
+    def is_changed(self) -> bool:
+        """Return whether the file has changed since this handle opened it."""
+        return self.shared.ahead.size_and_mtime() != self.size_and_mtime
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
@@ -314,6 +320,10 @@ class ShardedHandle:
             inside = [indices[position] - self._starts[number] for position in positions]
             handle = self._shard(number)
             yield from zip(positions, inside, repeat(handle.manifest.salt), handle.views(inside))
+            self._check_unchanged(handle)
+
+    def _check_unchanged(self, handle: LMDBHandle) -> None:
+        """Do nothing, because finished shards never change. A cache overrides this method."""
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Return a dict that maps the number of a shard to the positions of its records in ``indices``."""

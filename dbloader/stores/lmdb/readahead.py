@@ -66,9 +66,12 @@ class ReadAhead:
             if (status.st_dev, status.st_ino) == key:
                 self._find_root()
 
-    def size(self) -> int:
-        """Return the size of the opened file in bytes; 0 if this class could not open it."""
-        return 0 if self._file < 0 else os.fstat(self._file).st_size
+    def size_and_mtime(self) -> tuple[int, int]:
+        """Return the file's size in bytes and the time of its last change in ns, even after the file was removed."""
+        if self._file < 0:
+            return 0, 0
+        status = os.fstat(self._file)
+        return status.st_size, status.st_mtime_ns
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load records, unless they are probably in memory.
