@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,9 @@ from dbloader.caching.folder import read_stats
 from dbloader.caching.store import CachedStore
 from dbloader.copying.copy_store import copy_store
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError
-from tests.support.caching import image_of, make_shards, wait_until_ended
+from tests.support.caching import image_of, images_of, make_shards, wait_until_ended
 from tests.support.http_proxy import SLOW_DOWN, HTTPProxy
-from tests.support.object_store import ObjectStore, Outside
+from tests.support.object_store import ObjectStore, Outside, read_table
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,6 +52,37 @@ def test_workers_read_all_images_without_obstore(place: str, tmp_path: Path) -> 
     assert read_stats(tmp_path / "cache").fetches == 6
     train.close()
     wait_until_ended(tmp_path / "cache")
+
+
+def test_shards_are_fetched_once_in_requests_of_8_mib(
+    object_store: ObjectStore, outside: Outside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, place = make_shards(tmp_path / "origin.lmdb", (5, 6), size=4 * 2**20), object_store.place("train.lmdb")
+    outside(copy_store, tmp_path / "origin.lmdb", place)
+    shards = {f"shards/{shard.name}": shard.nbytes for shard in outside(read_table, place).shards}
+    requests, cache = Counter[tuple[str, str]](), tmp_path / "cache"
+
+    def decide(method: str, path: str) -> None:
+        requests[method, path.partition("/train.lmdb/")[2]] += 1
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        for name, value in object_store.environment(endpoint=proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
+        with CachedStore(place, cache) as store:
+            assert images_of(store, range(11)) == images
+        wait_until_ended(cache)
+        fetched = requests.copy()
+        with CachedStore(place, cache) as store:
+            assert images_of(store, range(11)) == images
+        wait_until_ended(cache)
+    sent = {path.partition("/train.lmdb/")[2]: nbytes for path, nbytes in proxy.sent.items()}
+    for key, nbytes in shards.items():
+        assert 20 * 2**20 < nbytes <= sent[key] <= 1.05 * nbytes
+        assert requests["GET", key] <= math.ceil(nbytes / (8 * 2**20))
+        assert requests["HEAD", key] <= 1
+    others = [(method, key) for method, key in fetched.elements() if key not in shards]
+    assert len(others) <= 3, others  # the manifest and the index
+    assert [*(requests - fetched).elements()] == [("GET", "manifest.bson")]  # the second reader finds the shards
 
 
 def test_refused_requests_are_repeated(

@@ -153,3 +153,17 @@ def test_too_long_scan_raises_with_remedy(mongod: Mongod, mongod_uri: str, monke
         with pytest.raises(StoreError, match=message) as caught:
             store.matching({"$where": "sleep(100) || true"})  # type: ignore[attr-defined]
         assert not isinstance(caught.value, StoreUnreachableError)
+
+
+@pytest.mark.slow
+def test_query_that_fails_after_long_work_is_repeated(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server fails after more than RETRY_SECONDS, but only the time after a failure counts."""
+    write(mongod_uri, RECORDS)
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.5)
+    with open_store(mongod_uri) as store:
+        len(store)
+        with mongod.fail_point("find", times=1, error_code=91, block_s=0.7) as count:
+            assert store.matching({"_id": {"$lt": 3}}).tolist() == [0, 1, 2]  # type: ignore[attr-defined]
+            assert count() == 1

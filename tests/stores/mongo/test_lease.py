@@ -157,6 +157,31 @@ def test_interrupted_release_is_repeated(mongod: Mongod, mongod_uri: str) -> Non
         assert set(document_of(database)) == {"_id", "store", "manifest"}
 
 
+def test_writer_stalled_before_publishing_changes_nothing(
+    mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mongo_uri, RECORDS[:4])
+    stalled = enter(mongo_server, mongo_uri, overwrite=True)
+    write_and_commit(stalled, RECORDS)
+    publish = catalog.Catalog.publish
+    with monkeypatch.context() as patch, ExitStack() as stack:
+
+        def stall(*arguments: Any) -> None:
+            """Let another writer begin between the last check of the lease and the publishing write."""
+            patch.undo()
+            writer = stack.enter_context(create_store(mongo_uri, overwrite=True, resumable=True))
+            write_and_commit(writer, OTHERS)
+            publish(*arguments)
+
+        patch.setattr(catalog.Catalog, "publish", stall)
+        with pytest.raises(StoreLockedError, match=OVERTAKEN):
+            stalled.finish()
+        leave(stalled)
+        check_is(mongo_uri, RECORDS[:4])
+    write(mongo_uri, OTHERS, overwrite=True, resume=True)
+    check_is(mongo_uri, OTHERS)
+
+
 def test_writer_stalled_before_replacing_a_leftover_keeps_its_successors_record(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

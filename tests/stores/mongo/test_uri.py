@@ -17,7 +17,7 @@ from urllib.parse import quote_plus, unquote
 
 import pytest
 
-from dbloader import MongoDataset, open_store
+from dbloader import MongoDataset, Record, open_store
 from dbloader.errors import (
     DBLoaderError,
     NotAStoreError,
@@ -334,6 +334,12 @@ def test_spawned_process_gets_credentials(user_place: str) -> None:
         process.join(WAIT_S)
         assert process.exitcode == 0  # without a password, the process ends with an error
         process.close()
+
+
+def test_pickle_and_repr_of_a_dataset_have_no_credentials(user_place: str) -> None:
+    write(user_place, [Record(label=index % 2, image=b"x") for index in range(4)])
+    with MongoDataset(user_place, decode=None, query={"label": 1}) as dataset:
+        check_secret(pickle.dumps(dataset).decode("latin-1"), repr(dataset), repr(dataset.store), dataset.root)
 
 
 def test_command_line_prints_no_credentials(
