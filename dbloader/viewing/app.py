@@ -11,7 +11,6 @@ import shlex
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -31,6 +30,7 @@ from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.guard import error_response
 from dbloader.viewing.joined import join_listing
 from dbloader.viewing.marks import Marks
+from dbloader.viewing.page_files import STATIC
 from dbloader.viewing.record import show_record, stored_file
 from dbloader.viewing.report import read_report
 from dbloader.viewing.selection import Selections
@@ -52,13 +52,6 @@ if TYPE_CHECKING:
 _NO_DATABASE = 503  # the page waits until the database answers again
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
-_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# File name -> (content, media type). All files are read at import, so no text of a request is used as a path.
-_STATIC = {
-    path.name: (path.read_bytes(), _TYPES[path.suffix])
-    for path in Path(__file__).with_name("static").iterdir()
-    if path.suffix in _TYPES
-}
 # The viewer releases LMDB's pages after this number of answers. Otherwise all pages that it has read count as memory of
 # this process: 600 MB after 4,500 thumbnails of a store of ten million images.
 _RELEASED_AFTER = 50
@@ -267,9 +260,9 @@ def _seen(request: ViewerRequest) -> Response:
 
 
 def _static(name: str) -> Response:
-    if name not in _STATIC:
+    if name not in STATIC:
         return error_response(404, "nothing is here")
-    data, kind = _STATIC[name]
+    data, kind = STATIC[name]
     return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
 
 

@@ -15,6 +15,8 @@ from urllib.parse import unquote
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
 
+from dbloader.viewing.page_files import STYLE_SOURCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src {STYLE_SOURCE}; img-src 'self' blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",

@@ -59,6 +59,7 @@ def check_page(page: Page, axe: str) -> None:
     assert page.evaluate(SMALL) == []
     page.locator("#menu").click()
     assert page.evaluate(SMALL) == []
+    page.locator("#menu").click()
 
 
 def test_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+import dbloader.viewing
 from tests.support.viewer import Answer, ask, viewer
 from tests.viewing.conftest import Opened
 
+STYLE = hashlib.sha256((Path(dbloader.viewing.__file__).parent / "static/style.css").read_bytes()).digest()
 CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    f"default-src 'none'; script-src 'self'; style-src 'sha256-{base64.b64encode(STYLE).decode()}'; "
+    "img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 FOREIGN = ("Sec-Fetch-Site: cross-site",)
 LINK_OF_ANOTHER_PAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
@@ -88,6 +92,13 @@ def test_token_is_valid_only_in_the_link(opened: Opened) -> None:
         check_refused(opened.ask(f"{path}?{token}", known=False), "not known")
     check_refused(opened.ask("/", f"Cookie: {token}", known=False), "not known")
     assert opened.ask(link, known=False).status == 303
+
+
+def test_first_response_has_the_style_sheet_and_names_all_modules(opened: Opened) -> None:
+    page, static = opened.ask("/").body.decode(), Path(dbloader.viewing.__file__).parent / "static"
+    assert (static / "style.css").read_text() in page
+    named = re.findall(r'"modulepreload" href="/static/(\w+\.js)"', page)
+    assert {*named} == {path.name for path in static.glob("*.js")}
 
 
 @pytest.mark.parametrize("path", ["/", "/api/stores", "/static/app.js", "/image/0/0", "/thumb/0/0", "/none", "/?token"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 import dbloader
 from dbloader import LMDBDataset, MongoDataset, Record, copy_store, open_store
 from dbloader.stores.base import Store
+from tests.browser.tabs import skip_or_fail
 from tests.contracts.records import write
 from tests.support.images import WAIT_S, photo
 from tests.viewing.stores import write_records
@@ -182,3 +186,41 @@ def test_store_needs_no_torch(tmp_path: Path) -> None:
     code = "import sys; sys.modules['torch'] = None; import dbloader; store = dbloader.open_store('a.lmdb')"
     line = [sys.executable, "-c", f"{code}; assert 'data:image/jpeg' in store._repr_html_()"]
     subprocess.run(line, cwd=tmp_path, check=True, timeout=WAIT_S)
+
+
+RUN = """
+import sys, nbclient, nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+notebook = new_notebook(cells=[new_code_cell(text) for text in sys.argv[2:]])
+nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[1])
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_notebook_shows_store_dataset_records_and_marks(tmp_path: Path) -> None:
+    if not (find_spec("nbclient") and find_spec("ipykernel")):
+        skip_or_fail("nbclient or ipykernel is not installed: they run a notebook")
+    write(tmp_path / "a.lmdb", [Record(f"n{n}", 0, photo(n)) for n in range(9)])
+    cells = (
+        "import dbloader\nstore = dbloader.open_store('a.lmdb')\nstore",
+        "dbloader.LMDBDataset('a.lmdb')",
+        "store[3]",
+        "dbloader.open_store('none.lmdb')",
+        "viewer = dbloader.view('a.lmdb', port=0)\nstore",
+        "store[2:5]",
+        "viewer.marks.change('index:3-4', {'drop': True})\nviewer.marks",
+        "viewer.close()",
+    )
+    folders = dict.fromkeys(("HOME", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"), str(tmp_path / "home"))
+    line = [sys.executable, "-c", RUN, "out.ipynb", *cells]
+    subprocess.run(line, cwd=tmp_path, env={**os.environ, **folders}, check=True, timeout=WAIT_S)
+    notebook = json.loads((tmp_path / "out.ipynb").read_text())
+    outputs = [[output["data"] for output in cell["outputs"]] for cell in notebook["cells"]]
+    html = ["".join(data.get("text/html", "")) for (data,) in outputs[:7]]
+    assert [text.count("data:image/jpeg;base64,") for text in html] == [8, 8, 1, 0, 8, 3, 2]
+    assert outputs[3] == [{"text/plain": ["LMDBStore('none.lmdb')"]}]
+    assert "dbloader view a.lmdb" in html[0]
+    assert 'href="http://127.0.0.1:' in html[4]
+    assert outputs[7] == []

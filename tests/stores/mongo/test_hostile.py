@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -25,6 +26,7 @@ from pymongo.errors import PyMongoError
 
 from dbloader import MongoDataset, copy_store, open_store
 from dbloader.errors import DBLoaderError
+from dbloader.records.document import seal
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
@@ -40,6 +42,7 @@ for _large in (2, 8, 11, 20):
     RECORDS[_large].image = random.Random(_large).randbytes(600_000 + _large)
     RECORDS[_large].fields = {"caption": f"large {_large}", "boxes": [[_large, 1.5], []]}
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+MOST_BYTES = 300 * 2**20  # limit for the growth of the process's peak memory in all trials of a kind
 
 # Elements that the driver cannot decode: text that is not UTF-8, a time out of range, a binary with negative length.
 UNDECODABLE = (
@@ -54,11 +57,13 @@ class Kind(NamedTuple):
     """A kind of documents.
 
     Attributes:
+        noticed: An error must be raised in at least this many of 20 trials: half of the lowest number in ten runs.
         collection: Suffix to the place's name; S is the store's id.
         keys: Pattern of the _ids; "" for documents with the element ``having``.
         field: Change only this element; None for any.
     """
 
+    noticed: int
     collection: str
     keys: str = ""
     field: str | None = None
@@ -66,12 +71,12 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "manifest": Kind(".manifest", "^store$", "manifest"),
-    "column": Kind(".manifest", "/column/"),
-    "event": Kind(".manifest", "/event/"),
-    "record": Kind(".S"),
-    "stub": Kind(".S", having="gridfs"),
-    "GridFS chunk": Kind(".S.large.chunks"),
+    "manifest": Kind(9, ".manifest", "^store$", "manifest"),
+    "column": Kind(4, ".manifest", "/column/"),
+    "event": Kind(3, ".manifest", "/event/"),
+    "record": Kind(10, ".S"),
+    "stub": Kind(9, ".S", having="gridfs"),
+    "GridFS chunk": Kind(6, ".S.large.chunks"),
 }
 
 
@@ -107,13 +112,19 @@ def changed(numbers: random.Random, value: Any) -> Any:
     """Return another value."""
     if isinstance(value, dict) and value and numbers.random() < 0.8:
         return changed_document(numbers, value)
+    at = numbers.randrange(len(value)) if isinstance(value, (bytes, str, list)) and value else 0
     if isinstance(value, bytes) and value and numbers.random() < 0.7:
-        at = numbers.randrange(len(value))
         flipped = bytes([value[at] ^ 1 << numbers.randrange(8)])
-        data = value[:at] + numbers.choice([b"", flipped + value[at + 1 :], numbers.randbytes(8) + value[at:]])
+        length = (10**12).to_bytes(8, "little")
+        new = [b"", flipped + value[at + 1 :], numbers.randbytes(8) + value[at:], length + value[at + 8 :]]
+        data = value[:at] + numbers.choice(new)
         return bson.Binary(data, value.subtype) if isinstance(value, bson.Binary) else data
     if isinstance(value, int) and not isinstance(value, bool) and numbers.random() < 0.5:
         return type(value)(numbers.choice([value + 1, value - 1, value * 1000, -value]))
+    if isinstance(value, str) and value and numbers.random() < 0.5:
+        return value[:at] + numbers.choice(["", "x", "\u202e"]) + value[at + 1 :]
+    if isinstance(value, list) and value and numbers.random() < 0.7:
+        return [*value[:at], *numbers.choice([[], [changed(numbers, value[at])], [value[at]] * 2]), *value[at + 1 :]]
     return numbers.choice(LIES)
 
 
@@ -130,7 +141,7 @@ def changed_document(numbers: random.Random, document: dict[str, Any]) -> dict[s
     return {**document, key: changed(numbers, document.get(key))}
 
 
-def damage(numbers: random.Random, collection: Any, kind: Kind) -> None:
+def damage(numbers: random.Random, collection: Any, kind: Kind, *, resealed: bool) -> None:
     """Change one document of a kind on the server."""
     raw = collection.with_options(codec_options=RAW)
     which = {"_id": {"$regex": kind.keys}} if kind.keys else {kind.having: {"$exists": True}}
@@ -150,7 +161,11 @@ def damage(numbers: random.Random, collection: Any, kind: Kind) -> None:
     elif kind.field is None:
         put(collection, key, changed_document(numbers, victim))
     else:
-        part = changed_document(numbers, victim[kind.field])
+        part = victim[kind.field]
+        for _ in range(numbers.choice([1, 1, 1, 2, 4])):
+            part = changed_document(numbers, part)
+        if resealed and kind.field == "manifest":
+            part = bson.decode(seal({name: value for name, value in part.items() if name != "crc32"}))
         put(collection, key, {**victim, kind.field: numbers.choice(LIES) if numbers.random() < 0.03 else part})
 
 
@@ -255,12 +270,14 @@ def test_damaged_document_raises_or_changes_nothing(
     with mongod.client() as client, closing(Connection(parse(place))):  # all uses share one client
         snapshot = Snapshot(client, place)
         expected = {use: function(place, tmp_path) for use, function in READS.items()}
-        found = []
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found, noticed = [], 0
         trials = range(first, min(first + _AT_ONCE, TRIALS))
         for number in trials:
             numbers = random.Random(f"{name}/{number}")
+            resealed = name == "manifest" and numbers.random() < 0.3
             raised, missed = [], False
-            damage(numbers, snapshot.database[snapshot.name(kind)], kind)
+            damage(numbers, snapshot.database[snapshot.name(kind)], kind, resealed=resealed)
             for use, function in READS.items():
                 try:
                     result = outcome(function, place, tmp_path)
@@ -269,11 +286,14 @@ def test_damaged_document_raises_or_changes_nothing(
                     continue
                 if result is None:
                     raised.append(use)
-                elif result != expected[use]:
+                elif result != expected[use] and not resealed:
                     missed = use == NOTICED_BY_VERIFY
                     if not missed:
                         found.append(f"{number} {use}: another result in silence")
             if (raised or missed) and "verify" not in raised:
                 found.append(f"{number} verify: silent, but these raise: {', '.join(raised)}; a query missed: {missed}")
+            noticed += bool(raised)
             snapshot.restore()
     assert not found, f"{len(found)} trials:\n" + "\n".join(found[:40])
+    assert noticed >= kind.noticed * len(trials) // _AT_ONCE, "the damage does too little to prove anything"
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES
