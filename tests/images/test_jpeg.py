@@ -171,6 +171,14 @@ def test_progressive_image_cut_between_two_scans_is_not_repaired(name: str) -> N
         assert examine(data[:end] + END).state is State.COMPLETE
 
 
+def test_image_that_lacks_a_scan_is_damaged() -> None:
+    data = SAMPLES["scans"]
+    for number, (_, end) in enumerate(find_scans(data)[:-1], 1):
+        for cut in (data[:end], data[:end] + END):
+            assert examine(cut).state is State.DAMAGED
+            assert examine(cut).reason == f"only {number} of 3 components have a scan"
+
+
 def test_image_without_height_is_damaged() -> None:
     at = GREY.index(FRAME) + 5
     for more in (b"", segment(0xDC, b"\x00\x1d")):  # libjpeg reads no DNL segment

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dbloader import Record
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write_one_by_one, write_partial
 from tests.support.mongo import Mongod
@@ -70,3 +71,21 @@ def test_late_command_changes_nothing(mongod: Mongod, mongod_uri: str, step: str
         assert counts
         wait_until_run(mongod)
     check_is(mongod_uri, RECORDS)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("command", "already"), [("insert", 0), ("insert", 1), ("find", 0)])
+def test_late_command_of_large_record_changes_nothing(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, command: str, already: int
+) -> None:
+    monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
+    records = [Record(name=str(number), image=bytes([number]) * 600_000) for number in range(3)]
+    with create_store(f"{mongod_uri}?socketTimeoutMS={SILENT_MS}") as writer:
+        write_one_by_one(writer, records[:already])
+        writer.commit()
+        with mongod.fail_point(command, times=1, block_s=HELD_UP_S) as count:
+            write_one_by_one(writer, records)
+            writer.finish()
+            assert count() == 1
+    wait_until_run(mongod)
+    check_is(mongod_uri, records)
