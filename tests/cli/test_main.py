@@ -194,6 +194,16 @@ def test_installed_command_prints_its_version(shell: Shell) -> None:
     assert done.stdout == version
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"), [("ver", "plain,verify\n"), ("convert --on-b", "plain,--on-bad\n"), ("info tr", "file,tr\n")]
+)
+def test_tab_completes_commands_options_and_places(typed: str, shown: str) -> None:
+    words = {"COMP_WORDS": f"dbloader {typed}", "COMP_CWORD": f"{len(typed.split())}"}
+    environment = {**os.environ, "_DBLOADER_COMPLETE": "bash_complete", **words}
+    done = subprocess.run([BIN / "dbloader"], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == shown
+
+
 # Streams, and names in any alphabet or encoding
 
 

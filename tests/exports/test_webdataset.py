@@ -80,6 +80,13 @@ def test_records_survive_export_and_conversion_completely(tmp_path: Path) -> Non
     assert keys == [*(f"record-{number:09}" for number in range(6)), "alone"]
 
 
+def test_unnamed_labels_survive_export_and_conversion(tmp_path: Path) -> None:
+    labels = (0, -5, None, 2**63 - 1, -(2**63) + 1)
+    files = [{"name": f"{at % 2}/{at}.jpg", "label": label, "image": photo(at)} for at, label in enumerate(labels)]
+    write_store(files, tmp_path / "a.lmdb")
+    check_same(tmp_path / "a.lmdb")
+
+
 UNSAFE = ("../x.jpg", "/etc/x.jpg", "..", "a/../b.jpg", "..\\x/y.jpg", "__x__/a.jpg", ".x.jpg", "a//b.jpg", "a.tar")
 NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12) | st.sampled_from([*UNSAFE, "x" * 300])
 
