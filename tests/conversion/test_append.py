@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import pickle
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,33 @@ def test_append_refuses_other_places_with_a_remedy(root: Path, place: Path, tmp_
     with pytest.raises(OptionError, match="choose one"):
         convert(root, place, append=True, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "images", "out.lmdb"]
+
+
+class AtOnce(Here):
+    """An executor. When its task is made or before, another conversion appends the same images."""
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__()
+        self.before = before
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        made = None if self.before else super().submit(function, *arguments, **options)
+        place = Path(arguments[0])
+        assert convert(place.with_name("new"), place, append=True, executor=Here()).records == 12
+        return made or super().submit(function, *arguments, **options)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_images_that_two_processes_append_at_once_are_added_once(grown: Path, tmp_path: Path, before: bool) -> None:
+    executor = AtOnce(before=before)
+    if before:
+        with pytest.raises(StoreNotFoundError):
+            convert(tmp_path / "new", grown, append=True, executor=executor)
+    else:
+        assert convert(tmp_path / "new", grown, append=True, executor=executor).records == 12
+    assert len(contents(grown)) == 12
+    assert verify_store(grown).problems == {}
+    assert not Path(f"{grown}.partial").exists()
 
 
 def test_concurrent_append_has_one_winner(grown: Path, tmp_path: Path) -> None:
