@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Request, expect
 
-from dbloader import Record, copy_store, find_duplicates, open_store
+from dbloader import Record, copy_store, find_duplicates, open_store, view
+from dbloader.viewing import duplicates
 from dbloader.viewing.html_report import write_html
 from tests.browser.tabs import Site, Tabs
 from tests.support.images import encoded, scene
@@ -86,6 +87,23 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     assert page.evaluate("document.querySelector('#main').scrollWidth") <= 360
     page.get_by_role("link", name="Show all duplicates in the grid").click()
     expect(page.locator("#count")).to_have_text("3 of 11 records")
+
+
+def test_cancel_ends_the_search(tabs: Tabs, tmp_path: Path, chromium: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search_for_ever(_store: Any, _distance: int, progress: Callable[[str, int, int], None]) -> None:
+        while True:
+            progress("Looking", 3, 9)
+
+    monkeypatch.setattr(duplicates, "search_store", search_for_ever)
+    write(tmp_path / "c.lmdb", [0, 1, 1])
+    with view(tmp_path / "c.lmdb", port=0) as running:
+        page = tabs.open(Site.entered(chromium, running.url), "/?view=duplicates")
+        page.get_by_role("button", name="Search for duplicates").click()
+        expect(page.get_by_text("3 of 3 images")).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        status = page.locator("db-duplicates [role=status]")
+        expect(status).to_have_text("These images have not been searched for duplicates.")
+        assert not (tmp_path / "c.lmdb.duplicates").exists()
 
 
 def test_search_stays_for_another_store_if_it_is_valid_there(tabs: Tabs, two: Site) -> None:
