@@ -1,4 +1,4 @@
-"""Describe, check or fill a cache."""
+"""Describe, check, fill or clear a cache."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import fcntl
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dbloader.caching.folder import LOCK, MARKER, STATS, Checksums, read_stats
+from dbloader.caching.folder import CHECKSUMS, LOCK, MARKER, PARTIAL, STATS, Checksums, read_stats
 from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
-from dbloader.errors import NotAStoreError
+from dbloader.errors import NotAStoreError, StoreLockedError
 from dbloader.stores.lmdb.errors import refusals
-from dbloader.stores.lmdb.shard_table import SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dbloader.caching.folder import CacheStats
 
@@ -49,13 +49,10 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
     with refusals(str(cache)):
         sizes = [path.stat().st_size for path in _shards(folder)]
         used = max(path.stat().st_mtime for path in (folder / STATS, folder / MARKER) if path.exists())
-        stats, is_idle = read_stats(folder), True
-        with (folder / LOCK).open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                stats.readers = 0  # a killed fetcher has not reset the count
-            except BlockingIOError:
-                is_idle = False
+        with _no_fetcher(folder) as is_idle:
+            stats = read_stats(folder)
+        if is_idle:
+            stats.readers = 0  # a killed fetcher has not reset the count
     of = 0
     with suppress(FileNotFoundError):
         of = len(ShardTable.read(folder).shards)
@@ -115,6 +112,27 @@ def fill_cache(
             handle.fetch(number)
 
 
+def clear_cache(cache: str | os.PathLike[str]) -> int:
+    """Remove the files of a cache, and return the bytes of its shards. The folder can then cache any store.
+
+    Raises:
+        NotAStoreError: The folder is not a cache.
+        StoreLockedError: Processes use the cache.
+    """
+    folder = Path(cache)
+    _origin(cache)
+    with refusals(str(cache)), _no_fetcher(folder) as is_idle:
+        if not is_idle:
+            readers = read_stats(folder).readers
+            raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
+        shards = _shards(folder)
+        nbytes = sum(path.stat().st_size for path in shards)
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, because without it the folder is not a store
+        for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
+            path.unlink(missing_ok=True)
+    return nbytes
+
+
 def _origin(cache: str | os.PathLike[str]) -> str:
     try:
         return str(json.loads((Path(cache) / MARKER).read_bytes()).get("origin"))
@@ -126,3 +144,15 @@ def _origin(cache: str | os.PathLike[str]) -> str:
 
 def _shards(folder: Path) -> list[Path]:
     return sorted((folder / SHARD_FOLDER).iterdir())
+
+
+@contextmanager
+def _no_fetcher(folder: Path) -> Iterator[bool]:
+    """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
+    with (folder / LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

@@ -13,7 +13,7 @@ from dbloader.cli.convert import conversion_options, pop_image_format, print_rep
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.parts.make_plan import plan_parts
-from dbloader.conversion.parts.part import convert_part, list_parts, slurm_ranges
+from dbloader.conversion.parts.part import convert_part, left_folders, list_parts, slurm_ranges
 from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.settings import Settings
 
@@ -121,16 +121,22 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option("--missing", "only_missing", is_flag=True, help="Print only the missing numbers, such as 3,17,40-42.")
 @click.option("--made", is_flag=True, help="Also print size, duration and machine of each finished part.")
+@click.option("--scratch", metavar="FOLDER", type=click.Path(), help="Scratch folder of the parts.  [default: TMPDIR]")
+@click.option("--clean", is_flag=True, help="Remove what killed processes left in this machine's scratch folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def parts_command(*, destination: str, only_missing: bool, made: bool, as_json: bool) -> int:
+def parts_command(
+    *, destination: str, only_missing: bool, made: bool, scratch: str | None, clean: bool, as_json: bool
+) -> int:
     """List the finished, begun and missing parts of the conversion planned for DESTINATION.
 
     Slurm accepts the output of --missing: sbatch --array=$(dbloader parts train.lmdb --missing)
     """
+    left = left_folders(scratch, remove=clean)
     plan, receipts, missing, attempts = list_parts(destination)
     if as_json:
         facts = {"parts": plan.parts, "made": [one.part for one in receipts], "receipts": [*map(asdict, receipts)]}
-        say_json({**facts, "missing": missing, "making": [one._asdict() for one in attempts]}, indent=2)
+        making = [attempt._asdict() for attempt in attempts]
+        say_json({**facts, "missing": missing, "making": making, "left": [str(path) for path, _ in left]}, indent=2)
     elif only_missing:
         say(slurm_ranges(missing))
     else:
@@ -142,6 +148,8 @@ def parts_command(*, destination: str, only_missing: bool, made: bool, as_json: 
         for receipt in receipts if made else ():
             what = f"{counted(receipt.records, 'record')}, {size(receipt.nbytes)}"
             say(f"  part {receipt.part}: {what}, made in {receipt.seconds:,.0f} s by {receipt.host}")
+        for path, nbytes in left:
+            say(f"  {path}: {size(nbytes)} of a killed part {'were removed' if clean else '(--clean removes them)'}")
     return SOME_MISSING if missing else 0
 
 

@@ -1,4 +1,4 @@
-"""`dbloader cache` shows, checks and fills a cache."""
+"""`dbloader cache` shows, checks, fills and clears a cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dbloader.caching.store import CachedStore
-from tests.support.caching import IMAGES, images_of, shards_in, wait_until_ended
+from tests.support.caching import IMAGES, images_of, make_shards, shards_in, wait_until_ended
 from tests.support.shell import Shell, check_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -23,13 +23,15 @@ def facts(shell: Shell, *arguments: Any) -> dict[str, Any]:
     return found
 
 
-def test_cache_in_use_is_described(shell: Shell, origin: Path, cache: Path) -> None:
+def test_cache_in_use_is_described_and_not_cleared(shell: Shell, origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         store.read([0, 8])
         outcome = shell("cache", cache)
         assert (outcome.status, outcome.stderr) == (0, "")
         assert outcome.stdout.startswith(f"{cache}: cache of {origin}\n  shards      2 of 6, ")
         assert "  last use    now\n  readers     1\n  damaged     0 shards, fetched again\n" in outcome.stdout
+        check_error(shell("cache", cache, "--clear"), "is used by 1 processes, so nothing was removed")
+        assert images_of(store) == IMAGES
     wait_until_ended(cache)
     assert re.search("last use    [0-9]+ seconds? ago\n  readers     0\n", shell("cache", cache).stdout)
 
@@ -80,9 +82,21 @@ def test_verify_removes_damaged_files_and_readers_fetch_them(shell: Shell, origi
     assert facts(shell, cache, "--verify", "--fill", origin)["damaged"] == []
 
 
+def test_cleared_cache_takes_another_store(shell: Shell, origin: Path, cache: Path, tmp_path: Path) -> None:
+    found = facts(shell, cache, "--fill", origin)
+    wait_until_ended(cache)
+    outcome = shell("cache", cache, "--clear")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith(f"{cache}: {found['nbytes'] / 1000:.1f} kB were removed\n")
+    assert shards_in(cache) == []
+    make_shards(tmp_path / "other.lmdb", base=100)
+    assert facts(shell, cache, "--fill", tmp_path / "other.lmdb")["origin"] == str(tmp_path / "other.lmdb")
+
+
 def test_folder_that_is_no_cache_and_wrong_options_are_refused(shell: Shell, origin: Path, tmp_path: Path) -> None:
-    for option in ((), ("--verify",)):
+    for option in ((), ("--verify",), ("--clear",)):
         check_error(shell("cache", origin, *option), f"{origin} is not a cache: it has no cache.json")
         check_error(shell("cache", tmp_path / "none", *option), "none is not a cache: it has no cache.json")
+    check_error(shell("cache", origin, "--clear", "--verify"), "--clear cannot be combined with --verify or --fill")
     check_error(shell("cache", origin, "--cache-bytes", "5"), "--cache-bytes needs --fill")
     assert (origin / "manifest.bson").exists()

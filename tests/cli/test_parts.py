@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
+import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 from dbloader import convert, open_store
+from dbloader.conversion.parts import part as making
 from dbloader.conversion.parts.part import list_parts
+from tests.support.caching import wait_for
 from tests.support.images import plant_kinds
 from tests.support.shell import Shell
 
@@ -27,9 +33,9 @@ def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, pla
     assert shell("publish", place).status == 2
     for part in (0, 2, 3):
         assert json.loads(shell("part", place, part, "--json").stdout)["part"] == part
-    found = json.loads(shell("parts", place, "--json").stdout)
+    found = json.loads(shell("parts", place, "--scratch", tmp_path, "--json").stdout)
     assert [receipt["part"] for receipt in found.pop("receipts")] == [0, 1, 2, 3]
-    assert found == {"parts": 4, "made": [0, 1, 2, 3], "missing": [], "making": []}
+    assert found == {"parts": 4, "made": [0, 1, 2, 3], "missing": [], "making": [], "left": []}
     made = shell("parts", place, "--made").stdout.splitlines()
     assert re.fullmatch(rf"  part 3: 1 record, .* made in \d+ s by {socket.gethostname()}", made[-1])
     outcome = shell("publish", place)
@@ -70,3 +76,37 @@ def test_parts_names_the_machine_that_makes_a_part(shell: Shell, root: Path, pla
     (plan.folder / plan.attempt_name(1)).unlink()
     assert shell("part", place, "1").status == 0
     assert "running" not in shell("parts", place).stdout
+
+
+def test_only_folders_of_killed_parts_are_removed(shell: Shell, root: Path, place: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    shell("plan", root, place, "--shards", "3")
+
+    def wait_in_part() -> None:
+        def make(*_: Any) -> Any:
+            (scratch / "begun").touch()
+            signal.pause()
+
+        making._make_shard = make  # type: ignore[assignment]
+        making.convert_part(place, 1, scratch=scratch)
+
+    process = multiprocessing.get_context("fork").Process(target=wait_in_part)
+    process.start()
+    wait_for((scratch / "begun").exists, "the part has begun")
+    line = f"{place}.partial: 0 of 3 parts are made; missing 0-2\n  part 1: begun 0 min ago on {socket.gethostname()}"
+    (folder,) = scratch.glob("dbloader-part-*")
+    os.utime(folder, (0, 0))
+    assert shell("parts", place, "--scratch", scratch, "--clean").stdout == f"{line}; still running, or killed\n"
+    assert folder.exists(), "it is in use"
+    process.kill()
+    process.join()
+    process.close()
+    outcome = shell("parts", place, "--scratch", scratch)
+    assert re.search(rf"  {folder}: \d+ bytes of a killed part \(--clean removes them\)\n$", outcome.stdout)
+    (folder / "half").write_bytes(bytes(10**6))
+    os.utime(folder, (0, 0))
+    outcome = shell("parts", place, "--scratch", scratch, "--clean")
+    assert outcome.stdout.endswith(f"  {folder}: 1.0 MB of a killed part were removed\n")
+    assert not folder.exists()
+    assert shell("part", place, "1", "--scratch", scratch).status == 0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import posixpath
 import re
 import secrets
+import shutil
 import socket
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,11 +31,13 @@ from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardT
 from dbloader.stores.lmdb.writer import LMDBWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dbloader.conversion.parts.plan import PlanFolder
 
 _AT_ONCE = 16  # receipts that are read at once
+_PREFIX = "dbloader-part-"
+_NEW_S = 60.0  # seconds in which an unlocked folder is kept: its process may lock it soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +93,7 @@ def convert_part(
     there = files.head(receipt_key)
     if there is not None and (done := read_receipt(shards, files, plan, part)):
         return done[0]
-    what, prefix = f"part {part} of {os.fspath(destination)}", "dbloader-part-"
-    with refusals(what), tempfile.TemporaryDirectory(prefix=prefix, dir=scratch) as local, ExitStack() as undo:
-        folder = Path(local)
+    with refusals(f"part {part} of {os.fspath(destination)}"), scratch_folder(scratch) as folder, ExitStack() as undo:
         (folder / SHARD_FOLDER).mkdir()
         (folder / "empty").touch()
         files.put_file(plan.attempt_name(part), folder / "empty")
@@ -200,6 +202,36 @@ def read_receipts(
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-parts") as threads:
         found = threads.map(lambda part: read_receipt(shards, files, plan, part), range(plan.parts))
         return [receipt for receipt in found if receipt is not None]
+
+
+@contextmanager
+def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Yield a new locked folder in ``scratch`` (None: the system's, ``TMPDIR``), and remove it at the end."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as name:
+        descriptor = os.open(name, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield Path(name)
+        finally:
+            os.close(descriptor)
+
+
+def left_folders(scratch: str | os.PathLike[str] | None, *, remove: bool = False) -> list[tuple[Path, int]]:
+    """Return path and size of each folder that a killed process left in ``scratch``. ``remove`` also removes them."""
+    found = []
+    for path in sorted(Path(scratch or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        with suppress(OSError):  # the folder is locked, removed meanwhile, or another user's
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - path.stat().st_mtime < _NEW_S:
+                    continue
+                found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
+                if remove:
+                    shutil.rmtree(path)
+            finally:
+                os.close(descriptor)
+    return found
 
 
 class Attempt(NamedTuple):
