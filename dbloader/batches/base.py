@@ -8,7 +8,6 @@ threads and parts.
 
 from __future__ import annotations
 
-import copy
 import functools
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from typing_extensions import override
 
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.datasets.store import StoreDataset
 from dbloader.sampling.rng import SeededIndices
 
 if TYPE_CHECKING:
@@ -65,16 +63,6 @@ class BatchFetcher(ABC):
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
         """
-
-    def snapshot(self) -> BatchFetcher:
-        """Return a fetcher that ``MongoDataset.refresh`` does not change."""
-        fetcher = copy.copy(self)
-        for name, part in vars(self).items():
-            if isinstance(part, BatchFetcher):
-                setattr(fetcher, name, part.snapshot())
-            elif isinstance(part, StoreDataset) and hasattr(part, "refresh"):
-                setattr(fetcher, name, copy.copy(part))
-        return fetcher
 
 
 class DatasetBatchFetcher(BatchFetcher):

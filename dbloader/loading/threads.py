@@ -80,7 +80,7 @@ class ThreadLoader:
         order = iter(self.batch_sampler)
         # A DataLoader draws this number too, for its workers. So torch.manual_seed gives the same order with both.
         torch.empty((), dtype=torch.int64).random_()
-        threads = _Threads(self._fetcher.snapshot(), self.num_workers, self.prefetch_factor)
+        threads = _Threads(self._fetcher, self.num_workers, self.prefetch_factor)
         return Batches(threads, order, self.prefetch_factor if self.num_workers else 0)
 
 

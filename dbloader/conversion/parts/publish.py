@@ -166,10 +166,8 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
 
     try:
         plan, receipts, missing, _ = list_parts(destination)
-        if missing:
-            Plan.read(
-                PlanFolder(plan.folder)
-            )  # raises if another process has published meanwhile, and removed the receipts
+        if missing:  # perhaps because another process has published meanwhile; then there is no plan
+            Plan.read(PlanFolder(plan.folder))
     except StoreNotFoundError:
         if not is_sharded(target):
             raise
