@@ -87,7 +87,7 @@ def test_hostile_folder_is_converted_and_printed_without_escape_sequences(run: S
     name = HOSTILE
     files = {
         f"k{name}/0.jpg": photo(), f"k{name}/{name}.jpg": b"text", f"k{name}/x.{name}": b"", "loose.jpg": photo(),
-        f"k{NOT_UTF8}/0.jpg": photo(), f"k{NOT_UTF8}/{NOT_UTF8}{name}.jpg": b"text",
+        f"k{NOT_UTF8}/0.jpg": photo(), f"k{NOT_UTF8}/{NOT_UTF8}{name}.jpg": b"text", f"n{name}/text.txt": b"",
     }  # fmt: skip
     root = plant(tmp_path / f"images{name}", files).name
     shown = run("convert", root, f"o{name}.lmdb", status=1)
