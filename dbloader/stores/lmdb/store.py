@@ -190,7 +190,7 @@ def _decode_view(document: memoryview, index: int, salt: int) -> Record:
 
 
 def _encode_copy(document: memoryview, index: int, salt: int) -> EncodedRecord:
-    return decode_encoded(bytes(document), index, salt)
+    return decode_encoded(memoryview(bytes(document)), index, salt)  # a view, so slicing does not copy again
 
 
 def _is_in(path: Path, folder: Path) -> bool:
