@@ -147,8 +147,8 @@ class CachedStore(LMDBStore):
         return self._repaired(lambda: LMDBStore.read(self, indices), indices)
 
     @override
-    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
-        return self._repaired(lambda: LMDBStore.encoded(self, indices), indices)
+    def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
+        return self._repaired(lambda: LMDBStore.encoded(self, indices, elements=elements), indices)
 
     # LMDBStore's method would give views of files that the fetcher may replace. This method copies records.
     borrow = Store.borrow

@@ -27,9 +27,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # The module of each command. A module is imported when its command runs, because some modules import slowly.
 _MODULES = {
-    "convert": "convert", "info": "show", "ls": "show", "show": "show", "view": "view", "verify": "check",
-    "duplicates": "check", "copy": "copy", "export": "copy", "cache": "cache", "bench": "measure", "doctor": "measure",
-    "plan": "parts", "part": "parts", "parts": "parts", "publish": "parts",
+    "convert": "convert", "info": "show", "ls": "show", "show": "show", "view": "view", "verify": "verify",
+    "duplicates": "duplicates", "copy": "copy", "export": "copy", "cache": "cache", "bench": "measure",
+    "doctor": "measure", "plan": "parts", "part": "parts", "parts": "parts", "publish": "parts",
 }  # fmt: skip
 
 

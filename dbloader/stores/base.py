@@ -111,8 +111,11 @@ class Store(ABC):
         yield iter(self.read(indices))
 
     @abstractmethod
-    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
-        """Return records for ``Writer.write``, as they are stored. Raise the same errors as ``read``."""
+    def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
+        """Return records for ``Writer.write``, as they are stored. Raise the same errors as ``read``.
+
+        Without ``elements``, a store need not copy the elements: the records have only their values for columns.
+        """
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
         """Return one value of every record: an array of shape (len,) that owns its memory.
@@ -339,7 +342,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
         chunk, stop = ColumnChunk(), min(start + CHUNK, length)
         for first in range(start, stop, READ_AT_ONCE):
             indices = range(first, min(first + READ_AT_ONCE, stop))
-            for record, _ in read_records(store, indices):
+            for record, _ in read_records(store, indices, elements=False):
                 if isinstance(record, Damage):
                     complete = False
                     yield record
@@ -391,16 +394,18 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
             yield Damage(DamagedStoreError(f"{store.place}: {what}; {_REMEDY}"))
 
 
-def read_records(store: Store, indices: range) -> Iterator[tuple[EncodedRecord | Damage, int]]:
-    """Yield each record, or its damage, with its index."""
+def read_records(
+    store: Store, indices: range, *, elements: bool = True
+) -> Iterator[tuple[EncodedRecord | Damage, int]]:
+    """Yield each record, or its damage, with its index. ``elements`` is as in ``Store.encoded``."""
     # Load the next block while this block is verified. The previous call has already requested this block.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
-        yield from zip(store.encoded(indices), indices, strict=True)
+        yield from zip(store.encoded(indices, elements=elements), indices, strict=True)
     except (DamagedRecordError, DamagedStoreError) as error:
         if len(indices) > 1:
             for index in indices:
-                yield from read_records(store, range(index, index + 1))
+                yield from read_records(store, range(index, index + 1), elements=elements)
             return
         index, name = indices[0], None
         with suppress(DamagedRecordError, DamagedStoreError):

@@ -121,7 +121,7 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
 
     monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
     monkeypatch.setattr("dbloader.cli.copy.copy_store", interrupt)
-    monkeypatch.setattr("dbloader.cli.check.isolated", interrupt)
+    monkeypatch.setattr("dbloader.cli.verify.isolated", interrupt)
     message = "Interrupted: committed records are kept; --resume continues after them\n"
     for command_name in ("convert", "copy"):
         assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", message)

@@ -79,12 +79,12 @@ class LMDBStore(Store):
                 yield (record for _, record in self._decode(handle, indices, _decode_view))
 
     @override
-    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+    def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
         handle = self.open_handle()
         self._check_indices(indices, handle.manifest.length)
         records: list[Any] = [None] * len(indices)
         with env.gate:
-            for position, record in self._decode(handle, indices, _encode_copy):
+            for position, record in self._decode(handle, indices, _encode_copy if elements else _encode_values):
                 records[position] = record
         return records
 
@@ -191,6 +191,10 @@ def _decode_view(document: memoryview, index: int, salt: int) -> Record:
 
 def _encode_copy(document: memoryview, index: int, salt: int) -> EncodedRecord:
     return decode_encoded(memoryview(bytes(document)), index, salt)  # a view, so slicing does not copy again
+
+
+def _encode_values(document: memoryview, index: int, salt: int) -> EncodedRecord:
+    return decode_encoded(document, index, salt)._replace(elements=())
 
 
 def _is_in(path: Path, folder: Path) -> bool:

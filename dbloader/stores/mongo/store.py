@@ -68,7 +68,7 @@ class MongoStore(Store):
         return [self._to_record(reader, int(index), found.get(index)) for index in indices]
 
     @override
-    def encoded(self, indices: Sequence[int]) -> list[EncodedRecord]:
+    def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
         return self._decode_raw(self.open_handle(), indices, decode_encoded)
 
     @override
