@@ -17,7 +17,6 @@ from dbloader.remote.bucket import Bucket
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
-from dbloader.viewing.record import describe_record
 
 if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
@@ -151,6 +150,8 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
 
     RECORD is an index (-1 for the last record) or a name.
     """
+    from dbloader.viewing.record import describe_record  # imports Pillow, which info and ls do not need
+
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
         facts = describe_record(store, found)
