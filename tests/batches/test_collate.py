@@ -83,7 +83,7 @@ def test_numbers_keep_their_type(place: Path) -> None:
     assert batch["shares"].tolist() == [[0.5, 0], [0.5, 0.25], [0.5, 0.5], [0.5, 0.75]]
 
 
-def test_sample_without_a_field_of_the_others_is_named() -> None:
+def test_error_names_the_sample_that_lacks_a_field() -> None:
     image = torch.zeros(2)
     for samples in ([{"image": image, "label": 1}, {"image": image}], [(image, 1), (image,)]):
         with pytest.raises(OptionError, match=r"^sample 1 of the batch has no label"):
@@ -91,7 +91,7 @@ def test_sample_without_a_field_of_the_others_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "embedding"])
-def test_ragged_field_raises_unless_it_is_listed(place: Path, name: str) -> None:
+def test_ragged_field_raises_unless_lists_names_the_field(place: Path, name: str) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes", name))
     message = rf"^'{name}' has the shape \(2,\) in record 1 .* and \(1,\) in record 0 .*: pass collate_fn="
     with pytest.raises(OptionError, match=message):
@@ -142,7 +142,7 @@ def test_target_transform_may_return_lists(place: Path) -> None:
     assert [values.tolist() for values in labels] == [[], [0], [0, 1], [0, 1, 2]]
 
 
-def test_collate_refuses_a_string_as_lists() -> None:
+def test_collate_requires_lists_to_be_field_names() -> None:
     with pytest.raises(OptionError, match="lists must be several names"):
         Collate("tokens")
     with pytest.raises(TypeError, match="lists must be names of fields, such as"):

@@ -62,7 +62,7 @@ def test_batch_of_a_store_equals_collated_samples(place: Path, kind: str, size: 
     assert same(made.batch, expected)
 
 
-def test_overridden_call_of_a_decoder_is_used(place: Path) -> None:
+def test_fetcher_uses_the_call_of_a_decoder_subclass(place: Path) -> None:
     class Dark(RandomResizedCrop):
         def __call__(self, *arguments: Any, **options: Any) -> torch.Tensor:
             return super().__call__(*arguments, **options) // 2

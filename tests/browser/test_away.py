@@ -63,7 +63,7 @@ def test_page_of_a_stopped_viewer_shows_one_message(tabs: Tabs, chromium: Browse
         expect(grid.locator(".tile:visible .facts").first).to_contain_text("0 · ")
 
 
-def test_page_continues_when_mongodb_is_back(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
+def test_page_loads_when_mongodb_runs_again(tabs: Tabs, chromium: Browser, tmp_path: Path) -> None:
     with Mongod() as server:
         place = server.place("viewed")
         convert(plant_photos(tmp_path / "images", 30), place)

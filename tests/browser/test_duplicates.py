@@ -106,7 +106,7 @@ def test_cancel_ends_the_search(tabs: Tabs, tmp_path: Path, chromium: Browser, m
         assert not (tmp_path / "c.lmdb.duplicates").exists()
 
 
-def test_search_stays_for_another_store_if_it_is_valid_there(tabs: Tabs, two: Site) -> None:
+def test_query_is_kept_on_switching_to_a_store_where_it_is_valid(tabs: Tabs, two: Site) -> None:
     page = tabs.open(two, "/?q=class:dog&sort=-width", refused="number")
     count, store = page.locator("#count"), page.locator("#store")
     expect(count).to_have_text("5 of 11 records")

@@ -53,7 +53,7 @@ def scroll_to(page: Page, part: float) -> None:
     )
 
 
-def test_key_scroll_bar_and_url_reach_the_last_of_many_records(tabs: Tabs, tall: Site) -> None:
+def test_last_of_many_records_is_reached_by_key_scroll_bar_and_url(tabs: Tabs, tall: Site) -> None:
     page = tabs.open(tall, "/?px=320", viewport=NARROW)
     shows(page, 0)
     assert page.locator("#tiles").evaluate("list => list.scrollHeight") == 8_000_000
@@ -79,7 +79,7 @@ def test_scroll_bar_scrolls_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall
     shows(page, TALL // 2 + 3)
 
 
-def test_sorted_search_has_a_link_and_arrow_keys_keep_its_order(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_url_and_arrow_keys_keep_the_order_of_a_sorted_search(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, "/?q=-class:dog", refused=damaged)
     names = page.locator("#tiles .tile:visible .facts")
     expect(names.first).to_contain_text("0 · cat")

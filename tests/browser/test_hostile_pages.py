@@ -57,7 +57,7 @@ def test_hostile_class_names_can_be_searched(tabs: Tabs, hostile: Site) -> None:
     assert ATTACK in page.title()
 
 
-def test_files_that_are_not_images_are_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
+def test_files_that_are_not_images_appear_as_cells_with_a_message(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?q=label:1", refused="/thumb/")
     bad = page.locator(".tile.bad")
     expect(bad.filter(has_text="svg.jpg")).to_have_count(1)
@@ -68,7 +68,7 @@ def test_files_that_are_not_images_are_cells_with_a_message(tabs: Tabs, hostile:
     assert page.title() == "label:1 · hostile.lmdb · dbloader"
 
 
-def test_hostile_record_is_shown_and_nothing_runs(tabs: Tabs, hostile: Site) -> None:
+def test_hostile_record_is_shown_and_runs_no_code(tabs: Tabs, hostile: Site) -> None:
     page = tabs.open(hostile, "/?view=record", refused="/(thumb|image|api/0/record)/")
     for index in (0, 2, len(NAMES), len(NAMES) + 1):  # markup, a direction override, SVG, HTML
         page.goto(f"/?view=record&index={index}")

@@ -106,7 +106,7 @@ def test_copy_applies_exactly_the_marks(tabs: Tabs, marked: Marked) -> None:
     }
 
 
-def test_marks_show_changes_and_mistakes_in_their_file(tabs: Tabs, marked: Marked) -> None:
+def test_page_shows_changes_and_mistakes_in_the_marks_file(tabs: Tabs, marked: Marked) -> None:
     page = tabs.open(marked.site, "/?view=record&index=5", refused="/api/0/marks")
     page.get_by_role("button", name="Drop").click()
     expect(page.locator("db-record tr", has_text="drop")).to_contain_text("true")
@@ -128,7 +128,7 @@ def test_marks_show_changes_and_mistakes_in_their_file(tabs: Tabs, marked: Marke
     assert not marked.file.exists()
 
 
-def test_selection_of_all_ends_with_its_search(tabs: Tabs, marked: Marked) -> None:
+def test_selection_of_all_records_is_cleared_by_another_search(tabs: Tabs, marked: Marked) -> None:
     page = tabs.open(marked.site, "/?q=class:dog&selected=all,4", viewport=WIDE)
     expect(page.locator("#chosen")).to_contain_text("132 selected")
     page.locator(".class", has_text="cat").click()
@@ -138,7 +138,7 @@ def test_selection_of_all_ends_with_its_search(tabs: Tabs, marked: Marked) -> No
 
 
 @pytest.mark.parametrize("path", ["/?selected=0-2", "/?view=record&index=0"])
-def test_bar_is_accessible_and_fits_a_narrow_window(tabs: Tabs, marked: Marked, axe: str, path: str) -> None:
+def test_marks_bar_is_accessible_and_fits_a_narrow_window(tabs: Tabs, marked: Marked, axe: str, path: str) -> None:
     marks = [
         {"index": n, "name": f"{n:03}.jpg", "drop": n > 0, "label": "dog", "tags": ["blurry" * 20]} for n in (0, 1)
     ]

@@ -83,7 +83,7 @@ def test_search_can_be_seen_and_removed_in_a_narrow_window(tabs: Tabs, photos: S
     expect(page.locator("#count")).to_have_text("180 records")
 
 
-def test_keyboard_reaches_all_pages_and_a_list_of_keys(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_keyboard_opens_all_pages_and_the_list_of_keys(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged))
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_contain_text("Go to an index")
@@ -113,7 +113,7 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.id || document.activeElement.localName"))
 
 
-def test_focus_follows_the_search_and_the_record(tabs: Tabs, photos: Site, damaged: str) -> None:
+def test_focus_moves_to_the_found_images_and_the_opened_record(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=rf"{damaged}|q=color"))
     page.keyboard.press("/")
     page.keyboard.type("class:dog")

@@ -266,7 +266,7 @@ def test_similar_images_are_shown_as_a_sorted_grid(tabs: Tabs, site: Site) -> No
     expect(page.locator("#tiles-5")).to_be_visible()
 
 
-def test_play_shows_the_found_records_in_order(tabs: Tabs, site: Site) -> None:
+def test_play_button_shows_the_found_records_in_order(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=2&q=index:2-7&sort=label")
     expect(page.locator("db-record h1")).to_have_text("cat/3.jpg")
     page.evaluate("""() => {

@@ -77,7 +77,7 @@ def test_several_classes_can_be_selected_at_once(page: Page) -> None:
     assert query(page).startswith("width>=")
 
 
-def test_list_of_classes_keeps_its_active_row(page: Page) -> None:
+def test_list_of_classes_keeps_its_active_row_after_a_selection(page: Page) -> None:
     page.locator("#classes").focus()
     page.keyboard.press("End")
     page.keyboard.press(" ")

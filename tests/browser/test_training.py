@@ -51,7 +51,7 @@ def state_of(page: Page, **changes: Any) -> dict[str, Any]:
     return {**ShuffleSampler(range(LENGTH), 1, 0, seed=9).state_after(48), "dataset": digest, **changes}
 
 
-def test_rectangles_are_the_crops_of_the_batch(page: Page) -> None:
+def test_rectangles_show_the_crops_of_the_batch(page: Page) -> None:
     batch = asked(page, "/api/0/training?batch_size=8&size=32")
     assert shown(page) == batch["indices"]
     for place, sample in enumerate(batch["samples"]):
@@ -91,7 +91,7 @@ def test_keys_and_buttons_go_through_steps_and_epochs(page: Page) -> None:
     at(page, "Epoch 1, step 0 ")
 
 
-def test_form_is_filled_by_keyboard(page: Page) -> None:
+def test_form_can_be_filled_by_keyboard(page: Page) -> None:
     page.get_by_label("Seed").focus()
     page.keyboard.press("ArrowRight")  # moves the text cursor, and does not change the step
     page.keyboard.press("Backspace")
@@ -132,7 +132,7 @@ def test_pasted_state_shows_the_next_batches(page: Page) -> None:
     expect(page.get_by_label("Seed")).to_be_enabled()
 
 
-def test_wrong_state_shows_an_error(page: Page) -> None:
+def test_invalid_pasted_state_shows_an_error(page: Page) -> None:
     text = json.dumps(state_of(page, dataset="abc"))
     page.goto(f"{PAGE}&state={quote(text)}")
     error = "the state belongs to another dataset, with the digest abc: "
@@ -141,7 +141,7 @@ def test_wrong_state_shows_an_error(page: Page) -> None:
     expect(page.get_by_label("A state_dict() of the loader")).to_have_value(text)
 
 
-def test_twelve_epochs_of_a_record_link_to_its_batches(page: Page) -> None:
+def test_page_of_a_record_links_to_its_batches_in_twelve_epochs(page: Page) -> None:
     page.goto(f"{PAGE}&record=0&world_size=2")  # index 0 is a record too
     at(page, "Record 0, cat/c_000.jpg, in epochs 0 to 11.")
     entries = asked(page, "/api/0/epochs/0?batch_size=8&size=32&world_size=2")["epochs"]
@@ -158,7 +158,7 @@ def test_twelve_epochs_of_a_record_link_to_its_batches(page: Page) -> None:
     at(page, "Epoch 0, step 0 ")
 
 
-def test_damaged_record_spoils_only_its_own_cell(page: Page) -> None:
+def test_damaged_record_shows_an_error_only_in_its_own_cell(page: Page) -> None:
     entry = asked(page, f"/api/0/epochs/{FLIPPED}?batch_size=8")["epochs"][0]
     page.goto(f"{PAGE}&drop_last=0&step={entry['position'] // 8}")
     at(page, f"step {entry['position'] // 8} ")

@@ -156,7 +156,7 @@ def borrowed(store: CachedStore) -> list[bytes]:
         return [*map(image, records)]
 
 
-def test_damage_found_by_several_readers_is_fetched_again_only_once(origin: Path, cache: Path) -> None:
+def test_shard_that_several_readers_find_damaged_is_fetched_again_once(origin: Path, cache: Path) -> None:
     def read(_: int, pipe: Any) -> None:
         with CachedStore(origin, cache) as store, warnings.catch_warnings(record=True) as found:
             for _ in range(2):
@@ -176,7 +176,7 @@ def test_damage_found_by_several_readers_is_fetched_again_only_once(origin: Path
         assert (read_stats(cache).damaged, read_stats(cache).fetches) == (1, 7)
 
 
-def test_damaged_record_in_the_origin_is_fetched_twice_and_then_raised(origin: Path, cache: Path) -> None:
+def test_damaged_record_in_the_origin_raises_after_a_second_fetch(origin: Path, cache: Path) -> None:
     file = origin / "shards" / "00001.lmdb"
     whole = file.read_bytes()
     tamper_with_records(file, {1: b"no record"})
@@ -204,7 +204,7 @@ def test_shard_with_a_new_modification_time_but_the_same_bytes_is_kept(origin: P
 
 
 @pytest.mark.parametrize("lost", ["checksums", "index", "manifest.bson", "stats.json"])
-def test_other_damaged_files_of_a_cache_are_rebuilt(origin: Path, cache: Path, lost: str) -> None:
+def test_damaged_files_of_a_cache_besides_shards_are_rebuilt(origin: Path, cache: Path, lost: str) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store) == IMAGES
     wait_until_ended(cache)

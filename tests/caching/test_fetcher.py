@@ -191,7 +191,7 @@ def test_longest_waiting_reader_is_served_first(origin: Path, cache: Path) -> No
         reader.close()
 
 
-def test_announced_order_is_kept_until_its_last_process_ends(origin: Path, cache: Path) -> None:
+def test_order_announced_by_two_processes_is_kept_until_both_end(origin: Path, cache: Path) -> None:
     one, another, stranger = (connect(origin, cache, 2, reader) for reader in ("x", "x", "y"))
 
     def is_accepted() -> bool:
@@ -233,7 +233,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "STALL_S", 2.0)
 
 
-def test_reader_waits_while_bytes_arrive(origin: Path, cache: Path, impatient: None) -> None:
+def test_reader_waits_as_long_as_bytes_arrive(origin: Path, cache: Path, impatient: None) -> None:
     slow = SlowFile(origin / "shards" / "00002.lmdb")
     with CachedStore(origin, cache) as store:
         store.read([0])
@@ -302,7 +302,7 @@ def test_damaged_shard_of_the_origin_leaves_other_shards_readable(origin: Path, 
         assert images_of(store) == IMAGES
 
 
-def test_replaced_origin_raises_and_never_mixes_records(origin: Path, cache: Path) -> None:
+def test_reading_after_the_origin_is_replaced_raises_and_mixes_no_records(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store, [0]) == [IMAGES[0]]
         make_shards(origin, base=100)

@@ -178,7 +178,7 @@ def test_resumed_epoch_fetches_only_remaining_shards(origin: Path, cache: Path, 
 
 
 @pytest.mark.slow
-def test_two_machines_with_lanes_fetch_data_once(origin: Path, tmp_path: Path) -> None:
+def test_two_machines_with_lanes_fetch_each_shard_once(origin: Path, tmp_path: Path) -> None:
     read: list[int] = []
     for rank in range(2):
         cache = tmp_path / str(rank)
@@ -221,7 +221,7 @@ def sampler_of(kind: str, of: Any, world: int, rank: int, *, drop_last: bool) ->
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("kind", ["ordered", "shuffled", "weighted", "blocks", "lanes", "equal blocks", "chosen"])
-def test_each_sample_is_read_while_its_shard_is_needed(kind: str, drop_last: bool, world: int, position: int) -> None:
+def test_needs_cover_the_position_of_each_sample(kind: str, drop_last: bool, world: int, position: int) -> None:
     records = Records(LENGTHS)
     chosen = np.arange(0, len(records), 2) if kind == "chosen" else None
     of: Any = range(len(chosen)) if chosen is not None else records
@@ -240,7 +240,7 @@ def test_each_sample_is_read_while_its_shard_is_needed(kind: str, drop_last: boo
             assert {need.shard: need.first for need in reversed(needs)} == firsts
 
 
-def test_needs_of_ten_million_samples_are_computed_in_seconds() -> None:
+def test_needed_shards_of_ten_million_samples_are_computed_in_seconds() -> None:
     records = Records([10_000] * 1_000)
     sampler = ShuffleSampler(records)
     needs = needs_of(sampler, sampler.state_after(0), records.shard_lengths)

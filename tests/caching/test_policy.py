@@ -45,7 +45,7 @@ def fewest(order: list[int], room: int) -> int:
 
 
 @pytest.mark.parametrize("room", [1, 2, 3])
-def test_policy_needs_as_few_fetches_as_the_best_choice_of_removals(room: int) -> None:
+def test_policy_fetches_no_more_than_the_best_choice_of_removals(room: int) -> None:
     for order in product(range(4), repeat=6):
         policy = CachePolicy([1] * 4, room)
         policy.expect("reader", [Need(shard, at, at) for at, shard in enumerate(order)])
@@ -74,7 +74,7 @@ def test_shard_replaces_another_only_when_it_is_needed_next() -> None:
     assert policy.next({0, 1, 4}) == Fetch(2, [0])
 
 
-def test_least_bytes_are_the_bytes_of_the_shards_in_use_at_once() -> None:
+def test_least_bytes_is_the_largest_size_of_shards_in_use_at_once() -> None:
     policy = CachePolicy([10, 20, 40])
     assert policy.least_bytes() == 0
     policy.expect(0, [Need(0, 0, 9), Need(1, 9, 19), Need(2, 20, 29)])

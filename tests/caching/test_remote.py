@@ -85,7 +85,7 @@ def test_shards_are_fetched_once_in_requests_of_8_mib(
     assert [*(requests - fetched).elements()] == [("GET", "manifest.bson")]  # the second reader finds the shards
 
 
-def test_refused_requests_are_repeated(
+def test_fetcher_repeats_refused_requests(
     place: str, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[str] = []
@@ -105,7 +105,7 @@ def test_refused_requests_are_repeated(
     assert (stats.fetches, stats.last_error, len(refused)) == (1, "", 3)
 
 
-def test_store_in_object_storage_is_refused_with_reason(
+def test_error_says_why_a_store_in_object_storage_cannot_be_opened(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"

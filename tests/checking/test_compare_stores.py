@@ -112,7 +112,7 @@ def test_different_order_of_classes_is_a_difference(places: tuple[Path, Path]) -
     assert verified(places).problems == {"classes": 1}
 
 
-def test_damage_in_the_other_store_is_a_problem(places: tuple[Path, Path]) -> None:
+def test_damage_in_the_store_compared_with_is_a_problem(places: tuple[Path, Path]) -> None:
     b = make_records(20)
     b[4].label = 9
     compared(places, make_records(20), b)
@@ -124,7 +124,7 @@ def test_damage_in_the_other_store_is_a_problem(places: tuple[Path, Path]) -> No
         verify_store(places[0], against=places[0].with_name("none.lmdb"))
 
 
-def test_copy_drops_the_listed_differences(places: tuple[Path, Path], tmp_path: Path) -> None:
+def test_copy_drops_the_differences_that_verify_listed(places: tuple[Path, Path], tmp_path: Path) -> None:
     a = [*make_records(20), Record(label=1), Record(name="twice", label=1), Record(name="twice", label=2)]
     b = [replace(record) for record in a[:18]]
     b[4].label = 9

@@ -43,7 +43,7 @@ def test_verify_names_all_damaged_records(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_output_on_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+def test_verify_leaves_no_output_file_on_a_full_disk(tmp_path: Path) -> None:
     write(tmp_path / "store.lmdb", small_records(9))
     tamper_with_records(tmp_path / "store.lmdb", {3: b"x"})
 
@@ -79,7 +79,7 @@ def test_failed_comparison_keeps_problems_found_earlier(tmp_path: Path) -> None:
     assert f"could not be compared with {root}: " in found[2]["reason"]
 
 
-def test_verify_reports_a_huge_length_once(tmp_path: Path) -> None:
+def test_verify_reports_a_huge_length_in_the_manifest_once(tmp_path: Path) -> None:
     place = tmp_path / "store.lmdb"
     write(place, make_records(20))
     change_manifest(place, length=10**12)

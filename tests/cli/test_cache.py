@@ -36,7 +36,7 @@ def test_cache_in_use_is_described_and_not_cleared(shell: Shell, origin: Path, c
     assert re.search("last use    [0-9]+ seconds? ago\n  readers     0\n", shell("cache", cache).stdout)
 
 
-def test_filled_cache_needs_no_origin(shell: Shell, origin: Path, cache: Path, tmp_path: Path) -> None:
+def test_filled_cache_is_read_without_its_origin(shell: Shell, origin: Path, cache: Path, tmp_path: Path) -> None:
     found = facts(shell, cache, "--fill", origin)
     assert (found["shards"], found["of"], found["stats"]["fetches"]) == (6, 6, 6)
     wait_until_ended(cache)
@@ -52,7 +52,7 @@ def test_fill_stops_at_the_limit(shell: Shell, origin: Path, cache: Path) -> Non
     assert shards_in(cache) == ["00000.lmdb", "00001.lmdb", "00002.lmdb"]
 
 
-def test_fill_joins_a_cache_only_with_its_limit(shell: Shell, origin: Path, cache: Path) -> None:
+def test_fill_uses_a_cache_in_use_only_with_the_same_limit(shell: Shell, origin: Path, cache: Path) -> None:
     limit = 10 * (origin / "shards" / "00000.lmdb").stat().st_size
     with CachedStore(origin, cache, max_bytes=limit) as store:
         store.read([0])
@@ -82,7 +82,7 @@ def test_verify_removes_damaged_files_and_readers_fetch_them(shell: Shell, origi
     assert facts(shell, cache, "--verify", "--fill", origin)["damaged"] == []
 
 
-def test_cleared_cache_takes_another_store(shell: Shell, origin: Path, cache: Path, tmp_path: Path) -> None:
+def test_cleared_cache_is_filled_from_another_store(shell: Shell, origin: Path, cache: Path, tmp_path: Path) -> None:
     found = facts(shell, cache, "--fill", origin)
     wait_until_ended(cache)
     outcome = shell("cache", cache, "--clear")

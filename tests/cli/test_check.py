@@ -57,7 +57,7 @@ def test_image_that_does_not_decode_gives_status_1(shell: Shell, root: Path, pla
     check_error(shell("verify", place, "--decode"), message, 1)
 
 
-def test_wrong_sources_and_outputs_are_refused(shell: Shell, store: Path) -> None:
+def test_verify_refuses_wrong_sources_and_outputs(shell: Shell, store: Path) -> None:
     check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)
     check_error(shell("verify", store, "--listing", "x.csv"), r"give the source too \(--against\)", 2)
     before = store.read_bytes()
@@ -69,7 +69,7 @@ def test_wrong_sources_and_outputs_are_refused(shell: Shell, store: Path) -> Non
 # duplicates
 
 
-def test_status_is_1_if_there_are_duplicates_else_0(shell: Shell, tmp_path: Path) -> None:
+def test_duplicates_gives_status_1_only_if_it_finds_duplicates(shell: Shell, tmp_path: Path) -> None:
     scenes = {f"cat/{seed:04}.jpg": encoded(scene(seed), "JPEG") for seed in range(12)}
     root, store = plant(tmp_path / "scenes", scenes), tmp_path / "scenes.lmdb"
     convert(root, store)
@@ -87,14 +87,14 @@ def test_status_is_1_if_there_are_duplicates_else_0(shell: Shell, tmp_path: Path
     assert (report["groups"], report["duplicates"]) == (12, {"same": 13})
 
 
-def test_damaged_records_are_named_and_give_status_1(shell: Shell, store: Path) -> None:
+def test_duplicates_names_damaged_records_and_gives_status_1(shell: Shell, store: Path) -> None:
     tamper_with_records(store, {3: None})
     outcome = shell("duplicates", store)
     assert outcome.status == 1
     assert f"Error: record 3 (cat/0006.jpg) of {store} is damaged: it is missing" in outcome.stderr
 
 
-def test_store_that_cannot_be_searched_gives_status_2(shell: Shell, store: Path) -> None:
+def test_duplicates_gives_status_2_for_a_store_that_cannot_be_searched(shell: Shell, store: Path) -> None:
     check_error(shell("duplicates", store.with_name("none.lmdb")), "does not exist", 2)
     check_error(shell("duplicates", store, "--output", store), "must be a new file", 2)
     check_error(shell("duplicates", store, "--output", store / "a" / "b"), "there is no folder .*a; make it first", 2)

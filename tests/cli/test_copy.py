@@ -73,7 +73,7 @@ def test_split_prints_a_line_for_each_part(shell: Shell, store: Path, tmp_path: 
         (["--select", "none.xyz"], "none.xyz: a listing is one of .*, got '.xyz'"),
     ],
 )
-def test_wrong_option_prints_a_line(
+def test_wrong_option_prints_one_error_line(
     shell: Shell, store: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
     check_error(shell("copy", store, tmp_path / "copy.lmdb", *options), message)

@@ -65,7 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault == "leaf pages" else pytest.mark.nightly) for fault in FAULTS]
 )
-def test_damaged_page_is_reported_or_changes_nothing(fault: str, whole: Path, tmp_path: Path, shell: Shell) -> None:
+def test_verify_reports_damage_unless_no_record_changed(fault: str, whole: Path, tmp_path: Path, shell: Shell) -> None:
     place, rng = tmp_path / "faulty.lmdb", random.Random(fault)
     with open_store(whole) as store:
         undamaged = f"{place}: 400 records, all undamaged; digest {store.manifest.digest}\n"

@@ -218,7 +218,7 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["> /dev/full", "--json > /dev/full", "| true"])
-def test_stdout_error_message_says_that_the_result_is_complete(tmp_path: Path, closed: str) -> None:
+def test_error_about_stdout_says_that_the_result_is_complete(tmp_path: Path, closed: str) -> None:
     plant(tmp_path / "src", {"cat/0.jpg": photo()})
     for *arguments, made in (["convert", "src", "x.lmdb"], ["copy", "x.lmdb", "y.lmdb"], ["export", "x.lmdb", "out"]):
         line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command(*arguments, made)]

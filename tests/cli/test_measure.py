@@ -30,7 +30,7 @@ def test_bench_prints_a_table_and_the_verdict(shell: Shell, store: Path) -> None
     assert verdict.startswith("The fastest loader gives ")
 
 
-def test_json_lists_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_json_contains_every_round(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = (Measurement(name="reading", images_per_s=2.0, rounds=(1.0, 2.0, 4.0)),)
     result = Benchmark(
         place="x.lmdb", images=12, image_bytes=1e5, cpus=2, measurements=runs, limit="", limit_share=0, verdict="The …"
@@ -67,7 +67,7 @@ def test_doctor_examines_the_machine_and_a_store(shell: Shell, store: Path) -> N
     ("findings", "status", "state"),
     [([OK], 0, "ok"), ([OK, WARNING], 0, "warning"), ([OK, WARNING, PROBLEM], 1, "problem")],
 )
-def test_worst_finding_decides_the_exit_status(
+def test_worst_finding_decides_the_exit_status_of_doctor(
     shell: Shell, findings: list[Finding], status: int, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.cli.measure.examine_machine", lambda: [*findings])

@@ -14,7 +14,7 @@ from tests.support.shell import Shell, on_terminal
 LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]"
 
 
-def test_lines_are_printed_at_intervals_and_at_the_end(
+def test_progress_is_printed_at_intervals_and_at_the_end(
     shell: Shell, root: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 1e-9)
@@ -27,7 +27,7 @@ def test_lines_are_printed_at_intervals_and_at_the_end(
         assert "100% 12/12" in lines[-1]
 
 
-def test_error_message_is_the_last_line(shell: Shell, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_message_is_printed_after_progress(shell: Shell, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 1e-9)
     assert shell("verify", store, "--quiet").stderr == ""
     data = bytearray(store.read_bytes())
@@ -64,7 +64,7 @@ def test_printed_rate_excludes_the_search_and_earlier_runs(
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
-def test_option_hides_the_bar(
+def test_quiet_and_json_hide_the_progress(
     shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
@@ -72,7 +72,7 @@ def test_option_hides_the_bar(
 
 
 @pytest.mark.slow
-def test_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
+def test_progress_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
     outcome = on_terminal("copy", store, tmp_path / "c.lmdb", columns=30)
     assert outcome.status == 0
     frames = [frame for frame in re.split(r"[\r\n]", outcome.stderr) if frame.strip()]

@@ -66,7 +66,7 @@ def test_commands_accept_a_folder_of_shards(shell: Shell, root: Path, place: Pat
     assert shell("doctor", place).status in (0, 1)
 
 
-def test_parts_names_the_machine_that_makes_a_part(shell: Shell, root: Path, place: Path) -> None:
+def test_parts_command_names_the_machine_that_makes_a_part(shell: Shell, root: Path, place: Path) -> None:
     shell("plan", root, place, "--shards", "3")
     plan = list_parts(place).plan
     for name in (plan.attempt_name(1), "parts/00002-0badcafe.elsewhere.making"):  # the latter is of a replaced plan

@@ -79,14 +79,14 @@ def test_info_counts_more_than_65536_labels(shell: Shell, place: Path) -> None:
     assert "  labels      more than 65,536 different labels\n" in shell("info", place).stdout
 
 
-def test_json_is_the_manifest(shell: Shell, store: Path) -> None:
+def test_info_json_is_the_manifest(shell: Shell, store: Path) -> None:
     outcome = shell("info", store, "--json")
     with open_store(store) as opened:
         manifest = json.loads(json.dumps(dataclasses.asdict(opened.manifest)))
     assert json.loads(outcome.stdout) == {"place": str(store), **manifest}
 
 
-def test_report_is_printed_as_json_lines(shell: Shell, root: Path, place: Path) -> None:
+def test_info_prints_the_report_as_json_lines(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "text", "no end marker", "half")
     report = convert(root, place)
     assert shell("info", place, "--report").stdout == Path(report.report_file).read_text()
@@ -227,7 +227,7 @@ def test_show_describes_tiled_gray_progressive_and_damaged_images(shell: Shell, 
     assert {**whole, "process": "progressive, 8 bits", "subsampling": "4:4:4", "structure": "complete"} == whole
 
 
-def test_output_is_the_stored_image_and_replaces_no_file(shell: Shell, store: Path, tmp_path: Path) -> None:
+def test_show_writes_the_stored_image_and_replaces_no_file(shell: Shell, store: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.jpg"
     assert shell("show", store, 3, "--output", file).status == 0
     with open_store(store) as opened:

@@ -142,7 +142,7 @@ def test_numbers_are_written_for_people() -> None:
     ]  # fmt: skip
 
 
-def test_only_safe_functions_print() -> None:
+def test_commands_print_only_through_functions_that_escape() -> None:
     for path in Path(dbloader.cli.__file__).parent.glob("*.py"):
         calls = {
             f"{getattr(node.func.value, 'id', '')}.{node.func.attr}"

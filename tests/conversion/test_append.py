@@ -143,7 +143,7 @@ def labelled(root: Path, *labels: int | None) -> Path:
 
 
 @pytest.mark.parametrize("names_first", [False, True])
-def test_integers_and_class_names_as_labels_are_not_mixed(root: Path, place: Path, names_first: bool) -> None:
+def test_append_refuses_to_mix_integer_labels_with_class_names(root: Path, place: Path, names_first: bool) -> None:
     integers = labelled(plant_photos(root, 3), 3, 4, 5)
     convert(root, place, shards=1, executor=Here(), listing=None if names_first else integers)
     before = files(place)
@@ -178,7 +178,7 @@ def test_labels_of_boxes_become_labels_of_the_store(root: Path, place: Path, tmp
         assert store.verify()
 
 
-def test_append_refuses_other_places_with_a_remedy(root: Path, place: Path, tmp_path: Path) -> None:
+def test_append_to_a_place_that_is_no_folder_of_shards_is_refused(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 3)
     with pytest.raises(StoreNotFoundError, match=r"nothing is at .*: shards=8 \(--shards 8\) without append"):
         convert(root, place, shards=1, append=True)
@@ -267,7 +267,7 @@ def test_append_is_refused_if_the_store_changes_just_before_the_lock(
     assert len(after) == 9
 
 
-def test_publishing_again_after_a_kill_adds_nothing_twice(grown: Path, tmp_path: Path) -> None:
+def test_publishing_again_after_a_kill_appends_no_record_twice(grown: Path, tmp_path: Path) -> None:
     plan_conversion(tmp_path / "new", grown, 1, append=True)
     convert_part(grown, 0)
     shutil.copytree(f"{grown}.partial", tmp_path / "kept")
@@ -299,7 +299,7 @@ def test_warning_names_shards_of_a_killed_publisher(grown: Path, tmp_path: Path)
     assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
 
 
-def test_store_behind_a_symbolic_link_is_made_replaced_and_appended(root: Path, tmp_path: Path) -> None:
+def test_store_behind_a_symbolic_link_can_be_made_replaced_and_grown(root: Path, tmp_path: Path) -> None:
     target, link = tmp_path / "far" / "store.lmdb", tmp_path / "link.lmdb"
     target.parent.mkdir()
     link.symlink_to(target)

@@ -109,7 +109,7 @@ def test_relative_and_nested_places_are_allowed(root: Path, tmp_path: Path, monk
         assert listed.manifest.source["listing"] == str(tmp_path / "list.csv")
 
 
-def test_damage_is_found_with_load_truncated_images(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_truncated_images_does_not_hide_damage(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_kinds(root, "half a png")
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     assert convert(root, place).rejected == 1

@@ -43,7 +43,7 @@ def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path
         assert store.manifest.outcome["deep"] == 3
 
 
-def test_image_of_unknown_format_has_no_depth_in_the_report(root: Path, place: Path) -> None:
+def test_image_of_unknown_format_is_not_counted_by_depth(root: Path, place: Path) -> None:
     (root / "cat" / "other.jpg").write_text("in a format that needs a decode of your own")
     convert(root, place, check="none")
     with open_store(place) as store:

@@ -107,7 +107,7 @@ def test_error_names_its_part_and_cancels_the_others(root: Path, place: Path, er
     assert [future.cancelled() for future in failing.futures] == [True, True, False, True]
 
 
-def test_script_without_a_guard_is_told_to_have_one(root: Path, place: Path) -> None:
+def test_error_asks_for_a_main_guard_if_the_script_has_none(root: Path, place: Path) -> None:
     plant_photos(root, 2)
     script = f"import dbloader\ndbloader.convert({str(root)!r}, {str(place)!r}, shards=2)\n"
     place.with_name("script.py").write_text(script)

@@ -50,7 +50,7 @@ def test_file_fields_keep_bytes_and_palettes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "what"), [(b"no image", "is in no known image format"), ("mask.png", "must be a PIL image")]
 )
-def test_field_without_an_image_file_is_refused(tmp_path: Path, value: Any, what: str) -> None:
+def test_write_store_refuses_a_file_field_that_is_no_image(tmp_path: Path, value: Any, what: str) -> None:
     with pytest.raises(FieldError, match=rf"^sample 1: field 'mask' is in file_fields, (so it|but) {what}"):
         made(tmp_path / "a.lmdb", SAMPLE, {**SAMPLE, "mask": value})
 
@@ -202,7 +202,7 @@ def test_metadata_columns_ending_with_file_name_are_file_fields(tmp_path: Path) 
         ({"image_file_name": "masks/a.png"}, "rename the column 'image_file_name', which names files"),
     ],
 )
-def test_unusable_file_of_a_metadata_row_is_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
+def test_error_names_the_metadata_row_with_an_unusable_file(tmp_path: Path, row: dict[str, Any], what: str) -> None:
     root = described(scenes(tmp_path / "scenes"), {**METADATA[0], **row}, {**METADATA[0], "file_name": "none.jpg"})
     with pytest.raises((ConversionError, SourceError), match=what):
         convert(root, tmp_path / "a.lmdb")
@@ -320,7 +320,7 @@ def test_second_image_column_of_parquet_is_a_file_field(tmp_path: Path) -> None:
     assert reasons[1].startswith("its annotation half.jpg is damaged")
 
 
-def test_file_field_without_a_file_is_an_error(tmp_path: Path) -> None:
+def test_stored_file_field_that_is_no_image_file_is_an_error(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
     store_records(place, [Record(image=photo(1), name="a.jpg", fields={"mask": 5})], source={"file_fields": ["mask"]})
     with pytest.raises(ConversionError, match="its mask is not an image file: "):

@@ -55,7 +55,7 @@ def test_digest_changes_with_any_part_of_the_list() -> None:
     assert len({digest(*items) for items in lists}) == len(lists)
 
 
-def test_order_of_a_seed_never_changes() -> None:
+def test_order_for_a_seed_never_changes() -> None:
     # A conversion must give the same order years later. A separate program that uses Python integers computed these.
     assert permutation(10, 0).tolist() == [9, 7, 0, 8, 5, 1, 6, 2, 4, 3]
     assert permutation(10, 1).tolist() == [1, 9, 0, 6, 4, 7, 5, 2, 8, 3]

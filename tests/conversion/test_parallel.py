@@ -23,7 +23,7 @@ LIMIT = 100
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_tasks_never_deadlock_and_only_the_oldest_exceeds_the_limit(seed: int) -> None:
+def test_tasks_never_deadlock_and_only_the_oldest_exceeds_the_memory_limit(seed: int) -> None:
     generator = random.Random(seed)
     count, threads = 120, 6
     sizes = [[generator.randrange(2 * LIMIT) for _ in range(generator.randrange(4))] for _ in range(count)]

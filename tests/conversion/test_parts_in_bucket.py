@@ -199,7 +199,7 @@ def test_concurrent_publishers_make_one_store(
     check_clean(outside, place)
 
 
-def test_late_part_of_a_replaced_plan_counts_for_nothing(
+def test_late_part_of_a_replaced_plan_uploads_no_shard(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -221,7 +221,7 @@ def test_late_part_of_a_replaced_plan_counts_for_nothing(
     check_clean(outside, place)
 
 
-def test_each_file_is_sent_once(outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
+def test_each_file_is_uploaded_once(outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
     place, puts = object_store.place("train.lmdb"), Counter[str]()
 
     def decide(method: str, path: str) -> None:
@@ -241,7 +241,7 @@ def test_each_file_is_sent_once(outside: Outside, object_store: ObjectStore, roo
     assert nbytes <= sent <= 1.05 * nbytes
 
 
-def test_append_puts_only_new_files(
+def test_append_uploads_only_new_files(
     outside: Outside, machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -261,7 +261,7 @@ def test_append_puts_only_new_files(
     check_is(machine, place, convert(more, tmp_path / "whole.lmdb").digest, events=0)
 
 
-def test_replaced_store_stays_for_keep_hours(
+def test_publish_keeps_a_replaced_store_for_keep_hours(
     outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
 ) -> None:
     place = object_store.place("train.lmdb")
@@ -284,7 +284,9 @@ def test_replaced_store_stays_for_keep_hours(
 
 
 @pytest.mark.nightly
-def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:
+def test_append_planned_before_a_replacement_is_refused(
+    machine: Machine, object_store: ObjectStore, root: Path, tmp_path: Path
+) -> None:
     place, more = object_store.place("train.lmdb"), plant_photos(tmp_path / "more", 5)
     machine.run("convert", root, place, "--shards", 1, status=1)
     machine.run("plan", more, place, "--shards", 1, "--append")
@@ -303,7 +305,7 @@ def test_stale_append_is_refused(machine: Machine, object_store: ObjectStore, ro
         ("https://host/train.lmdb", "cannot be put on a web server"),
     ],
 )
-def test_place_without_room_for_a_store_is_refused(
+def test_place_that_cannot_hold_a_store_is_refused(
     outside: Outside, root: Path, tmp_path: Path, place: str, message: str
 ) -> None:
     convert(root, tmp_path / "one.lmdb")
@@ -361,7 +363,7 @@ STEPS = {"plan": 10, "part": 14, "publish": 30, "append": 50}
     "step", [pytest.param(step, marks=[pytest.mark.nightly] * (step != "publish")) for step in STEPS]
 )
 @pytest.mark.parametrize("trial", trials(30, 0))
-def test_conversion_killed_at_any_request_ends_with_the_digest_of_one_file(
+def test_conversion_repeated_after_a_kill_at_any_request_has_the_same_digest(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, step: str, trial: int
 ) -> None:
     generator = random.Random(f"{step} {trial}")

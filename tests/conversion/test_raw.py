@@ -55,7 +55,7 @@ def test_resized_raw_images_are_never_encoded(root: Path, place: Path) -> None:
     assert report.resized == 2
 
 
-def test_files_without_pixels_are_rejected_even_without_checks(root: Path, place: Path) -> None:
+def test_files_that_do_not_decode_are_rejected_even_without_checks(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text", "cat/2.png": encoded(jpegs.draw(24, 18), "PNG")[:-99]})
     report = convert(root, place, images=ImageFormat(raw=True), check="none")
     assert (report.records, report.rejected) == (1, 2)

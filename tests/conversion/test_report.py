@@ -30,7 +30,7 @@ def test_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
     assert siblings(place) == {"out.lmdb", "out.lmdb.report.jsonl"}
 
 
-def test_report_does_not_follow_a_link(root: Path, place: Path) -> None:
+def test_conversion_does_not_write_its_report_through_a_link(root: Path, place: Path) -> None:
     plant(root, {"cat/0.jpg": photo(), "cat/1.jpg": b"text"})
     victim = root / "victim"
     victim.write_text("precious")
@@ -47,7 +47,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_replaced_store_loses_its_report_and_a_new_store_removes_none(
+def test_old_report_is_removed_only_if_its_store_is_replaced(
     root: Path, place: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     folder, at_server = root.parent, parse(mongo_uri)

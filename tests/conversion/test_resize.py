@@ -80,7 +80,7 @@ def centers(image: Image.Image) -> Array:
         ((10**6, 1), {}, None),
     ],
 )
-def test_sizes_are_rounded(before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None) -> None:
+def test_new_sizes_are_rounded(before: tuple[int, int], limits: dict[str, int], after: tuple[int, int] | None) -> None:
     assert new_size(Facts("JPEG", *before), ImageFormat(**limits)) == after  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ def test_colors_and_mode_are_kept(image_format: str, modes: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("image_format", ["GIF", "JPEG2000", "TGA"])
-def test_rare_formats_become_png(image_format: str) -> None:
+def test_resized_gif_jpeg2000_and_tga_become_png(image_format: str) -> None:
     smaller, its_facts = resize(encoded(patches(), image_format), (32, 32))
     assert read_facts(smaller)[:3] == its_facts[:3] == ("PNG", 32, 32)
     assert np.abs(centers(decode_pil(smaller)) - COLOURS).max() < 3

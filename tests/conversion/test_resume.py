@@ -50,7 +50,7 @@ def test_resumed_conversion_gives_the_same_store(root: Path, place: Path, option
     assert siblings(place) == {f"{name}.lmdb{end}" for name in ("out", "whole") for end in ("", ".report.jsonl")}
 
 
-def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> None:
+def test_resume_without_an_unfinished_conversion_converts_with_a_warning(root: Path, place: Path) -> None:
     plant_photos(root, 3)
     report = convert(root, place, resume=True)
     assert (report.records, report.resumed_at) == (3, 0)
@@ -59,7 +59,7 @@ def test_resuming_nothing_converts_with_a_warning(root: Path, place: Path) -> No
 
 
 @pytest.mark.usefixtures("frequent_commits")
-def test_unfinished_conversion_is_neither_read_nor_replaced(root: Path, place: Path) -> None:
+def test_unfinished_conversion_is_not_read_and_replaced_only_with_overwrite(root: Path, place: Path) -> None:
     plant_photos(root, 60)
     interrupt(root, place, 30)
     with pytest.raises(StoreExistsError, match=r"has an unfinished conversion: resume \(--resume\) continues it"):
@@ -107,7 +107,7 @@ def test_resuming_with_other_options_is_refused(root: Path, place: Path, option:
     assert convert(root, place, resume=True, **before).resumed_at > 0
 
 
-def test_every_option_that_affects_records_is_in_this_table(root: Path) -> None:
+def test_table_above_has_every_option_that_affects_records(root: Path) -> None:
     assert {name.partition(" ")[0] for name in Settings(source=root).named()} == OPTIONS.keys()
 
 
@@ -194,7 +194,7 @@ def test_unreadable_file_in_an_unreadable_folder_ends_the_conversion(root: Path,
     assert (report.records, report.rejected) == (19, 1)
 
 
-def test_single_unreadable_file_is_rejected(root: Path, place: Path) -> None:
+def test_seven_unreadable_files_in_a_row_are_rejected(root: Path, place: Path) -> None:
     plant_photos(root, 20)
     names = sorted(str(path.relative_to(root)) for path in root.rglob("*.jpg"))
     for name in (*names[2:9], names[12], names[19]):  # at most seven unreadable files in a row

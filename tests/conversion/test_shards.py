@@ -177,7 +177,7 @@ def test_killed_part_is_made_again(
     assert len([*(place / "shards").iterdir()]) == 2
 
 
-def test_conversion_continues_with_missing_parts_only(root: Path, place: Path, tmp_path: Path) -> None:
+def test_conversion_with_an_existing_plan_makes_only_missing_parts(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 20)
     convert(root, tmp_path / "one.lmdb")
     plan_conversion(root, place, 4)
@@ -220,14 +220,14 @@ class Replacing(Here):
         return super().submit(function, *arguments, **options)
 
 
-def test_conversion_never_publishes_another_plan(root: Path, place: Path) -> None:
+def test_conversion_does_not_publish_a_plan_that_replaced_its_own(root: Path, place: Path) -> None:
     plant_photos(root, 4)
     with pytest.raises(StoreExistsError, match="has another plan than before"):
         convert(root, place, shards=2, executor=Replacing())
     assert not place.exists()
 
 
-def test_publish_replaces_only_a_store_of_shards(root: Path, place: Path, tmp_path: Path) -> None:
+def test_only_a_store_of_shards_replaces_a_store_of_shards(root: Path, place: Path, tmp_path: Path) -> None:
     plant_photos(root, 6)
     convert(root, place, shards=2, executor=Here())
     with open_store(place) as old:
@@ -265,7 +265,7 @@ def test_swapped_shard_of_a_part_is_refused(root: Path, place: Path) -> None:
     publish(place)
 
 
-def test_swapped_shards_of_a_published_store_are_found(root: Path, place: Path) -> None:
+def test_reading_swapped_shards_of_a_published_store_raises(root: Path, place: Path) -> None:
     plant_photos(root, 8)
     convert(root, place, shards=2, executor=Here())
     one, two = sorted((place / "shards").iterdir())
@@ -355,7 +355,7 @@ def test_concurrent_publish_has_one_winner(root: Path, place: Path, tmp_path: Pa
     check_same(place, tmp_path / "one.lmdb")
 
 
-def test_all_files_are_on_disk_before_the_manifest(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_syncs_all_files_before_the_manifest(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 4)
     synced: set[int] = set()
     ready: list[bool] = []
@@ -405,7 +405,7 @@ def test_late_part_of_a_replaced_plan_is_ignored(root: Path, place: Path) -> Non
 
 
 @pytest.mark.slow
-def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
+def test_making_a_part_on_a_full_disk_raises_store_full_error(root: Path, place: Path) -> None:
     plant_photos(root, 40, width=320, height=240)
     plan = plan_conversion(root, place, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -429,7 +429,7 @@ def test_full_disk_is_a_store_error_of_a_part(root: Path, place: Path) -> None:
 @pytest.mark.parametrize(
     "change", [lambda data: data[:-1], lambda data: data + b"x", None], ids=["cut", "long", "gone"]
 )
-def test_shard_with_a_wrong_size_is_found(root: Path, place: Path, change: Callable[[bytes], bytes] | None) -> None:
+def test_shard_with_a_wrong_size_raises(root: Path, place: Path, change: Callable[[bytes], bytes] | None) -> None:
     plant_photos(root, 4)
     (root / "cat" / "0.jpg").write_bytes(b"text")
     convert(root, place, shards=5, executor=Here())

@@ -124,7 +124,7 @@ def test_transformed_samples_are_stored_as_samples(place: Path, out: Path) -> No
         write_store(Subset(LMDBDataset(place, decode=DecodeTensor()), [0]), out, overwrite=True)
 
 
-def test_every_given_option_takes_effect(place: Path, out: Path) -> None:
+def test_write_store_of_a_dataset_applies_every_given_option(place: Path, out: Path) -> None:
     with LMDBDataset(place) as dataset:
         manifest = write_store(dataset, out, image_format="PNG")
         assert (manifest.formats, manifest.named, manifest.source) == ({"PNG": 9}, 0, {"kind": "samples"})

@@ -178,7 +178,7 @@ def test_missing_jpegtran_is_refused_before_anything_is_written() -> None:
         ImageFormat(tile=True)
 
 
-def test_killed_jpegtran_does_not_reject_the_image(
+def test_killed_jpegtran_ends_the_conversion_and_rejects_no_image(
     root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_photos(root, 30)

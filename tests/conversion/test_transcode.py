@@ -64,7 +64,7 @@ def test_resized_images_are_reported_and_others_stay_unchanged(root: Path, place
         assert store.manifest.source["max_side"] == 64
 
 
-def test_unresizable_image_is_damaged(root: Path, place: Path) -> None:
+def test_image_that_cannot_be_resized_is_marked_damaged(root: Path, place: Path) -> None:
     data = encoded(jpegs.draw(24, 18), "PNG")[:-60]  # the header and so the structure are intact
     plant(root, {"cat/0.jpg": photo(), "cat/1.png": data})
     report = convert(root, place, check="structure", on_damaged="keep", images=ImageFormat(max_side=10))

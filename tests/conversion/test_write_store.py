@@ -77,7 +77,7 @@ def test_class_names_are_taken_from_the_dataset(tmp_path: Path, classes: Any, ex
     assert write_store(dataset, tmp_path / "given.lmdb", classes=["x", "y"]).classes == ("x", "y")
 
 
-def test_class_names_are_found_through_wrappers(tmp_path: Path) -> None:
+def test_class_names_are_taken_from_the_dataset_in_a_loader_or_subset(tmp_path: Path) -> None:
     names = ("a", "b")
     dataset = Items([(IMAGE, at % 2) for at in range(4)], classes=list(names))
     other = Items([(IMAGE, 0)], classes=["c"])
@@ -96,7 +96,7 @@ def test_class_names_are_found_through_wrappers(tmp_path: Path) -> None:
         write_store(ConcatDataset([dataset, other]), tmp_path / "mixed.lmdb")
 
 
-def test_class_names_become_labels(tmp_path: Path) -> None:
+def test_class_names_as_labels_are_stored_as_integers(tmp_path: Path) -> None:
     samples: list[Any] = [(IMAGE, "dog"), (IMAGE, 2), (IMAGE, None), Record(label="cat")]  # type: ignore[arg-type]
     loader = DataLoader(Items(samples), 2, num_workers=1)
     for source in (samples, Items(samples, classes=["dog", "cat", "ant"]), loader):
@@ -116,9 +116,7 @@ def test_class_names_become_labels(tmp_path: Path) -> None:
         (("c", "b", "c"), "c", "label 'c' is the name of several classes: give labels as ints"),
     ],
 )
-def test_label_that_is_no_class_is_refused_with_its_sample(
-    tmp_path: Path, classes: Any, label: Any, message: str
-) -> None:
+def test_error_names_the_sample_whose_label_is_no_class(tmp_path: Path, classes: Any, label: Any, message: str) -> None:
     with pytest.raises(FieldError, match=f"^sample 1: {message}"):
         written([(IMAGE, 0), (IMAGE, label)], tmp_path, classes=classes)
     assert list(tmp_path.iterdir()) == []

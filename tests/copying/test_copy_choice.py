@@ -103,7 +103,7 @@ def test_select_refuses_unknown_names_and_drop_only_warns(store: Path, tmp_path:
         ({"name": 7}, "row 1: a name must be a text, got 7"),
     ],
 )
-def test_ambiguous_row_is_refused(store: Path, tmp_path: Path, row: Any, message: str) -> None:
+def test_row_that_identifies_no_record_is_refused(store: Path, tmp_path: Path, row: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         copied(store, drop=listing(tmp_path, "bad.jsonl", row))
 
@@ -154,7 +154,7 @@ def test_copy_of_classes_equals_a_conversion_of_their_folders(store: Path, tmp_p
 
 
 @pytest.mark.parametrize("rename", [{"cat": "zebra"}, {"cat": "dog"}, {"cat": "dog", "dog": "cat"}])
-def test_renamed_classes_equal_a_conversion_with_these_names(
+def test_copy_with_renamed_classes_equals_a_conversion_with_these_names(
     store: Path, tmp_path: Path, rename: dict[str, str]
 ) -> None:
     chosen = {name: rename.get(str(label), label) for name, label in labels_of(store).items()}
@@ -166,7 +166,7 @@ def test_renamed_classes_equal_a_conversion_with_these_names(
         copied(store, rename_classes={"cow": "cat"})
 
 
-def test_copy_with_a_full_listing_equals_conversion_with_it(store: Path, tmp_path: Path) -> None:
+def test_copy_relabeled_by_a_listing_equals_a_conversion_with_these_labels(store: Path, tmp_path: Path) -> None:
     chosen = {name: f"group {number % 4}" for number, name in enumerate(labels_of(store))}
     rows = [{"name": name, "label": label} for name, label in reversed(chosen.items())]
     _, manifest = copied(store, labels=listing(tmp_path, "labels.jsonl", *rows))

@@ -90,7 +90,7 @@ def test_records_of_a_missing_shard_are_left_out(tmp_path: Path, source: Path) -
     assert [record.name for record in records(tmp_path / "new.lmdb")] == [name for name in before if name not in names]
 
 
-def test_skip_damaged_keeps_records_of_a_damaged_report(tmp_path: Path, source: Path) -> None:
+def test_skip_damaged_keeps_all_records_of_a_store_with_a_damaged_report(tmp_path: Path, source: Path) -> None:
     tamper(source, b"meta", {b"event/" + bytes(8): b"?"})
     reasons: list[str] = []
     manifest = copy_store(source, tmp_path / "new.lmdb", skip_damaged=reasons.append)

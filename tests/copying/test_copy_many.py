@@ -156,7 +156,7 @@ def test_split_is_the_same_on_every_machine(tmp_path: Path) -> None:
     assert [record.name for record in records(tmp_path / "v.lmdb")] == ["6", "8", "10", "16", "24", "29"]
 
 
-def test_parts_of_a_selection_share_its_classes(tmp_path: Path) -> None:
+def test_parts_of_a_split_selection_have_the_selected_classes(tmp_path: Path) -> None:
     write(tmp_path / "all.lmdb", [number % 3 for number in range(30)], ("a", "b", "c"))
     places = [tmp_path / "t.lmdb", tmp_path / "v.lmdb"]
     parts = copy_store(tmp_path / "all.lmdb", places, split=[0.75, 0.25], classes=["a", "c"])

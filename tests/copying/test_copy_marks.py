@@ -76,7 +76,7 @@ def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None
     ("mark", "what"),
     [({"index": 2, "label": "dog"}, "label 'dog'"), ({"name": "r2", "drop": True}, "drop")],
 )
-def test_contradicting_marks_name_both_files(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
+def test_contradiction_error_names_both_files(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:
     ann = marks(tmp_path, {"index": 0, "tags": ["x"]}, {"index": 2, "label": "cat"}, name="ann.jsonl")
     bob = marks(tmp_path, mark, name="bob.jsonl")
     found = rf"ann.jsonl and .*bob.jsonl disagree about record 2 \(r2\): label 'cat' or {what}"

@@ -183,7 +183,9 @@ def copy_and_watch(object_store: ObjectStore, outside: Outside, method: str, sou
     return seen
 
 
-def test_killed_upload_leaves_no_store_and_continues(object_store: ObjectStore, outside: Outside, stores: Path) -> None:
+def test_killed_upload_leaves_no_store_and_can_resume(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
     # an error that contains this name must not look like an error about a bucket
     place = object_store.place("bucket.lmdb")
 
@@ -225,7 +227,7 @@ def test_upload_removes_files_of_outdated_uploads(object_store: ObjectStore, out
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
 
 
-def test_download_reports_a_replaced_store(
+def test_download_fails_if_the_remote_store_is_replaced_meanwhile(
     object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
 ) -> None:
     place, to = object_store.place("train.lmdb"), tmp_path / "back.lmdb"

@@ -70,7 +70,7 @@ def test_copy_to_a_server_and_back_equals_the_source(tmp_path: Path, source: Pat
 
 
 @pytest.mark.parametrize("length", [0, 65, 4097])
-def test_copy_equals_its_source_at_block_edges(tmp_path: Path, length: int) -> None:
+def test_copy_equals_its_source_for_lengths_at_block_edges(tmp_path: Path, length: int) -> None:
     store_records(tmp_path / "source.lmdb", (Record(f"{index}.jpg", index % 3) for index in range(length)))
     copy_store(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
     check_same(tmp_path / "source.lmdb", tmp_path / "copy.lmdb")
@@ -176,7 +176,7 @@ def test_damaged_record_ends_the_copy_and_changes_nothing(tmp_path: Path, source
             assert store.manifest == old
 
 
-def test_swapped_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
+def test_record_replaced_by_another_record_ends_the_copy(tmp_path: Path, source: Path) -> None:
     record = make_records(LENGTH)[200]
     record.label = 1
     tamper_with_records(source, {200: encode(record).document(200, salt_of(source))})

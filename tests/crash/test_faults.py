@@ -148,7 +148,7 @@ def test_full_disk_of_a_server_loses_nothing(
     check_whole(whole, place)
 
 
-def test_conversion_writes_nothing_to_a_full_server(whole: Whole, mongod_on_small_disk: tuple[Mongod, Path]) -> None:
+def test_nearly_full_server_survives_a_conversion(whole: Whole, mongod_on_small_disk: tuple[Mongod, Path]) -> None:
     server, folder = mongod_on_small_disk
     filler = fill_disk(folder, 2**16)
     os.truncate(filler, filler.stat().st_size - 8 * 2**20)

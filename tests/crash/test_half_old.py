@@ -111,7 +111,7 @@ def raises_or_is_right(place: Path, whole: dict[str, dict[str, Any]]) -> bool:
 @pytest.mark.parametrize("trials", TRIALS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_half_old_store_never_mixes_old_and_new_records(tmp_path: Path, form: str, change: str, trials: int) -> None:
+def test_half_replaced_store_never_mixes_old_with_new(tmp_path: Path, form: str, change: str, trials: int) -> None:
     newer, older = tmp_path / "newer.lmdb", tmp_path / "older.lmdb"
     make(newer, form, None)
     make(older, form, change)

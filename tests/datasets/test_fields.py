@@ -170,7 +170,7 @@ def test_damaged_file_field_names_record_and_field(fresh: Any) -> None:
                     assert any("in record 1 (1.jpg) of " in note for note in raised.value.__notes__)
 
 
-def test_mapping_renames_fields_everywhere(stored: Any) -> None:
+def test_mapping_renames_fields_in_samples_batches_and_repr(stored: Any) -> None:
     names = {"pixel_values": "image", "labels": "label", "where": "boxes", "kinds": "box_labels", "m": "mask"}
     with LMDBDataset(stored, None, str, fields=names) as dataset:
         assert dataset.fields == names
@@ -193,7 +193,7 @@ def test_mapping_renames_fields_everywhere(stored: Any) -> None:
 # Transforms of whole samples
 
 
-def test_transforms_gets_image_and_label_or_the_dict(stored: Any) -> None:
+def test_transforms_receives_image_and_label_or_the_whole_dict(stored: Any) -> None:
     with LMDBDataset(stored, transforms=lambda image, label: (image.size, -label)) as dataset:
         assert dataset[2] == dataset[2:3][0] == (size_of(2), -2)
     with LMDBDataset(stored, transforms=negated, fields=("label", "name")) as dataset:
@@ -319,7 +319,7 @@ def test_field_with_another_size_than_the_image_is_refused(fresh: Any, exif: boo
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_turns_boxes_and_fields_with_the_same_orientation(fresh: Any, orientation: int) -> None:
+def test_exif_turns_boxes_and_fields_that_have_the_orientation_of_the_image(fresh: Any, orientation: int) -> None:
     exif = turned_exif(orientation)
     turned = encoded(Image.open(io.BytesIO(photo(0))), "JPEG", exif=exif, quality=95)
     mask = encoded(mask_of(0), "PNG", exif=exif)

@@ -88,7 +88,7 @@ def message_of(loader: DataLoader[Any]) -> str:
 
 
 @pytest.mark.slow
-def test_late_damage_in_a_worker_names_the_record_once(tmp_path: Path) -> None:
+def test_error_about_late_damage_in_a_worker_names_the_record_once(tmp_path: Path) -> None:
     plant_photos(tmp_path / "images", 2, width=900, height=700, quality=90)
     convert(tmp_path / "images", tmp_path / "a.lmdb", images=ImageFormat(tile=True, quality=90))
     dataset = WithWrongTiles(tmp_path / "a.lmdb")

@@ -262,7 +262,7 @@ class WithIndex(LMDBDataset):
         return (*super().__getitem__(index), index)
 
 
-def test_data_loader_uses_samples_of_a_subclass(tmp_path: Path) -> None:
+def test_data_loader_returns_the_samples_of_a_dataset_subclass(tmp_path: Path) -> None:
     write_store(((bytes([number]), number) for number in range(5)), tmp_path / "a.lmdb")
     with WithIndex(tmp_path / "a.lmdb", decode=None) as dataset:
         assert dataset[3] == (b"\x03", 3, 3)

@@ -60,7 +60,7 @@ def test_mixture_has_exact_shares_and_merged_labels(places: dict[str, str]) -> N
         assert np.array_equal(sample["image"], dataset[dataset.find(sample["name"])]["image"])
 
 
-def test_subsets_queries_shards_caches_mongodb_and_mixtures_are_sources(
+def test_mixture_accepts_subsets_queries_shards_caches_mongodb_and_mixtures(
     places: dict[str, str], tmp_path: Path, mongo_uri: str
 ) -> None:
     copy_store(places["a"], mongo_uri)
@@ -85,7 +85,7 @@ def test_subsets_queries_shards_caches_mongodb_and_mixtures_are_sources(
         mixture.close()
 
 
-def test_classes_are_balanced(places: dict[str, str]) -> None:
+def test_mixture_by_class_balances_the_classes(places: dict[str, str]) -> None:
     dataset = LMDBDataset(places["c"], fields=("name", "label"), where="class:cat or class:dog or name:0000")
     mixture = mix(dataset, by="class", length=300)
     counts = np.bincount([sample["label"] for sample in mixture])
@@ -137,7 +137,7 @@ def test_target_transform_gets_merged_labels(places: dict[str, str]) -> None:
     assert second[0]["label"] == 0  # the given dataset stays unchanged
 
 
-def test_sources_that_disagree_are_named(places: dict[str, str], tmp_path: Path) -> None:
+def test_error_names_the_sources_whose_fields_or_shapes_differ(places: dict[str, str], tmp_path: Path) -> None:
     unnamed = tmp_path / "unnamed.lmdb"
     write_store([Record(f"{n}.jpg", n, photo(n), fields={"text": str(n)}) for n in range(3)], unnamed)
     with pytest.raises(OptionError, match=r"names in .*a\.lmdb and no names in .*unnamed\.lmdb"):

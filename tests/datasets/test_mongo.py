@@ -106,7 +106,7 @@ def test_query_selects_records_in_the_order_of_the_store(
 
 
 @pytest.mark.parametrize("query", [{"label": {"$in": [3, 5]}}, {"name": "17.x", "width": {"$gte": 110}}, {}], ids=str)
-def test_query_of_columns_reads_no_record(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
+def test_query_of_columns_reads_no_document(mongod: Mongod, mongod_uri: str, query: dict[str, Any]) -> None:
     make(mongod_uri)
     with mongod.client() as client:
         database = client[parse(mongod_uri).database]

@@ -105,7 +105,7 @@ CENTERS = [
 
 
 @pytest.mark.parametrize(("image", "size", "resize", "resized", "window"), CENTERS)
-def test_center_equals_torchvision(
+def test_center_crop_equals_torchvision(
     image: tuple[int, int], size: tuple[int, int], resize: int, resized: tuple[int, int], window: tuple[int, int]
 ) -> None:
     decoder = ResizeCenterCrop(size, resize=resize)
@@ -274,6 +274,6 @@ def test_wrong_option_is_refused(decoder: Any, options: dict[str, Any], kind: ty
         (RandomCrop((48, 32), (0, 3)), [0.5] * 3, r"^size must not exceed .* got \(48, 32\) .* 40 x 40 .* pad_if_need"),
     ],
 )
-def test_wrong_call_is_refused(decoder: Decoder, numbers: list[float], message: str) -> None:
+def test_choose_crop_refuses_wrong_numbers_and_sizes(decoder: Decoder, numbers: list[float], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         decoder.choose_crop(numbers, 40, 40)

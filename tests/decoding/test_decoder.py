@@ -159,7 +159,7 @@ def test_image_truncated_anywhere_is_refused(file: bytes) -> None:
             DecodeTensor()(file[:length])
 
 
-def test_padding_before_the_end_is_not_damage() -> None:
+def test_zeros_before_the_end_marker_are_not_damage() -> None:
     file = encoded(draw(67, 45), "JPEG")
     padded = file[:-2] + bytes(5) + file[-2:]
     with pytest.raises(DamagedImageError, match="the image has data left when all pixels are decoded"):

@@ -40,7 +40,7 @@ def jpeg_of(kind: str, width: int = 75, height: int = 201) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_tiles_have_the_pixels_of_the_whole(subsampling: str, scaled: bool) -> None:
+def test_crop_from_tiles_equals_the_crop_of_the_whole_image(subsampling: str, scaled: bool) -> None:
     for width, height in ((300, 200), (197, 300), (9, 9), (3, 5)):
         jpeg, lengths = encode_tiled(draw(width, height), quality=90, subsampling=subsampling)
         for size in ((17, 12), (2, 3)):
@@ -127,7 +127,7 @@ def test_images_smaller_than_a_block_are_not_scaled() -> None:
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_of_an_intact_file_have_the_pixels_of_the_whole(kind: str, factor: int) -> None:
+def test_part_of_an_intact_file_equals_the_part_of_the_whole_image(kind: str, factor: int) -> None:
     data = jpeg_of(kind)
     least = {"min_width": -(-75 // factor), "min_height": -(-201 // factor), "min_factor": factor}
     whole = simplejpeg.decode_jpeg(data, "RGB", **least)
@@ -155,7 +155,7 @@ def test_rows_below_the_crop_of_an_intact_file_are_not_decoded(kind: str, factor
 
 
 @pytest.mark.parametrize(("check", "known"), [("decode", True), ("structure", False), ("none", False)])
-def test_dataset_trusts_files_that_conversion_decoded(check: str, known: bool, tmp_path: Path) -> None:
+def test_decoder_trusts_only_files_that_conversion_decoded(check: str, known: bool, tmp_path: Path) -> None:
     folder = tmp_path / "images" / "a"
     folder.mkdir(parents=True)
     (folder / "one.jpg").write_bytes(jpeg_of("4:2:0"))

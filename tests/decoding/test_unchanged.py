@@ -123,7 +123,7 @@ def test_jpeg_has_channels_and_pixels_of_pillow(mode: str) -> None:
 
 
 @pytest.mark.parametrize("decode", [decode_unchanged, decode_gray])
-def test_damage_raises_the_error_of_decode_pil(decode: Any) -> None:
+def test_damaged_file_raises_the_same_error_as_decode_pil(decode: Any) -> None:
     cases = (b"", b"no image at all", photo()[:-300], encoded(jpegs.draw(24, 18), "PNG")[:-200])
     for data in cases:
         with pytest.raises((DamagedImageError, NotAnImageError)) as expected:

@@ -208,7 +208,7 @@ def test_epoch_after_an_abandoned_or_failed_epoch_is_complete(gpu: torch.device)
     loader.close()
 
 
-def test_loader_keeps_the_current_device_and_stream(gpu: torch.device) -> None:
+def test_loader_does_not_change_the_current_device_and_stream(gpu: torch.device) -> None:
     stream = torch.cuda.current_stream()
     list(PrefetchLoader([torch.zeros(2)], device=f"cuda:{torch.cuda.device_count() - 1}"))
     assert (torch.cuda.current_device(), torch.cuda.current_stream()) == (gpu.index, stream)

@@ -48,7 +48,7 @@ class LikeKornias(torch.nn.Module):
 
 
 @pytest.mark.parametrize("mixer", [LikeTorchvisions(), LikeTimms(), LikeKornias(["input", "class"])])
-def test_mixers_of_other_libraries_get_the_targets(mixer: Any) -> None:
+def test_mixers_of_other_libraries_get_images_and_labels(mixer: Any) -> None:
     given, labels = torch.ones(2, 3, 4, 4), torch.tensor([3, 9])
     for prepared in (Preparation(mixer), Preparation(Normalize((0, 0, 0), (1, 1, 1)), mixer)):
         images, targets = prepared((given, labels))
@@ -187,7 +187,7 @@ def test_batch_without_images_is_refused() -> None:
         Preparation(forgetful)((torch.ones(2), torch.ones(2)))
 
 
-def test_module_whose_target_has_a_default_gets_no_labels() -> None:
+def test_module_whose_target_argument_has_a_default_gets_no_labels() -> None:
     def scale(images: torch.Tensor, target: float = 2.0) -> torch.Tensor:
         return images * target
 

@@ -137,13 +137,13 @@ def test_cpu_results_of_a_preparation_move_on_the_stream_of_the_consumer(fake_cu
     assert fake_cuda.happened()[2:] == ["other to cuda:1 on consumer"]
 
 
-def test_batches_made_on_the_device_are_awaited_and_kept(fake_cuda: Cuda) -> None:
+def test_copy_stream_awaits_and_keeps_batches_made_on_the_device(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     transfer.start([Graph("made", fake_cuda, is_cuda=True)])
     assert fake_cuda.happened()[:2] == ["side waits for all of consumer", "made kept for side"]
 
 
-def test_unrecordable_objects_move_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
+def test_objects_without_record_stream_move_on_the_stream_of_the_consumer(fake_cuda: Cuda) -> None:
     transfer = CudaTransfer(CUDA)
     in_transit = transfer.start([Mover("cpu")])
     assert in_transit.batch[0].device == "cpu"
@@ -171,5 +171,5 @@ def test_failed_preparation_restores_the_stream(fake_cuda: Cuda) -> None:
         (Mover(), False),
     ],
 )
-def test_only_recordable_objects_are_copied_on_the_copy_stream(leaf: Any, recordable: bool) -> None:
+def test_only_plain_tensors_and_packed_sequences_are_recordable(leaf: Any, recordable: bool) -> None:
     assert is_recordable(leaf) is recordable

@@ -147,7 +147,7 @@ def test_user_dict_is_copied_with_moved_values() -> None:
     assert tokens["ids"].device.type == "cpu"
 
 
-def test_auto_chooses_the_best_device_present() -> None:
+def test_auto_chooses_cuda_if_present_and_else_the_cpu() -> None:
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -26,7 +26,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("what", ["folder", "link"])
-def test_partial_path_is_not_replaced(place: Path, what: str) -> None:
+def test_existing_partial_folder_or_link_is_not_replaced(place: Path, what: str) -> None:
     partial, other = place.with_name("folder.partial"), place.with_name("other")
     other.mkdir()
     if what == "folder":
@@ -54,7 +54,7 @@ def test_destination_must_be_absent_or_an_empty_folder(place: Path) -> None:
     assert names(target) == ["cat", "dog"]
 
 
-def test_error_leaves_nothing(place: Path) -> None:
+def test_failed_export_leaves_nothing(place: Path) -> None:
     with place.open("r+b") as file:
         data = file.read()
         file.seek(data.rindex(b"\xff\xd8\xff") + 100)
@@ -73,7 +73,7 @@ def test_error_leaves_nothing(place: Path) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", ["mongodb://user:password@server/images.train", "s3://bucket", "gs://b/key"])
-def test_destination_elsewhere_is_refused(place: Path, elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_destination_in_a_remote_place_is_refused(place: Path, elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.parent)  # as a path, the place would be a folder here
     with pytest.raises(ExportError, match="export makes a folder on this machine: give its path, or copy the store"):
         export_store(place, elsewhere)

@@ -95,7 +95,7 @@ def test_export_restores_an_image_folder_byte_for_byte(tmp_path: Path) -> None:
         ([Record("cat/1.jpg", 0, photo(), 40, 30, "JPEG", resized_from=(80, 60))], ("cat", "dog")),
     ],
 )
-def test_metadata_keeps_what_a_folder_loses(tmp_path: Path, records: list[Record], classes: tuple[str, ...]) -> None:
+def test_metadata_keeps_what_file_names_lose(tmp_path: Path, records: list[Record], classes: tuple[str, ...]) -> None:
     folder = exported(tmp_path, records, classes)
     assert children(folder) >= BESIDE
     assert json.loads((folder / "classes.json").read_text()) == list(classes)

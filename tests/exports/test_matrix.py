@@ -20,7 +20,7 @@ FORMATS = ["folder", "webdataset", "parquet"]
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
-def test_store_survives_any_export(
+def test_store_survives_export_and_conversion_in_any_format(
     source: Callable[[Path], dict[str, Any]],
     format: str,  # noqa: A002
     tmp_path: Path,

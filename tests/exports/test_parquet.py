@@ -145,7 +145,7 @@ def test_field_that_no_column_can_hold_is_refused(tmp_path: Path, values: list[A
     assert not (tmp_path / "out").exists()
 
 
-def test_types_of_records_that_a_query_leaves_out_do_not_matter(tmp_path: Path) -> None:
+def test_field_types_of_records_outside_the_query_do_not_matter(tmp_path: Path) -> None:
     store_of(tmp_path / "s.lmdb", *(record(n, fields={"x": value}) for n, value in enumerate((1, 1.5, 2.5))))
     assert export_store(tmp_path / "s.lmdb", tmp_path / "out", format="parquet", where='-name:"*0.jpg"').records == 2
     assert convert(tmp_path / "out", tmp_path / "again.lmdb").records == 2
@@ -180,7 +180,7 @@ def test_arrays_survive_export_and_conversion_byte_for_byte(tmp_path: Path) -> N
         assert stored(one, range(5)) == stored(other, range(5))
 
 
-def test_array_whose_size_lists_would_lose_is_refused(tmp_path: Path) -> None:
+def test_array_whose_shape_lists_would_lose_is_refused(tmp_path: Path) -> None:
     arrays = (np.zeros((0, 2)), np.zeros((1, 3)))
     store_of(tmp_path / "s.lmdb", *(record(n, fields={"x": value}) for n, value in enumerate(arrays)))
     with pytest.raises(ExportError, match=r"record 0 .*'x' is an array of the shape \(0, 2\), and other arrays"):
@@ -197,14 +197,14 @@ def change_rule(tmp_path: Path, rule: Any) -> None:
 @pytest.mark.parametrize(
     "rule", [None, {"dtype": "O", "shape": [1]}, {"dtype": "int64", "shape": [-1]}, {"dtype": "int64", "shape": [1, 1]}]
 )
-def test_rule_of_another_column_is_refused(tmp_path: Path, rule: Any) -> None:
+def test_rule_that_does_not_describe_the_arrays_of_its_column_is_refused(tmp_path: Path, rule: Any) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(1)}))
     change_rule(tmp_path, rule)
     with pytest.raises(SourceError, match=r"its metadata cannot be read: column 'x': .* does not describe its arrays"):
         convert(tmp_path / "out", tmp_path / "again.lmdb")
 
 
-def test_array_that_breaks_the_rule_of_its_column_is_a_problem(tmp_path: Path) -> None:
+def test_array_of_another_shape_than_its_column_states_is_a_problem(tmp_path: Path) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(3)}), record(1, fields={"x": np.arange(3)}))
     change_rule(tmp_path, {"dtype": "int64", "shape": [2]})
     with pytest.raises(ConversionError, match=r"rows 0 to 1: cannot be read: an array does not have the shape \(2,\)"):

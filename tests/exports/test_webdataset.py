@@ -93,7 +93,7 @@ NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12)
 
 @settings(max_examples=40)
 @given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
-def test_names_survive_and_no_path_leaves_the_folder(
+def test_names_survive_export_and_no_path_in_a_tar_leaves_the_folder(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("names")

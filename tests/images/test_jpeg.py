@@ -120,7 +120,7 @@ def test_fill_bytes_before_the_end_marker_are_dropped(data: bytes) -> None:
         assert repaired(body + fill) == data
 
 
-def test_fill_bytes_are_not_taken_for_a_last_byte_of_ff() -> None:
+def test_fill_bytes_are_not_mistaken_for_a_last_data_byte_of_ff() -> None:
     body = drop_end(SAMPLES["last byte FF"])
     with pytest.raises(DamagedImageError, match="premature end of data segment"):
         repaired(body[:-2] + b"\xff\xff")
@@ -147,7 +147,7 @@ def test_bytes_after_the_end_marker_are_ignored(data: bytes, trailer: bytes) -> 
         assert (structure.state, structure.end) == (State.COMPLETE, len(data) + len(fill))
 
 
-def test_second_image_does_not_complete_a_truncated_one() -> None:
+def test_truncated_image_before_a_second_image_is_not_repaired() -> None:
     for name in ("4:2:0", "restart rows", "progressive gray"):
         cut = SAMPLES[name][:-30]
         with pytest.raises(DamagedImageError, match=f"a second image begins at byte {len(cut)}"):
@@ -186,7 +186,7 @@ def test_image_without_height_is_damaged() -> None:
 
 
 @pytest.mark.parametrize(("process", "precision"), [(0xC9, 8), (0xCA, 8), (0xC3, 8), (0xC1, 12)])
-def test_image_is_not_repaired_where_libjpeg_warnings_are_unreliable(process: int, precision: int) -> None:
+def test_image_of_a_kind_with_unreliable_libjpeg_warnings_is_not_repaired(process: int, precision: int) -> None:
     data = SAMPLES["restart rows"].replace(b"\xff\xc0\x00\x0b\x08", bytes((0xFF, process, 0, 11, precision)))
     assert examine(data).state is State.COMPLETE
     with pytest.raises(DamagedImageError, match=f"a frame SOF{process - 0xC0} of {precision}-bit samples cannot be"):

@@ -178,7 +178,7 @@ def test_all_allowed_formats_are_opened() -> None:
             assert image.size == (20, 10) if name != "ICO" else image.size
 
 
-def test_only_open_pillow_opens_image_files() -> None:
+def test_only_one_module_calls_image_open_of_pillow() -> None:
     package = Path(dbloader.__file__).parent
     found = set()
     for path in package.rglob("*.py"):
@@ -272,7 +272,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")  # Pillow warns before the error
-def test_message_names_the_limit_of_pixels_which_can_be_raised(
+def test_error_names_the_limit_of_pixels_and_how_to_raise_it(
     limit: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(jpegs.draw(40, 30), "PNG")

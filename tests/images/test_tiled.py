@@ -229,7 +229,7 @@ def test_jpeg_without_tiles_is_refused(jpeg: bytes, why: str) -> None:
         assert type(caught.value) is NotTiledError  # this error does not report damage
 
 
-def test_other_data_is_not_a_jpeg() -> None:
+def test_data_that_is_not_a_jpeg_is_refused() -> None:
     for data in (b"", b"\xff", b"\x89PNG\r\n\x1a\n"):
         with pytest.raises(NotAnImageError, match="do not begin as a JPEG"):
             find_lengths(data)
@@ -257,7 +257,7 @@ def test_restart_markers_out_of_order_are_damage() -> None:
             decode_crop(damaged, lengths, *crop)
 
 
-def test_wrong_lengths_raise_or_change_no_pixel() -> None:
+def test_wrong_tile_lengths_raise_or_change_no_pixel() -> None:
     jpeg, lengths = encode_tiled(draw(200, 100), quality=70, subsampling="4:4:4")
     whole = decode(jpeg)
     generator = random.Random(0)

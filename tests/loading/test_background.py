@@ -77,7 +77,7 @@ def test_thread_ends_before_the_consumer_sees_the_end() -> None:
         sys.setswitchinterval(interval)
 
 
-def test_items_may_look_like_ends_and_errors() -> None:
+def test_items_that_look_like_ends_or_errors_are_delivered() -> None:
     items = [None, StopIteration, StopIteration(), ValueError("item"), ..., False, ()]
     assert list(BackgroundIterator(items)) == items
 

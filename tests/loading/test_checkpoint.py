@@ -159,7 +159,7 @@ def test_iter_and_set_epoch_keep_a_loaded_state(kind: str, workers: int) -> None
     assert taken(loader) == order_of(3)
 
 
-def test_iterator_made_before_iter_is_an_error() -> None:
+def test_loader_whose_iterator_was_made_before_iter_is_an_error() -> None:
     class Early(DataLoader[Any]):
         """Makes its iterator before iter(), like a StatefulDataLoader after its state is read."""
 
@@ -204,7 +204,7 @@ def test_failure_before_the_first_batch_keeps_the_position() -> None:
     assert taken(loader) == order_of(1)[6:]
 
 
-def test_state_after_a_loader_that_ends_early_is_the_next_epoch() -> None:
+def test_state_is_in_the_next_epoch_after_a_loader_that_ends_early() -> None:
     class Limited(DataLoader[Any]):
         def __iter__(self) -> Any:
             return itertools.islice(super().__iter__(), 3)
@@ -217,7 +217,7 @@ def test_state_after_a_loader_that_ends_early_is_the_next_epoch() -> None:
 
 @pytest.mark.parametrize("kind", ["threads", "torch"])
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])  # noqa: S301
-def test_copy_keeps_the_position(clone: Any, kind: str) -> None:
+def test_copy_of_a_loader_keeps_the_position(clone: Any, kind: str) -> None:
     loader = make(ShuffleSampler(range(LENGTH)), kind=kind)
     iterator = iter(loader)
     next(iterator)
@@ -352,7 +352,7 @@ def test_malformed_state_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
-def test_missing_state_dict_is_explained_in_the_error(name: str) -> None:
+def test_error_explains_why_a_loader_has_no_state_dict(name: str) -> None:
     wanted = "resuming needs one of dbloader's samplers, or a loader with a state_dict of its own"
     for loader in (DataLoader(Numbers(), 4, shuffle=True), thread_loader(Numbers(), 4), [1, 2]):
         with pytest.raises(AttributeError, match=f"'PrefetchLoader' object has no attribute '{name}': {wanted}$"):

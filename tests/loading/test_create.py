@@ -116,7 +116,7 @@ def test_batches_are_identical_for_any_workers_and_after_resuming(place: Path, k
         assert same(begun + all_of(resumed), expected[1]), engine
 
 
-def test_docstring_names_the_functions_of_each_thread(place: Path) -> None:
+def test_docstring_names_the_functions_that_each_thread_calls(place: Path) -> None:
     drawing = str(inspect.getdoc(create_loader)).partition("divided like this::")[2].partition("Each ``iter()``")[0]
     kinds = {"background thread": "dbloader-background", "workers": "dbloader-worker", "your thread": "MainThread"}
     drawn, thread = set(), ""
@@ -156,7 +156,7 @@ def test_evaluation_batches_are_center_crops_in_order(place: Path) -> None:
     assert loader.state_dict()["position"] == 0
 
 
-def test_training_batches_are_shuffled_and_whole(place: Path) -> None:
+def test_training_batches_are_shuffled_and_complete(place: Path) -> None:
     loader = create_loader(LMDBDataset(place), is_training=True, seed=4, **CPU)
     labels = [label for _, part in loader for label in part.tolist()]
     assert labels == [index % 3 for index in [*ShuffleSampler(range(LENGTH), seed=4)]][: LENGTH // 4 * 4]
@@ -183,7 +183,7 @@ def test_normalize_option_sets_values_dtype_and_layout(place: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [16, (16, 16), [16, 16], (3, 16, 16), np.int64(16), torch.Size([3, 16, 16])])
-def test_first_arguments_are_timms(place: Path, size: Any) -> None:
+def test_first_arguments_are_in_the_order_of_timm(place: Path, size: Any) -> None:
     images, _ = next(iter(create_loader(LMDBDataset(place), size, 4, device=None, num_workers=0)))
     assert images.shape == (4, 3, 16, 16)
     with pytest.raises(TypeError, match=r"^batch_size must be given: create_loader\(dataset, input_size, batch_size\)"):
@@ -194,7 +194,7 @@ def to_floats(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image.resize((8, 8)), np.float32) / 255).permute(2, 0, 1)
 
 
-def test_own_transform_is_used_and_its_floats_are_not_normalized(place: Path) -> None:
+def test_floats_of_an_own_transform_are_returned_only_with_normalize_none(place: Path) -> None:
     for dataset in (Folder(to_floats), LMDBDataset(place, to_floats), Subset(Folder(to_floats), range(8))):
         with pytest.raises(OptionError, match=r"must be uint8 .*, got torch\.float32.*normalize=None"):
             next(iter(create_loader(dataset, **SIZELESS)))

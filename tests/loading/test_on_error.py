@@ -108,7 +108,7 @@ def test_two_ranks_get_the_same_number_of_complete_batches(place: Path, tmp_path
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
-def test_other_samplers_replace_a_damaged_sample_by_the_next(place: Path, sampler: Any) -> None:
+def test_damaged_sample_is_replaced_by_the_next_with_any_sampler(place: Path, sampler: Any) -> None:
     order = [*sampler]
     wanted = [next(i for i in order[n:] + order if i not in DAMAGED) for n in range(len(order))]
     with LMDBDataset(place) as dataset:
@@ -304,7 +304,7 @@ NO_DAMAGE = (
 
 
 @pytest.mark.parametrize("kind", NO_DAMAGE)
-def test_only_damage_errors_are_skipped(kind: type[Exception]) -> None:
+def test_errors_other_than_damage_are_raised(kind: type[Exception]) -> None:
     loader = create_loader(Failing(kind("of a test")), **SKIP, transform=None)
     with pytest.raises(kind, match="of a test"):
         all_of(loader)

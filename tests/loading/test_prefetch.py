@@ -105,7 +105,7 @@ def test_loader_without_a_length_can_be_passed_to_list() -> None:
     assert list(prefetched) == [0, 1, 2]
 
 
-def test_set_epoch_prefers_set_epoch_of_the_loader() -> None:
+def test_set_epoch_calls_the_wrapped_loader_instead_of_its_sampler() -> None:
     class Loader(Epochs):
         sampler: Any = Epochs()
 
@@ -145,7 +145,7 @@ def test_loader_must_be_iterable() -> None:
         PrefetchLoader(5)  # type: ignore[arg-type]
 
 
-def test_stop_iteration_of_iter_does_not_end_the_epoch() -> None:
+def test_stop_iteration_raised_by_iter_is_an_error() -> None:
     class Empty:
         def __iter__(self) -> Iterator[int]:
             raise StopIteration
@@ -154,12 +154,12 @@ def test_stop_iteration_of_iter_does_not_end_the_epoch() -> None:
         list(PrefetchLoader(Empty()))
 
 
-def test_making_another_loader_of_the_parts_is_an_error_with_a_remedy() -> None:
+def test_skipping_batches_with_accelerate_is_an_error_with_a_remedy() -> None:
     with pytest.raises(LoaderError, match=r"^accelerate\.skip_first_batches .*, and continue with load_state_dict\(\)"):
         _ = PrefetchLoader(DataLoader(Numbers())).multiprocessing_context
 
 
-def test_second_iteration_of_an_iterator_is_an_error() -> None:
+def test_second_iteration_over_a_generator_is_an_error() -> None:
     prefetched = PrefetchLoader(number for number in range(3))
     assert list(prefetched) == [0, 1, 2]
     with pytest.raises(LoaderError, match=r"iterated only once, got a second iter\(\) of generator"):

@@ -59,7 +59,7 @@ def arrived(block: SharedSlot) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_slot_is_reused_only_after_its_last_reference() -> None:
+def test_slot_is_reused_only_after_its_last_reference_is_gone() -> None:
     pool = SharedBatchPool(1, NBYTES)
     block = taken(pool)
     assert pool.reserve() is None
@@ -145,7 +145,7 @@ def test_next_epoch_after_break_is_complete(place: Path) -> None:
     loader.close()
 
 
-def test_errors_and_left_epochs_free_their_slots(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_freed_after_errors_and_abandoned_epochs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[SharedBatchPool] = []
     counts: list[int] = []
 

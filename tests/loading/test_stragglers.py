@@ -57,7 +57,7 @@ def test_free_worker_makes_a_part_of_the_last_batch() -> None:
 
 
 @pytest.mark.parametrize("fields", [("image", "label"), ("label", "name")])
-def test_batch_of_two_workers_equals_the_batch_of_one(tmp_path: Path, fields: tuple[str, ...]) -> None:
+def test_batch_made_by_two_processes_equals_the_batch_made_by_threads(tmp_path: Path, fields: tuple[str, ...]) -> None:
     place = tmp_path / "photos.lmdb"
     write_store((Record(f"{n}.jpg", n, photo(n)) for n in range(32)), place)
 
@@ -114,7 +114,7 @@ def called(samples: list[Callable[[], int]]) -> list[int]:
     return [sample() for sample in samples]
 
 
-def test_worker_that_collates_makes_samples_that_cannot_be_pickled() -> None:
+def test_samples_that_cannot_be_pickled_are_made_by_the_worker_that_collates() -> None:
     dataset = Numbers(BATCH, Meeting(unpicklable))
     assert batches_of(process_loader(dataset, BATCH, num_workers=2, collate_fn=called)) == [[*range(BATCH)]]
 
@@ -153,7 +153,7 @@ class Counted:
             yield batch
 
 
-def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
+def test_prefetched_batches_after_a_late_sample_are_all_made() -> None:
     """Sample 0 waits until the samples of all other parts of the batches under way are made."""
     made, rest_made = multiprocessing.Semaphore(0), multiprocessing.Event()
     batches = 2 * 3  # two workers, three batches for each
@@ -190,7 +190,7 @@ def test_draws_from_global_generators_depend_only_on_the_seed_of_torch() -> None
     assert len({number for column in first for number in column}) == 3 * 32 * 2
 
 
-def test_second_iterator_ends_the_first() -> None:
+def test_second_iterator_over_a_loader_ends_the_first() -> None:
     loader = process_loader(Numbers(80), 8, num_workers=2, prefetch_factor=2)
     first = iter(loader)
     next(first)

@@ -267,7 +267,7 @@ def test_threads_begin_only_prefetched_batches(ahead: int) -> None:
         assert len(maker.begun) == taken + ahead
 
 
-def test_batches_after_a_late_sample_are_made_up_to_the_bound() -> None:
+def test_prefetched_batches_after_a_late_sample_are_all_made() -> None:
     """While one sample is slow, three later batches are made in parts of two samples."""
     made: list[int] = []
     rest_made = threading.Event()

@@ -86,7 +86,7 @@ def room(module: str) -> str:
     return module.split(".")[0]
 
 
-def test_imports_point_downwards() -> None:
+def test_rooms_import_only_rooms_below_them() -> None:
     for module, imported in imports().items():
         own = room(module)
         assert own in ROWS, f"{own} has no row: give it one here and in docs/design.md"
@@ -96,11 +96,11 @@ def test_imports_point_downwards() -> None:
             assert inside or ROWS[room(other)] > ROWS[own], f"{module} imports {other}, which is not below it"
 
 
-def test_every_row_names_existing_rooms() -> None:
+def test_rows_name_exactly_the_existing_rooms() -> None:
     assert set(ROWS) == {room(module) for module in imports()}
 
 
-def test_imports_form_no_circle() -> None:
+def test_imports_form_no_cycle() -> None:
     assert [module for module in imports() if module in set().union(*map(reached, imports()[module]))] == []
 
 

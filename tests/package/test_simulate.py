@@ -74,7 +74,7 @@ def test_requests_over_the_limit_get_503_and_are_repeated() -> None:
     assert 0 < training.network.refused < 16 * 4 * 10 * 64 * 7 / 10, "pauses between requests must become longer"
 
 
-def test_decoding_and_the_start_of_ranks_take_time() -> None:
+def test_seconds_include_decoding_and_the_start_of_ranks() -> None:
     usual, slow = one_epoch(), one_epoch(decode_ms=100.0, cores=25, start_s=30.0)  # 2 s for each of 8 steps
     assert slow["first_batch_s"] == pytest.approx(usual["first_batch_s"] + 30 + 2)
     assert slow["seconds"] == pytest.approx(slow["first_batch_s"] + 16)

@@ -43,7 +43,7 @@ def test_lint_refuses_code_that_could_execute_data() -> None:
     assert {(rule, "new.py", line) for line, rule in enumerate(UNSAFE.values(), 2)} <= found
 
 
-def test_only_the_reader_of_pickles_is_exempt() -> None:
+def test_only_the_reader_of_pickles_breaks_a_lint_rule_against_unsafe_code() -> None:
     rules = ",".join({*UNSAFE.values(), "S604"})
     found = lint("--ignore-noqa", "--select", rules, "dbloader")
     assert {(rule, file) for rule, file, _ in found} == {("TID251", "pickles.py")}

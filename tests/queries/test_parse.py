@@ -105,7 +105,7 @@ A, B, C = (("name", ":", name) for name in "abc")
 
 @given(st.text())
 @settings(derandomize=True)
-def test_quoted_text_of_any_kind_can_be_a_class(text: str) -> None:
+def test_any_quoted_text_is_parsed_as_a_class_name(text: str) -> None:
     assert parts(f"-class:{quoted(text)}") == [["not", ("class", ":", text)]]
 
 

@@ -121,7 +121,7 @@ def test_taking_many_names_needs_little_memory() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
-def test_names_are_a_sequence_of_str(count: int) -> None:
+def test_packed_names_behave_like_a_sequence_of_str(count: int) -> None:
     expected = [f"{number}/ü" * (number % 3) for number in range(count)]
     names = names_of(expected)
     assert len(names) == count

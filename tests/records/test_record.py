@@ -107,7 +107,7 @@ class Split(enum.StrEnum):
         (np.bytes_(b"ab"), b"ab"),
     ],
 )
-def test_field_and_its_column_hold_python_values(value: Any, expected: Any) -> None:
+def test_numpy_and_enum_values_become_python_values(value: Any, expected: Any) -> None:
     assert same(stored_field(value), expected)
     assert encode(Record(fields={"x": value})) == encode(
         Record(fields={"x": expected})

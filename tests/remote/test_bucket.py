@@ -44,7 +44,7 @@ def send(place: str, paths: list[Path], most_parts: int = 10_000) -> None:
     module.MAX_PARTS = before
 
 
-def test_objects_of_any_size_are_copied_and_sent_once(
+def test_objects_of_any_size_are_uploaded_and_copied_once(
     object_store: ObjectStore, outside: Outside, tmp_path: Path
 ) -> None:
     place = object_store.place()
@@ -157,7 +157,7 @@ def fetch_with_little_room(place: str, name: str, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_full_disk_raises(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+def test_download_to_a_full_disk_raises(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place = object_store.place()
     outside(put, place, {"large": bytes(1001)})
     with pytest.raises(StoreFullError, match="large cannot be written: File too large"):
@@ -280,7 +280,7 @@ def test_invalid_endpoint_is_refused(object_store: ObjectStore, outside: Outside
         outside(keys, object_store.place(), environment=object_store.environment(endpoint=endpoint))
 
 
-def test_forked_process_raises(object_store: ObjectStore, outside: Outside) -> None:
+def test_use_in_a_forked_process_raises(object_store: ObjectStore, outside: Outside) -> None:
     error = outside(in_forked_child, object_store.place())
     assert isinstance(error, OptionError), error
     assert "cannot be used in a process that was forked" in str(error)

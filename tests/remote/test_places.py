@@ -26,7 +26,7 @@ PLACE = parse_place("s3://bucket/train.lmdb")
         ("s3://bucket/a@b/c:d", ("s3", "bucket", "a@b/c:d")),
     ],
 )
-def test_place_has_bucket_and_key(place: str, expected: tuple[str, str, str]) -> None:
+def test_place_is_parsed_into_scheme_bucket_and_key(place: str, expected: tuple[str, str, str]) -> None:
     assert is_remote(place)
     assert parse_place(place) == expected
     assert parse_place(str(parse_place(place))) == expected

@@ -97,7 +97,7 @@ def test_each_epoch_and_seed_has_its_own_order(make: Callable[..., ResumableSamp
 
 
 @of_each_kind
-def test_running_iterator_ignores_later_epochs_and_states(make: Callable[..., ResumableSampler]) -> None:
+def test_running_iterator_ignores_epochs_and_states_that_are_set_later(make: Callable[..., ResumableSampler]) -> None:
     length = BLOCK + 1
     expected = global_order(make, length)
     sampler = make(range(length))

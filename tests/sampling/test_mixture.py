@@ -108,7 +108,7 @@ def test_each_position_can_be_computed_alone(weights: Any) -> None:
         assert np.array_equal(walk.before(position), counts)
 
 
-def test_schedule_continues_the_draws_and_keeps_earlier_positions() -> None:
+def test_changed_weights_continue_the_draws_and_keep_earlier_positions() -> None:
     first, second, third = [5, 2, 1], [1, 1, 2], [0, 0, 1]
     lengths = [100, 30, 7]
     whole = create_order(lengths, (0, first), (1001, second), (1500, third))

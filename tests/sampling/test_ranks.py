@@ -77,7 +77,7 @@ def test_two_processes_divide_the_samples_and_refuse_shuffle(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("derived", [False, True])
-def test_second_division_by_accelerate_is_refused(derived: bool) -> None:
+def test_second_division_of_the_samples_by_accelerate_is_refused(derived: bool) -> None:
     from accelerate.data_loader import BatchSamplerShard
 
     class Derived(BatchSamplerShard):  # type: ignore[misc,unused-ignore]

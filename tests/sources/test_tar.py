@@ -252,7 +252,7 @@ def test_hostile_members_are_named_and_nothing_is_extracted(tmp_path: Path) -> N
     assert report_lines(report) == [{"name": "4.jpg", "event": "rejected", "reason": reason}]
 
 
-def test_class_names_become_labels_of_tars(tmp_path: Path) -> None:
+def test_class_names_in_cls_files_become_labels(tmp_path: Path) -> None:
     files = {
         f"{n}.{kind}": data
         for n, name in enumerate(("dog", "cat", "dog"))

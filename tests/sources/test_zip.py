@@ -45,7 +45,7 @@ def test_zip_of_a_folder_gives_the_same_store_as_the_folder(tmp_path: Path, comp
 
 
 @pytest.mark.parametrize("place", ["x-{5..3}.tar", "x-{000..1000000}.zip"])
-def test_too_large_range_is_refused(tmp_path: Path, place: str) -> None:
+def test_range_of_too_few_or_too_many_files_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give a range of 1 to 1,000,000"):
         convert(tmp_path / place, tmp_path / "out.lmdb")
 
@@ -115,7 +115,7 @@ def test_unreadable_images_are_rejected_with_the_reason(tmp_path: Path) -> None:
     }
 
 
-def test_bomb_is_unpacked_only_to_its_stated_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_bomb_is_unpacked_only_to_its_stated_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pack(tmp_path / "x.zip", {"1.jpg": bytes(10**7), "2.jpg": photo(2)})
     data = bytearray(path.read_bytes())
     size = data.index(struct.pack("<L", 10**7), data.index(b"PK\1\2"))

@@ -150,7 +150,7 @@ def get(opened: Opened, path: str) -> Any:
     return json.loads(answer.body)
 
 
-def test_routes_of_a_selection_return_the_results_of_the_functions(opened: Opened, stores: tuple[Path, Path]) -> None:
+def test_routes_of_a_selection_return_results_of_the_summary_module(opened: Opened, stores: tuple[Path, Path]) -> None:
     for number, place in enumerate(stores):
         with open_store(place) as store:
             selections = Selections(store)

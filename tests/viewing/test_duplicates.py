@@ -90,7 +90,7 @@ def test_duplicates_are_the_groups_of_the_last_search_of_these_records(tmp_path:
         assert list_found(store) == {**counts, "distance": 8, "groups": []}
 
 
-def test_result_is_columns_of_the_search(place: Path) -> None:
+def test_found_duplicates_can_be_queried_as_fields(place: Path) -> None:
     images = [encoded(scene(seed), "JPEG") for seed in (0, 1, 0, 1, 1, 2)]
     records = [Record(f"{n}", [0, 1, 0, 2, 1, 0][n], image) for n, image in enumerate(images)]
     write_records(place.with_name("b.lmdb"), records)
@@ -135,7 +135,7 @@ def test_cancelled_search_ends_and_can_be_started_again(place: Path, monkeypatch
         assert search.list(0, 10) is not None
 
 
-def test_problem_of_a_search_is_described(place: Path) -> None:
+def test_failed_search_describes_its_problem(place: Path) -> None:
     (place.parent / "a.lmdb.duplicates").mkdir()
     with open_store(place) as store:
         search = Duplicates(Selections(store))
@@ -146,7 +146,7 @@ def test_problem_of_a_search_is_described(place: Path) -> None:
         assert search.list(0, 10) is None
 
 
-def test_damaged_labels_do_not_stop_the_page(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_labels_raise_no_error_in_the_duplicates_page(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_duplicates(place)
     with open_store(place) as store:
         search = Duplicates(selections := Selections(store))

@@ -152,7 +152,7 @@ def test_request_with_no_host_or_two_is_refused(opened: Opened, lines: list[str]
     assert ask(opened.viewer.port, "/", f"Cookie: {opened.cookie}", *lines, host=None).status == 400
 
 
-def test_absolute_target_does_not_replace_the_host(opened: Opened) -> None:
+def test_absolute_url_of_a_request_does_not_replace_its_host(opened: Opened) -> None:
     port = opened.viewer.port
     check_refused(ask(port, f"http://127.0.0.1:{port}/", f"Cookie: {opened.cookie}", host="evil.example"), "own name")
     assert opened.ask("http://evil.example/api/stores").status == 404
@@ -231,7 +231,7 @@ def test_change_is_accepted_only_from_the_viewers_page(opened: Opened, lines: tu
     check_refused(change(opened, *sent), "only the page of this viewer can do this")
 
 
-def test_change_is_refused_where_any_other_request_is(opened: Opened) -> None:
+def test_change_is_refused_for_the_reasons_that_refuse_any_request(opened: Opened) -> None:
     own = "Sec-Fetch-Site: same-origin"
     check_refused(change(opened, own, known=False), "not known here")
     for site in ("cross-site", "same-site"):

@@ -46,7 +46,7 @@ gone,dog,7,true,4,d,9,9,1
 """
 
 
-def test_csv_gives_each_record_its_row(tmp_path: Path, store: Store) -> None:
+def test_joined_csv_gives_each_record_the_values_of_its_row(tmp_path: Path, store: Store) -> None:
     said: list[str] = []
     with pytest.warns(UserWarning, match="1 row has no record in"):
         joined = join_listing(store, listing(tmp_path, CSV), said.append)
@@ -125,7 +125,7 @@ def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: li
     assert len(selections.select("loss<=0")) == sum(value <= 0 for value in values)
 
 
-def test_json_integers_are_labels_and_other_values_are_skipped(tmp_path: Path, store: Store) -> None:
+def test_json_integers_are_labels_and_lists_are_skipped(tmp_path: Path, store: Store) -> None:
     first, second = {"index": 0, "prediction": 1, "p": 1}, {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]}
     rows: list[dict[str, Any]] = [first, second]
     joined = join_listing(store, listing(tmp_path, rows, "jsonl"))

@@ -99,7 +99,7 @@ def test_copy_applies_what_the_viewer_has_marked(store: Store, file: Path, tmp_p
         assert copy.manifest.classes == CLASSES
 
 
-def test_edited_file_is_read_before_it_is_changed(store: Store, file: Path) -> None:
+def test_marks_file_edited_by_hand_is_read_before_a_change(store: Store, file: Path) -> None:
     marks = Marks(selections := Selections(store))
     marks.change("index:2", {"drop": True})
     file.chmod(0o640)
@@ -213,7 +213,7 @@ def test_failed_write_leaves_the_old_marks(store: Store, file: Path, monkeypatch
     assert [*selections.select("mark.drop")] == [1]
 
 
-def test_marks_are_off_if_their_file_is_protected(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_are_off_if_the_file_cannot_be_written(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Marks(Selections(store)).change("index:0", {"drop": True})
     for marks, what in (
         (Marks(Selections(store), read_only=True), "started with --read-only"),
@@ -236,7 +236,7 @@ def test_marks_are_off_if_their_file_is_protected(store: Store, file: Path, monk
     assert len(rows(file)) == 1
 
 
-def test_files_of_a_sharded_store_are_beside_its_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
+def test_marks_of_a_sharded_store_are_beside_its_folder(store: Store, tmp_path: Path, monkeypatch: Any) -> None:
     for place in (f"{tmp_path}/s.lmdb/", f"{tmp_path}/./s.lmdb"):
         marks = Marks(Selections(placed(store, place)))
         assert marks.describe()["command"].endswith("/s.lmdb.marks.jsonl")

@@ -141,7 +141,7 @@ def test_unreadable_store_or_dataset_shows_its_plain_repr(tmp_path: Path) -> Non
     assert [record._repr_html_() for record in wrong] == [None, None, None]
 
 
-def test_borrowed_image_is_not_drawn(tmp_path: Path) -> None:
+def test_image_of_a_borrowed_record_is_not_drawn(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo()), Record("b", 0, np.ones((9, 9), np.uint8))])
     with open_store(tmp_path / "a.lmdb") as store:
         with store.borrow([0, 1]) as records:

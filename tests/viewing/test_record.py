@@ -125,7 +125,7 @@ def test_field_with_another_shape_is_not_treated_as_boxes(boxes: Any, tmp_path: 
         (SVG, "the image is in no known image format"),
     ],
 )  # fmt: skip
-def test_picture_is_made_of_an_image_that_browsers_cannot_show(image: Any, reason: str | None, tmp_path: Path) -> None:
+def test_image_that_browsers_cannot_show_is_rendered(image: Any, reason: str | None, tmp_path: Path) -> None:
     rendered = shown(tmp_path / "a.lmdb", Record(image=image))["rendered"]
     assert rendered is None if reason is None else rendered.startswith(reason)
 

@@ -57,7 +57,7 @@ def test_every_column_sorts_like_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "width<9", "width<0"])
-def test_odd_sizes_are_sorted_first_and_together(tmp_path: Path, text: str) -> None:
+def test_sorting_by_odd_puts_the_rarest_sizes_first(tmp_path: Path, text: str) -> None:
     rng = random.Random(1)
     sizes = [(int(rng.expovariate(0.3)) + 1, rng.choice((1, 2))) for _ in range(500)]
     records = [Record(width=width, height=height) for width, height in sizes]

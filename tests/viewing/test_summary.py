@@ -158,7 +158,7 @@ def test_bin_edges_are_round_and_fit_most_values(tmp_path: Path) -> None:
     assert {10, 100, 1000} & {*found["bytes"]["edges"]}
 
 
-def test_damaged_report_leaves_the_other_counts(tmp_path: Path) -> None:
+def test_damaged_report_does_not_affect_other_counts(tmp_path: Path) -> None:
     records = some_records(20, seed=1)
     write_records(tmp_path / "s.lmdb", records, some_events(records, seed=2))
     tamper(tmp_path / "s.lmdb", b"meta", {event_key(1): b"\xff"})

@@ -113,7 +113,7 @@ def with_torch(session: int) -> list[int]:
     return found
 
 
-def test_torch_runs_in_a_process_that_is_restarted_and_ends(place: str) -> None:
+def test_torch_process_is_restarted_and_ends_with_the_viewer(place: str) -> None:
     with viewer(place, "--no-open") as running, browser(running.link) as client:
         session = running.process.pid
         batch = client.get("/api/0/training?batch_size=3").json()

@@ -165,7 +165,7 @@ def test_damaged_line_of_the_report_raises(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("length", [19, 21, 10**12])
-def test_wrong_length_raises_in_verify_and_columns(place: Path, length: int) -> None:
+def test_wrong_length_in_the_manifest_raises_in_verify_and_columns(place: Path, length: int) -> None:
     change_manifest(place, length=length)
     with open_store(place) as store:
         with pytest.raises((DamagedStoreError, DamagedRecordError), match=r"is missing|are missing"):

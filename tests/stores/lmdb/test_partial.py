@@ -39,7 +39,7 @@ def test_map_grows_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert 3 * 9**7 < size < 4 * 9**7
 
 
-def test_commit_waits_for_the_disk_and_writes_no_map(tmp_path: Path) -> None:
+def test_commit_waits_for_the_disk_and_writes_through_no_map(tmp_path: Path) -> None:
     file = PartialFile(str(tmp_path / "store.lmdb"))
     file.lock()
     file.open()

@@ -60,7 +60,7 @@ def test_prefetch_hints_the_bytes_of_the_given_records(
         assert contents == [document[17:-16] for document in documents_of(store.read(wanted))]
 
 
-def test_records_in_memory_are_not_hinted(place: Path, hinted: list[tuple[int, int]]) -> None:
+def test_no_hint_is_given_for_records_in_memory(place: Path, hinted: list[tuple[int, int]]) -> None:
     ahead = ahead_of(place)
     place.read_bytes()
     for _ in range(100):

@@ -113,7 +113,7 @@ def test_false_manifest_is_refused_without_opening_other_files(
 
 
 @pytest.mark.parametrize("data", [b"", b"text", bson.encode({}), bytes(10**5)])
-def test_file_of_another_kind_is_refused(place: Path, data: bytes) -> None:
+def test_manifest_file_of_another_kind_is_refused(place: Path, data: bytes) -> None:
     (place / MANIFEST_FILE).write_bytes(data)
     with open_store(place) as store, pytest.raises(StoreError):
         len(store)
@@ -122,7 +122,7 @@ def test_file_of_another_kind_is_refused(place: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("nbytes", "read"), [((1, 1), lambda store: store.read([3])), ((-5, 2**62), lambda store: store.verify())]
 )
-def test_false_sizes_raise(place: Path, nbytes: tuple[int, int], read: Callable[[Any], object]) -> None:
+def test_false_sizes_of_shards_raise(place: Path, nbytes: tuple[int, int], read: Callable[[Any], object]) -> None:
     path = place / MANIFEST_FILE
     path.write_bytes(seal({**open_sealed(path.read_bytes()), "nbytes": numbers(*nbytes)}))
     with open_store(place) as store, pytest.raises(StoreError, match=r"0000\d.lmdb has .* bytes, not"):

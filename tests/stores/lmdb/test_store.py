@@ -175,7 +175,7 @@ def test_lmdb_file_of_another_program_is_refused_and_kept(
         assert txn.get(b"key") == b"value"
 
 
-def test_file_open_in_lmdb_is_an_error_but_not_damage(place: Path) -> None:
+def test_file_that_lmdb_has_open_already_is_an_error_but_not_damage(place: Path) -> None:
     with lmdb.open(str(place), subdir=False, lock=False), open_store(place) as store:
         with pytest.raises(StoreError, match="is already open in this process") as caught:
             len(store)

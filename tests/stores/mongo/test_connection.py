@@ -30,7 +30,7 @@ def proxy(mongod: Mongod) -> Iterator[Proxy]:
 
 
 @pytest.mark.slow
-def test_silent_server_ends_reading_and_opening_in_time(proxy: Proxy, mongod_uri: str) -> None:
+def test_reading_and_opening_end_in_time_if_the_server_is_silent(proxy: Proxy, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(f"{proxy.through(mongod_uri)}?{SHORT}") as store:
         assert stored(store, [3]) == documents_of(RECORDS)[3:4]
@@ -51,7 +51,7 @@ def test_silent_server_ends_reading_and_opening_in_time(proxy: Proxy, mongod_uri
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["commit", "finish"])
-def test_silent_server_ends_writing_in_time(proxy: Proxy, mongod_uri: str, at: str) -> None:
+def test_writing_ends_in_time_if_the_server_is_silent(proxy: Proxy, mongod_uri: str, at: str) -> None:
     def write_on() -> None:
         with create_store(f"{proxy.through(mongod_uri)}?{SHORT}", resumable=True) as writer:
             write_one_by_one(writer, RECORDS[:20] if at == "commit" else RECORDS)

@@ -19,7 +19,7 @@ TEMPORARY = (6, 46, 64, 89, 91, 133, 134, 150, 175, 189, 202, 262, 9001, 10107, 
         ("you are over your space quota, using 513 MB of 512 MB", 8000, StoreFullError),
     ],
 )
-def test_full_disk_is_recognized(text: str, code: int, kind: type[Exception]) -> None:
+def test_error_about_a_full_disk_is_recognized(text: str, code: int, kind: type[Exception]) -> None:
     assert type(translate(OperationFailure(text, code), parse("mongodb://host/db.a"))) is kind
 
 
@@ -32,7 +32,7 @@ def test_full_disk_is_recognized(text: str, code: int, kind: type[Exception]) ->
         ((91, 8), False, False),
     ],
 )
-def test_bulk_write_is_temporary_if_all_its_failures_are(
+def test_bulk_write_error_is_temporary_only_if_all_its_failures_are(
     codes: tuple[int, ...], transient: bool, duplicates: bool
 ) -> None:
     error = BulkWriteError({"writeErrors": [{"code": code, "errmsg": "the whole record"} for code in codes]})

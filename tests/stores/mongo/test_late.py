@@ -44,7 +44,7 @@ IN_CI = [("commit", "insert"), ("finish", "update")]
 @pytest.mark.parametrize(
     ("step", "command"), [pytest.param(*step, marks=[pytest.mark.nightly] * (step not in IN_CI)) for step in STEPS]
 )
-def test_late_command_changes_nothing(mongod: Mongod, mongod_uri: str, step: str, command: str) -> None:
+def test_command_that_runs_late_changes_nothing(mongod: Mongod, mongod_uri: str, step: str, command: str) -> None:
     place = f"{mongod_uri}?socketTimeoutMS={SILENT_MS}"
     write_partial(place, RECORDS[:10])
 
@@ -75,7 +75,7 @@ def test_late_command_changes_nothing(mongod: Mongod, mongod_uri: str, step: str
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("command", "already"), [("insert", 0), ("insert", 1), ("find", 0)])
-def test_late_command_of_large_record_changes_nothing(
+def test_command_for_a_large_record_that_runs_late_changes_nothing(
     mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch, command: str, already: int
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)

@@ -147,7 +147,7 @@ def test_lease_of_another_machine_can_be_taken_only_after_it_expires(mongo_serve
     check_is(mongo_uri, RECORDS[:3])
 
 
-def test_interrupted_release_is_repeated(mongod: Mongod, mongod_uri: str) -> None:
+def test_interrupted_release_of_a_lease_is_repeated(mongod: Mongod, mongod_uri: str) -> None:
     with ExitStack() as stack:
         with create_store(mongod_uri) as writer:
             writer.finish()
@@ -182,7 +182,7 @@ def test_writer_stalled_before_publishing_changes_nothing(
     check_is(mongo_uri, OTHERS)
 
 
-def test_writer_stalled_before_replacing_a_leftover_keeps_its_successors_record(
+def test_writer_stalled_before_replacing_a_leftover_keeps_newer_records(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_partial(mongo_uri, RECORDS[:3])

@@ -88,7 +88,7 @@ def test_absent_server_raises_one_error(mongod: Mongod, mongod_uri: str, monkeyp
         assert stored(store, [3]) == documents_of(RECORDS)[3:4]
 
 
-def test_permanent_error_is_not_repeated(mongod: Mongod, mongod_uri: str) -> None:
+def test_read_is_not_retried_after_a_permanent_error(mongod: Mongod, mongod_uri: str) -> None:
     write(mongod_uri, RECORDS)
     with open_store(mongod_uri) as store:
         len(store)

@@ -98,7 +98,7 @@ def test_resumed_writer_does_not_shard(router: StandInRouter, router_uri: str, s
     assert is_sharded(router, router_uri) == sharded
 
 
-def test_doubled_records_count_once(router: StandInRouter, router_uri: str) -> None:
+def test_records_that_the_router_returns_twice_count_once(router: StandInRouter, router_uri: str) -> None:
     write(router_uri, RECORDS)
     with router.behaving(double=True), MongoStore(router_uri) as store:
         assert stored(store, range(60)) == documents_of(RECORDS)

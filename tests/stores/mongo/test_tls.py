@@ -48,7 +48,7 @@ def test_store_is_written_and_read_with_certificate_file(server: Mongod, certifi
         assert stored(store, range(3)) == documents_of(records)
 
 
-def test_untrusted_certificate_raises_with_option(server: Mongod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_about_untrusted_certificate_names_the_option(server: Mongod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.connection.SELECTION_SECONDS", 1.0)
     message = r"^no server answers at .* certificate verify failed: self-signed .* does it use TLS \(tls=true, "
     with open_store(f"{server.place('tls')}?tls=true") as store, pytest.raises(StoreUnreachableError, match=message):

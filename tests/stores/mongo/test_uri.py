@@ -270,7 +270,7 @@ def test_error_of_a_refused_login_names_the_database_of_users(user_place: str, o
     check_refused(user_place.replace(old, new), StoreAccessError, message)
 
 
-def test_role_read_suffices_to_read_only(mongod_with_users: Mongod, user_place: str) -> None:
+def test_role_read_suffices_to_read_but_not_to_write(mongod_with_users: Mongod, user_place: str) -> None:
     write(user_place, make_records(4))
     with mongod_with_users.client() as client:
         client.admin.command("updateUser", USER, roles=[{"role": "read", "db": "dbloader_users"}])
