@@ -47,7 +47,7 @@ class Columns(NamedTuple):
     absent: frozenset[str]  # columns in which null means that the record has no such field
     is_own: bool  # whether dbloader wrote the table
     files: tuple[str, ...]  # columns with image files that become fields, such as masks
-    field_classes: dict[str, list[str]]  # class names of integers in fields, as in a Manifest
+    field_classes: dict[str, list[str]]  # names of the classes of a field's integers, as in a Manifest
     objects: tuple[str, str] | None  # column of boxes, and key of the classes in it: ("objects", "category")
     warnings: tuple[str, ...]
 
@@ -55,8 +55,8 @@ class Columns(NamedTuple):
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Columns:
     """Return the meaning of the columns of a schema.
 
-    ``file_fields`` names columns with image files that become fields, such as masks. An export and Hugging Face's Image
-    features mark such columns themselves.
+    ``file_fields`` names columns with image files that become fields, such as masks. It need not name columns that an
+    export or Hugging Face's Image feature marks.
 
     Raises:
         SourceError: It is unclear which column is the image, or two columns have the same name.
@@ -132,7 +132,7 @@ def _find_fields(
     *,
     is_own: bool,
 ) -> dict[str, tuple[str, Any]]:
-    """Return the name of each column's field, and the column's type or ArrayRule. Leave out types that no field has."""
+    """Return the name of each column's field, and its type or ArrayRule. Omit columns that cannot be fields."""
     fields: dict[str, tuple[str, Any]] = {}
     for name, kind in columns.items():
         if name in arrays:
@@ -142,12 +142,13 @@ def _find_fields(
                 raise SourceError(f"{where}: its metadata cannot be read: column {name!r}: {error}") from error
         elif not _may_be_field(kind):
             warnings.append(
-                f"the column {name!r} is left out: no field has the type {kind}; write it as text to keep it"
+                f"the column {name!r} is left out: no field can have the type {kind}; write it as text to keep it"
             )
         else:
             fields[name] = name if is_own else _field_name(name, kinds), kind
             if fields[name][0] != name:
-                warnings.append(f"the column {name!r} became the field {fields[name][0]!r}: no field may have its name")
+                way = f"became the field {fields[name][0]!r}, because no field can be called {name!r}"
+                warnings.append(f"the column {name!r} {way}")
     return fields
 
 
@@ -189,7 +190,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
-    """Return the columns with a Hugging Face feature whose Arrow types fit it."""
+    """Return the columns that have a Hugging Face feature, and an Arrow type that fits the feature."""
     known = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
     return [name for name, of in known.items() if of.get("_type") == feature and fits(kinds[name])]
 

@@ -30,8 +30,8 @@ _FAILED = (errno.EIO, errno.EREMOTEIO)
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002, … must not fill the memory
 
-# An entry from a store or an export may have these keys in ``fields``. They become attributes of the record, not
-# fields. A ``name`` of None makes a record without a name. No field may have one of these names.
+# Keys that the ``fields`` of an entry from a store or an export may have, and that become attributes of the record. So
+# no field of a record can have one of these names. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
 # A conversion divides its entries into tasks for threads. Each task calls ``read`` with this many entries. With more
@@ -40,7 +40,7 @@ TASK_FILES = 16
 
 
 def max_tasks(workers: int) -> int:
-    """Return the largest number of tasks that run, wait for a thread, or wait until their results are written."""
+    """Return how many tasks there may be at once: running, waiting for a thread, or waiting to be written."""
     return max(9, 2 * workers + 1)  # at least 9, so that threads have work while results are written
 
 
@@ -55,11 +55,11 @@ class Entry(NamedTuple):
     """A file to be converted."""
 
     name: str  # path below the root, POSIX, always valid UTF-8: the name of the record
-    # Where the source finds the file. Most sources have (path,): bytes as in the file system, relative to the root or
-    # absolute. Others have keys or numbers of their own. The list of files stores the location as BSON.
+    # Where the source finds the file. In most sources it is ``(path,)``: the path in bytes, relative to the root or
+    # absolute. Other sources use keys or numbers of their own. A conversion stores locations as BSON.
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
-    fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty from a folder
+    fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty for a folder of images
     # Width and height of the image for which fields["boxes"] were made, in pixels; (1, 1) if boxes are fractions of the
     # width and height, (0, 0) if boxes are in pixels and the source does not give the size of the image.
     boxes_in: tuple[int, int] | None = None  # None without boxes
@@ -86,12 +86,12 @@ class Unreadable(Problem):
 
 @dataclass
 class Tally:
-    """The report of one iteration over a source: which names it left out or changed, and warnings."""
+    """The report of one iteration over a source: warnings, and how many files were left out."""
 
     warnings: list[str] = field(default_factory=list)  # sentences about the source as a whole, for people
     # Number of files that are not images, by extension; "" for files without one.
     skipped: Counter[str] = field(default_factory=Counter)
-    hidden: int = 0  # names that begin with a dot
+    hidden: int = 0  # number of names that begin with a dot
 
     def skip(self, name: bytes) -> None:
         """Count a file that is not an image, by its extension."""
@@ -115,7 +115,7 @@ class Entries:
 
 
 def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
-    """Return the bytes of the files in some fields; fields with other values count as 0."""
+    """Return the total size in bytes of the files in the fields called ``names``. A field without a file counts 0."""
     return sum(len(value) for value in map(fields.get, names) if isinstance(value, bytes))
 
 
@@ -134,9 +134,9 @@ class Source(ABC):
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
-        self.field_classes: dict[str, list[str]] = {}  # class names of integers in fields, as in a Manifest
-        self.beside = Tally()  # counts other files in the folder of tars, tables or the like, which are not read
-        self.compressed = ""  # path of the first file that is decompressed as a whole when the source is opened
+        self.field_classes: dict[str, list[str]] = {}  # names of the classes of a field's integers, as in a Manifest
+        self.beside = Tally()  # counts the files that lie beside the tars, tables or LMDB file and are not read
+        self.compressed = ""  # path of the first compressed tar, which opening decompresses whole; "" if there is none
 
     @abstractmethod
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -149,7 +149,7 @@ class Source(ABC):
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
-        ``hold`` is called with the number of bytes, if possible before they are read. It limits memory, so it may wait
+        ``hold`` limits memory. It is called with a number of bytes, if possible before they are read, and may wait
         until other bytes are freed. An OSError is raised only if the machine fails. This implementation reads files: a
         location is a path, or a path, a start and a number of bytes.
         """
@@ -191,8 +191,8 @@ def read_file(
 ) -> bytes | Problem:
     """Return bytes of a file, or why they cannot be read; raise an OSError only if the machine fails.
 
-    ``wanted`` is the number of bytes from ``start`` on; None for all. ``opened`` is a descriptor of the file, which
-    stays open; None to open the file.
+    ``wanted`` is the number of bytes to read from ``start`` on; None for all. ``opened`` is an open descriptor of the
+    file, which stays open; None to open the file here.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait forever.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BOXES, LABELS = "boxes", "box_labels"
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
 _MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
-_ROUNDING = 1.0  # a box that reaches more pixels beyond its image is an error
+_ROUNDING = 1.0  # a box may extend beyond its image by this many pixels, because coordinates are rounded
 
 
 def read_annotation(path: bytes) -> bytes:
@@ -35,8 +35,8 @@ def read_annotation(path: bytes) -> bytes:
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
     """Return the fields of boxes and their labels.
 
-    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). They stay float64 until ``fit_boxes``, which
-    returns float32. So they are rounded only once. The labels are int64, shape (boxes,).
+    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). ``fit_boxes`` later returns float32, so
+    coordinates are rounded only once. The labels are int64, shape (boxes,).
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 
@@ -50,9 +50,9 @@ def coco_corners(box: Any) -> tuple[float, float, float, float]:
 
 
 def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
-    """Return the new labels of boxes, an array or a list; KeyError if the table lacks a label.
+    """Return the labels of boxes, an array or a list, with each replaced by its value in ``table``.
 
-    Labels that are texts do not change.
+    Labels that are text do not change. Raise KeyError if the table lacks a label.
     """
     if isinstance(labels, np.ndarray):
         new = [table[label] for label in labels.ravel().tolist()] if labels.dtype.kind in "iuf" else None
@@ -72,12 +72,12 @@ def fit_boxes(
 ) -> dict[str, Any]:
     """Return fields with their boxes in pixels of the image as it is stored.
 
-    ``boxes_in`` is ``Entry.boxes_in``. ``size`` and ``stored`` are width and height in pixels, of the file and of the
-    stored image. A box that reaches at most a pixel beyond the image is cut at the edge.
+    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height in pixels of the image in the file, and
+    ``stored`` is the size of the stored image. A box that extends up to a pixel beyond the image is cut at the edge.
 
     Raises:
-        FieldError: A box is not within the image, or its corners are swapped, or the image has another size than its
-            annotations.
+        FieldError: A box is not within the image, the corners of a box are swapped, or the annotations give another
+            size than the image has.
     """
     given = np.asarray(fields[BOXES])
     boxes_in = boxes_in[0], boxes_in[1]  # FileList returns a list

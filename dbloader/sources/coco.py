@@ -1,7 +1,7 @@
 """COCO's annotations: a JSON object with lists of images, annotations and categories.
 
-Such a file may have hundreds of MB. ``read_coco`` reads it once and finds the position of each object. Memory holds the
-whole file only until then, and 32 bytes for each object afterwards. An iteration decodes the objects of one image at a
+Such a file may have hundreds of MB. ``read_coco`` reads the whole file into memory and finds the position of each
+object. Afterwards, memory holds at most 32 bytes for each object. An iteration decodes the objects of one image at a
 time.
 """
 
@@ -133,7 +133,7 @@ class CocoSource(Source):
 def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
     """Yield (key, value, start, end) for each value in a JSON object, or for each item if the value is a list.
 
-    ``start`` and ``end`` are the position of the value or item in the text. First yield (key, None, 0, 0) for each key.
+    The value or item is ``text[start:end]``. Before the values of each key, yield (key, None, 0, 0).
     """
     mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
     while mark != "}":

@@ -62,11 +62,11 @@ class CollectionSource(ListingSource):
         self._connection: Connection | None = None
         self._indexed = self._find_index()
         if not self._indexed:
-            what = "so the server reads the whole collection for every batch: make an index"
+            what = "so the server reads the whole collection for each query: make an index"
             self.warnings = (*self.warnings, f"{self.place} has no index on {name_field!r}, {what}")
 
     def _find_index(self) -> bool:
-        """Return whether the collection has an index on the names; raise an error if it has no files."""
+        """Return whether the collection has an index on the names. Raise NotAStoreError if it contains no files."""
         connection = self._connect()
         collection = connection.database[self._uri.collection]
         wanted = {self._name_field: {"$exists": True}, self._image_field: {"$type": "binData"}}

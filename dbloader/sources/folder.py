@@ -1,8 +1,8 @@
 """A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-Four differences are on purpose. dbloader takes files of more formats, such as GIF and HEIC. It leaves out names that
-begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies). It takes a folder
-only once in each class, even if links lead to it again, so loops end. It keeps a class without images, with a warning.
+dbloader differs from ImageFolder in four ways. It takes files of more formats, such as GIF and HEIC. It leaves out
+names that begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies). In each
+class, it takes a folder only once, so loops of links end. It keeps a class without images, with a warning.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def _order(path: bytes) -> str:
 def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     """Yield a warning about class folders that look like splits."""
     if SPLITS.issuperset(name.lower() for name in classes):
-        example = posixpath.join(readable(root), classes[0])
-        yield f"the classes are called {_named(classes)}: these look like splits; convert each by itself, as {example}"
+        first = posixpath.join(readable(root), classes[0])
+        yield f"the classes are called {_named(classes)}: these look like splits; convert one at a time, first {first}"
 
 
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:

@@ -25,10 +25,10 @@ _ANY_INTEGER = re.compile(r"-?[0-9]{1,19}")
 def number_labels(
     first: dict[str, str], where: str, classes: tuple[str, ...] | None = None, *, may_be_integers: bool = True
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the names of the classes, sorted, and the label of each text; no classes if the texts are integers.
+    """Return the names of the classes, and the label of each text. If the texts are integers, there are no classes.
 
     ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. ``classes`` is the list
-    in ``CLASSES``, if there is one. Without ``may_be_integers``, a text such as "3" is a name too.
+    in ``CLASSES``; without this file, the classes are the sorted texts. Without ``may_be_integers``, "3" is a name too.
     """
     if classes is not None:
         return classes, _look_up(first, where, classes, may_be_integers=may_be_integers)

@@ -2,8 +2,8 @@
 
 docs/listings.md describes the formats and columns. The number of a row is the number of its first line, or in a
 ``.json`` the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
-position among all names, sorted. Null and empty text mean no label. In JSON text is a name. For a CSV or TSV, which has
-only text, `labels.py` decides.
+position in the sorted list of all names. Null and empty text mean no label. In JSON, a label that is text is a name. In
+a CSV or TSV, all labels are text: `labels.py` decides whether they are integers or names.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Row(NamedTuple):
     path: bytes
     label: int | str | None
     fields: dict[str, Any]
-    files: dict[str, bytes | None]  # file field -> path of its file; in ``fields``, its value is None
+    files: dict[str, bytes | None]  # file field -> path of its file; ``fields`` has None for the field
     columns: tuple[str, ...]
 
 
@@ -106,11 +106,11 @@ def read_listing(
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
-    iteration. Memory holds one row and the distinct labels, or all of a ``.json``. ``make`` gets the
-    arguments of ``ListingSource`` and returns the source, such as a subclass for files in MongoDB.
+    iteration. Memory holds one row and the distinct labels, or all of a ``.json``; for metadata, also 8 bytes for each
+    path. ``make`` gets the arguments of ``ListingSource`` and returns a source, such as one for files in MongoDB.
 
-    If the listing is the metadata of the folder and has no column for the label, the first folders of the paths are the
-    classes, if there are several.
+    Metadata may have no column of labels. Then the first folder of each path is its class, if there are at least two
+    such folders and each path has one.
     """
     listing, root = Path(listing), checked_root(root)
     rules = _Rules((*file_columns,), is_metadata)
@@ -119,7 +119,7 @@ def read_listing(
     first = first_integer = first_problem = None
     rows = unlabelled = 0
     has_labels = not is_metadata
-    listed = array("q")  # hashes of the paths in metadata, to find images that it does not name
+    listed = array("q")  # hashes of the paths in metadata, to find images that no row names
     file_fields: dict[str, None] = {}
     folders: dict[str, int] = {}  # first folder of each path -> its first row; empty with a column of labels
     for row in _rows(listing, rules):
@@ -298,7 +298,7 @@ def _find_file_columns(columns: Sequence[str], rules: _Rules, where: str) -> dic
         except FieldError as error:
             raise SourceError(f"{where}: rename the column {column!r}, which names files: {error}") from error
         if field in columns:
-            raise SourceError(f"{where}: {column!r} and {field!r} are both the field {field!r}; rename or drop one")
+            raise SourceError(f"{where}: {column!r} and {field!r} would be the same field; rename or drop one")
     return found
 
 
@@ -306,12 +306,12 @@ def _find_file_columns(columns: Sequence[str], rules: _Rules, where: str) -> dic
 
 
 def prefix_of(root: Path) -> bytes:
-    """Return the beginning of absolute paths below a folder, for ``name_below``."""
+    """Return the bytes that each absolute path below a folder begins with, for ``name_below``."""
     return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
 
 
 def name_below(path: bytes, prefix: bytes) -> str:
-    """Return the name of the record of a file: its normalized path, without the prefix."""
+    """Return the name of a file's record: the normalized path of the file, without the prefix."""
     return readable(posixpath.normpath(path).removeprefix(prefix))
 
 
@@ -321,5 +321,5 @@ def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
         return no_path
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
-            return path.encode("utf-8", "surrogateescape")  # JSON may contain bytes that are not UTF-8
+            return path.encode("utf-8", "surrogateescape")  # JSON may have lone surrogates for other bytes
     return f"its path is not valid for a file: {short_repr(path, 50)}"

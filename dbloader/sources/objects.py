@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from dbloader.remote.bucket import Item
 
-# Number of concurrent requests. One request at a time reads about 10 images a second from a cloud: most of the time, it
-# waits.
+# Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud, because most of
+# the time is waiting.
 _AT_ONCE = 64
 # Number of classes that are listed at the same time. Memory holds the keys of their objects.
 _CLASSES_AT_ONCE = 16
@@ -49,7 +49,7 @@ class _Location(NamedTuple):
 
     key: bytes
     etag: str = ""  # ETag when the folder was listed; "" for an object of a listing
-    size: int | None = None
+    size: int | None = None  # bytes when the folder was listed; None for an object of a listing
 
 
 def read_listed_objects(

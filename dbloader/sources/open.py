@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Source
 
-# LMDB's mdb.c: the first page is a meta page. This number follows its header of 16 bytes.
+# An LMDB file begins with a meta page: a header of 16 bytes, and then this number (LMDB's mdb.c).
 _MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
 
-# Other files that exports, Hugging Face's datasets, LMDB and BasicSR write into the folder of a source.
+# Files that exports, Hugging Face's datasets, LMDB and BasicSR write beside the files with images. A report does not
+# count them as left out.
 _COMPANIONS = (
     CLASSES,
     FILE_FIELDS,
@@ -192,7 +193,7 @@ def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[P
 
 
 def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
-    """Return the LMDB file that a place names, a file or a folder with ``data.mdb``; None if there is none."""
+    """Return the LMDB file at a place: the file itself, or ``data.mdb`` in a folder. Return None if there is none."""
     try:
         path = Path(place)
         path = path / "data.mdb" if path.is_dir() else path
@@ -208,7 +209,7 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
 
 
 def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) -> list[Path]:
-    """Return the files that a place names, in order; [] if they do not have one of the extensions.
+    """Return the tar or zip files that a place names, in order; [] if it names no file with such an extension.
 
     A place is one file, ``shards/{000..127}.tar``, ``shards/*.tar``, or a folder that contains such files, but no
     images and no folders.

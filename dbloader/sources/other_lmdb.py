@@ -137,7 +137,7 @@ class Pairs:
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """Begin a transaction. Values that it returns are views."""
+        """Begin a transaction. Values that it reads are views of the file, which are valid until it ends."""
         with self._errors(), self._file.env.begin(buffers=True) as txn:
             yield txn
 
@@ -264,7 +264,7 @@ def _pickled_entries(pairs: Pairs) -> Entries:
 
 
 def _basicsr_entries(file: Path, pairs: Pairs) -> Entries:
-    """Yield the images in a file with lines such as ``baboon.png (480,500,3) 1``. The keys lack the extension."""
+    """Yield the images in a file with lines such as ``baboon.png (480,500,3) 1``. Keys usually lack the extension."""
     left = pairs.count()
     with file.open(encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:

@@ -48,10 +48,10 @@ def has_images(path: Path) -> bool:
 
 
 class ParquetSource(Source):
-    """The images in the rows of Parquet or Arrow files, in that order.
+    """The images in the rows of Parquet or Arrow files, in the order of ``paths`` and rows.
 
-    If labels are text, they are read once to find the classes. Paths of images are read once to see whether they are
-    distinct, so they can be the names of the images. Memory holds 8 bytes for each row, and the distinct labels.
+    The constructor reads labels that are text, to find the classes. It also reads the paths of the images: if no path
+    occurs twice, the paths are the names of the records. Memory holds 8 bytes for each row, and the distinct labels.
     ``file_fields`` are columns with image files that become fields, such as masks.
 
     Raises:
@@ -159,9 +159,9 @@ class ParquetSource(Source):
                 raise ValueError(f"the number of boxes is {len(boxes)}, and the number of classes is {len(labels)}")  # noqa: TRY301
             for label in labels:
                 if label is None:
-                    raise ValueError("one has no class")  # noqa: TRY301
+                    raise ValueError("an object has no class")  # noqa: TRY301
                 if self.classes and not 0 <= label < len(self.classes):
-                    raise ValueError(f"one has the class {label}, but classes are 0 to {len(self.classes) - 1}")  # noqa: TRY301
+                    raise ValueError(f"an object has class {label}, but classes are 0 to {len(self.classes) - 1}")  # noqa: TRY301
             fields |= box_fields([coco_corners(box) for box in boxes], labels)
         except ValueError as error:
             return Problem(name, f"its {field} cannot be read: {error}")

@@ -41,7 +41,7 @@ class ParquetFile:
         self.rows = array("Q", [group.num_rows for group in groups])
 
     def image_bytes(self, block: int, column: str) -> int:
-        """Return the bytes of a block's column after decoding."""
+        """Return how many bytes a column of a block takes after decoding."""
         group = self._metadata.row_group(block)
         parts = map(group.column, range(group.num_columns))
         return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
@@ -83,7 +83,7 @@ class ArrowFile:
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
         batch = batch.select([name for name in batch.schema.names if name in wanted])
-        batch.validate(full=True)  # its offsets may lead anywhere
+        batch.validate(full=True)  # offsets in a damaged file may point outside of its data
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 

@@ -31,13 +31,13 @@ class _Location(NamedTuple):
 
     number: int
     nbytes: int
-    crc32: int  # differs if the store was replaced since it was listed
+    crc32: int  # differs if the store was replaced after its records were listed
 
 
 class StoreSource(Source):
     """The image files in a store, or only in the records that the query ``where`` finds, in the store's order.
 
-    All fields of a record are kept, except ``tiles`` of tiled images: these are tiled again or stored without tiles.
+    All fields of a record are kept, except ``tiles``: tiled images are tiled again or stored without tiles.
 
     Raises:
         SourceError: The store has no image files.
@@ -117,7 +117,7 @@ class StoreSource(Source):
         for entry in entries:
             index, _, crc32 = _Location(*entry.location)
             if index >= len(self._crc32) or self._crc32[index] != crc32:
-                raise SourceError(f"{self.place}: is not the store that was planned: plan again")
+                raise SourceError(f"{self.place}: is not the store from which the conversion was planned: plan again")
 
     def _fields(self, record: Record) -> dict[str, object]:
         kept = {"damaged": record.damaged, "resized_from": record.resized_from}

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.exports.webdataset` writes
-# Most bytes of a file that becomes one field, and of a FIELDS file. The list of files contains the bytes of both.
+# Most bytes of a file that becomes one field, and of a FIELDS file. A conversion's list of files contains them all.
 _MAX_FIELD, MAX_FIELDS = 2**20, 2**24
 
 # Exceptions of tarfile for wrong headers.
 _WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
-# Exceptions of bson for objects that are not Extended JSON, and of `unpack` for arrays.
+# Exceptions of bson for objects that are not Extended JSON, and of `unpack` for wrong arrays.
 _NOT_EXTENDED_JSON = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError),
     *(BSONError, DamagedRecordError),
@@ -71,7 +71,7 @@ class _Sample(NamedTuple):
 
 
 class TarSource(ArchiveSource):
-    """The images in tar files, in that order; SourceError if they hold no image.
+    """The images in tar files, in the order of ``paths``; SourceError if there is no image.
 
     Headers and labels are read once for the classes, and again by each iteration. Only the distinct labels and folders
     are kept in memory. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file
@@ -274,7 +274,7 @@ def _field_of(extension: str) -> str:
 
 
 def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield the samples in a group of files, or a Problem. If none of the files is an image, count them."""
+    """Yield the samples in a group of files, or a Problem. If none is an image, count the files as left out."""
     images = {
         extension: file
         for extension, file in group.items()
@@ -305,7 +305,7 @@ def _files(
             end = 0
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
-                if member.size < 0 or tar.offset <= end:  # newer versions of tarfile end at a negative size
+                if member.size < 0 or tar.offset <= end:  # as newer versions of tarfile do
                     break
                 end = tar.offset
                 path = posixpath.normpath(prefix + member.name).lstrip("/")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Tally
 
 _PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML, with or without quotes
-_CLASSES_TXT = "give a classes.txt with a name in each line"
+_CLASSES_TXT = "give a classes.txt with a name in each line as the listing (--listing)"
 
 
 def _read_names(text: str, where: str) -> list[str]:
@@ -65,7 +65,7 @@ class YOLOSource(Source):
         super().__init__(root, tuple(names))
         parts = [*root.absolute().parts]
         if "images" in parts:
-            parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"  # the last of this name
+            parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"  # replaces the last "images" in the path
         self._labels = os.fsencode(Path(*parts))
 
     @override

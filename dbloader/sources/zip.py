@@ -1,7 +1,7 @@
-"""Image folders in zip files. The class of an image is the first folder that the images do not share, as in a tar.
+"""Image folders in zip files. An image's class is the first folder in which the paths differ, as in a tar.
 
-zipfile reads the directory of a zip. The files are read by position, so threads share no open zip, and memory does not
-hold the directory.
+Python's zipfile reads the directory of a zip. This module then reads each file by its position, so threads share no
+open zip, and memory does not hold the directory.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class _Location(NamedTuple):
     path: bytes  # path of the zip
     start: int  # byte of the header before the image
     packed: int  # number of compressed bytes
-    size: int  # number of bytes
+    size: int  # number of bytes after unpacking
     crc32: int
     method: int
 
 
 class ZipSource(ArchiveSource):
-    """The images in zip files, in that order; SourceError if there is no image.
+    """The images in zip files, in the order of ``paths``; SourceError if there is no image.
 
-    The directories are read once for the classes, and again by each iteration. Memory holds the folders, and while a
-    directory is read, about 600 bytes for each of its files.
+    The constructor reads the directory of each zip for the classes, and each iteration reads it again. Memory holds the
+    names of folders. While a directory is read, memory also holds about 600 bytes for each of its files.
     """
 
     def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path]) -> None:
@@ -168,7 +168,7 @@ def _problem(found: zipfile.ZipInfo) -> str:
 
 
 def _name(found: zipfile.ZipInfo) -> str:
-    """Return the name of a file: UTF-8, which many programs write without its flag, or else code page 437."""
+    """Return the name of a file. Without the flag for UTF-8, it may still be UTF-8, else code page 437."""
     if not found.flag_bits & _IS_UTF8:
         with suppress(UnicodeError):
             return found.filename.encode("cp437").decode()

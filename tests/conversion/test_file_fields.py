@@ -198,7 +198,7 @@ def test_metadata_columns_ending_with_file_name_are_file_fields(tmp_path: Path) 
     [
         ({"mask_file_name": "../a.png"}, r"^no file of 2 could be stored; .*row 1: its path leaves the folder"),
         ({"mask_file_name": 5}, r"row 1: its path is not valid for a file: 5 \(of its file 'mask'\)"),
-        ({"mask_file_name": "masks/a.png", "mask": 1}, "'mask_file_name' and 'mask' are both the field 'mask'"),
+        ({"mask_file_name": "masks/a.png", "mask": 1}, "'mask_file_name' and 'mask' would be the same field"),
         ({"image_file_name": "masks/a.png"}, "rename the column 'image_file_name', which names files"),
     ],
 )

@@ -134,7 +134,7 @@ def test_classes_without_images_are_kept_with_a_warning(tmp_path: Path) -> None:
 def test_classes_named_like_splits_give_a_warning(tmp_path: Path, classes: str, splits: bool) -> None:
     root = plant(tmp_path / "my data", *(f"{name}/1.jpg" for name in classes.split()))
     called, first = ", ".join(map(repr, classes.split())), f"{root}/{classes.split()[0]}"
-    sentence = f"the classes are called {called}: these look like splits; convert each by itself, as {first}"
+    sentence = f"the classes are called {called}: these look like splits; convert one at a time, first {first}"
     assert FolderSource(root).warnings == ((sentence,) if splits else ())
 
 

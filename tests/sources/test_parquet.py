@@ -68,7 +68,7 @@ def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path, save: str,
     run_datasets(tmp_path, MAKE + save)
     report = convert(tmp_path / place, tmp_path / "out.lmdb")
     assert report.warnings == (
-        "the column 'width' became the field 'width_': no field may have its name",
+        "the column 'width' became the field 'width_', because no field can be called 'width'",
         "1 of 7 images have no label",
     )
     found = records(tmp_path / "out.lmdb")
@@ -126,9 +126,9 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
     assert contents(source) == columns["img"]
     assert warnings_of(source) == (
         "of the columns 'img', 'x.y', 'img' became the image, and the others became fields",
-        "the column 'x.y' became the field 'x_y_': no field may have its name",
-        "the column 'when' is left out: no field has the type timestamp[us]; write it as text to keep it",
-        "the column 'map' is left out: no field has the type map<int8, int8 ('map')>; write it as text to keep it",
+        "the column 'x.y' became the field 'x_y_', because no field can be called 'x.y'",
+        "the column 'when' is left out: no field can have the type timestamp[us]; write it as text to keep it",
+        "the column 'map' is left out: no field can have the type map<int8, int8 ('map')>; write it as text to keep it",
         "1 of 3 images have no label",
     )
 
@@ -186,8 +186,8 @@ def test_detection_objects_become_boxes(tmp_path: Path, is_list: bool) -> None:
     assert (first.fields["box_labels"].tolist(), first.fields["objects"]) == ([1, 0], {"id": [7, 8]})
     assert second.fields["boxes"].shape == (0, 4)
     assert "is not within its 40 x 30 pixels" in reasons["2.jpg"]
-    assert reasons["3.jpg"] == "its objects cannot be read: one has the class 2, but classes are 0 to 1"
-    assert reasons["4.jpg"] == "its objects cannot be read: one has no class"
+    assert reasons["3.jpg"] == "its objects cannot be read: an object has class 2, but classes are 0 to 1"
+    assert reasons["4.jpg"] == "its objects cannot be read: an object has no class"
 
 
 def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
