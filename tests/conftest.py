@@ -18,8 +18,8 @@ from tests.support.mongo import Mongod, ReplicaSet, Server  # noqa: E402
 from tests.support.object_store import ObjectStore, Outside  # noqa: E402
 from tests.support.servers import needing_a_server  # noqa: E402
 
-# Seconds. The threads of a closed client end after this time, by default 0.5 in every test with a client. A client also
-# waits this long before it asks a silent server again.
+# Seconds until the threads of a closed client end, and until a client asks a silent server again. The default, 0.5 s,
+# would make every test with a client 0.5 s longer.
 common.MIN_HEARTBEAT_INTERVAL = 0.02
 
 # On a loaded machine, examples may take longer than Hypothesis allows.
@@ -34,8 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config: pytest.Config) -> None:
     """End a forked child that hangs, as `faulthandler_timeout` ends its parent.
 
-    The child would keep the pipe of a dead xdist worker open, and the run would wait forever. The timer survives exec,
-    so servers for the whole session stop it in `preexec_fn`.
+    A child that hangs would keep the pipe of a dead xdist worker open, and the test run would wait forever. The timer
+    survives exec, so servers for the whole session stop the timer in `preexec_fn`.
     """
     seconds = float(config.getini("faulthandler_timeout"))
     if seconds:
@@ -47,9 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail every test that leaves a thread, a child process or an open file behind.
 
-    Servers of the session do not count, because pytest sets up fixtures of a session first. This needs the fixture as
-    an argument of the test or of its fixtures: `request.getfixturevalue` in a test would come too late. A server that
-    restarts stays below the same child process.
+    Servers of the session do not count, because pytest starts them before this fixture notes what is running. pytest
+    does so only if the server is an argument of the test or of its fixtures: `request.getfixturevalue` in a test would
+    start the server too late. A server that restarts is started by the same child process as before.
 
     In tests with a GPU, files do not count, because CUDA opens files and keeps them.
     """
@@ -68,7 +68,7 @@ def _await_closed_clients() -> None:
 
 @pytest.fixture(scope="session")
 def session_mongod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mongod]:
-    """Serve other fixtures. Tests use `mongod` or `mongo_uri`."""
+    """A server for other fixtures. Tests use `mongod` or `mongo_uri`."""
     with needing_a_server(), Mongod(tmp_path_factory.mktemp("mongod")) as server:
         yield server
 
@@ -114,7 +114,7 @@ def mongod_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mong
 
 @pytest.fixture(scope="session")
 def session_replica_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """Serve other fixtures. Tests use `replica_set`."""
+    """A replica set for other fixtures. Tests use `replica_set`."""
     with needing_a_server(), ReplicaSet(1, tmp_path_factory.mktemp("replica-set")) as servers:
         yield servers
 
@@ -135,7 +135,7 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def session_three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """Serve other fixtures. Tests use `three_members`."""
+    """A replica set for other fixtures. Tests use `three_members`."""
     with needing_a_server(), ReplicaSet(3, tmp_path_factory.mktemp("three-members")) as servers:
         yield servers
 

@@ -81,7 +81,7 @@ def test_page_loads_when_mongodb_runs_again(tabs: Tabs, chromium: Browser, tmp_p
                 pages[path] = tabs.open(site, path, refused=".", script=KEEP_NOTES)
             for page in pages.values():
                 check_one_message(page, "Waiting for the database: ")
-            # All pages show notes in one way. A page that is busy until the response arrives shows only the second.
+            # One page is enough: a page that is busy until the answer arrives shows only the text about the database.
             assert any("Loading…" in page.evaluate("window.notes") for page in pages.values())
             server.start()
             for path, page in pages.items():

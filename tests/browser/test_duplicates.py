@@ -37,9 +37,9 @@ def write(place: Path, seeds: list[int]) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of ten images and nearly the same image as one of them. Two of the ten images occur twice.
+    """Return a store of 11 images: two are equal to an earlier image, and one is nearly equal to an earlier image.
 
-    ``b.lmdb`` beside it has not been searched for duplicates.
+    ``b.lmdb`` is beside this store, and has not been searched for duplicates.
     """
     folder = tmp_path_factory.mktemp("two")
     write(folder / "a.lmdb", [0, 1, 2, 3, 4, 5, 6, 1, 7, 2, -4])

@@ -217,8 +217,8 @@ def test_damaged_files_of_a_cache_besides_shards_are_rebuilt(origin: Path, cache
 
 
 SHARDS, EACH = 24, 16
-# LMDB can crash if pages change while it opens a file, or in the microseconds in which it follows them. So the share of
-# the time in which workers open files and read is as small as in a training that decodes images.
+# LMDB can crash if a page changes while LMDB opens the file or reads the page. This sleep replaces decoding, so workers
+# spend as small a share of their time in LMDB as in a real training.
 DECODING_S = 0.02
 
 

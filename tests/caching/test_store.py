@@ -1,4 +1,4 @@
-"""CachedStore keeps the contract of stores."""
+"""CachedStore keeps the promises of every store about processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.contracts.processes import ProcessesContract
 
 
 class TestCachedStore(FileBackend, ProcessesContract):
-    """A cached store in an LMDB file. stores/lmdb/test_sharded.py tests the reading of shards."""
+    """A cache of a store in one LMDB file. stores/lmdb/test_sharded.py tests how shards are read."""
 
     # A cache belongs to one store: test_cache.py has its own versions of these tests.
     test_constructing_a_store_opens_nothing = None  # type: ignore[assignment]

@@ -130,7 +130,7 @@ def test_images_that_cannot_be_compared_are_named_or_counted(place: Path) -> Non
     gray = encoded(draw(40, 40).point(lambda value: 7), "PNG")
     floats = np.zeros((4, 4), "<f4")
     right, left = (np.broadcast_to(np.arange(256, dtype="u1")[::step], (64, 256)) for step in (1, -1))
-    # all gradients look alike, so they are never near duplicates
+    # fingerprints of all gradients are alike, so gradients are never reported as near duplicates
     assert find_pixels(place, right, right // 2) == find_pixels(place, left, left // 2) == 0
     some = encoded(scene(0), "JPEG")
     images: list[Any] = [some, photo(2), b"no image", b"no image", gray, gray, None, None, floats, floats]

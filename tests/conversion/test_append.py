@@ -199,7 +199,7 @@ def test_append_to_a_place_that_is_no_folder_of_shards_is_refused(root: Path, pl
 
 
 class AtOnce(Here):
-    """An executor. When its task is made or before, another conversion appends the same images."""
+    """An executor. Another conversion appends the same images before the executor runs its task, or just after."""
 
     def __init__(self, *, before: bool) -> None:
         super().__init__()

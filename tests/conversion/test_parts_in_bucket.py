@@ -49,7 +49,7 @@ def digest(root: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Machine:
-    """A machine with a folder of its own, and with no other way to the others than the bucket."""
+    """A machine with a folder of its own. It shares nothing with other machines except the bucket."""
 
     def __init__(self, folder: Path, server: ObjectStore, endpoint: str = "") -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ def machine(object_store: ObjectStore, tmp_path: Path) -> Machine:
 
 
 def check_is(machine: Machine, place: str, digest: str, events: int = 1) -> None:
-    """Check that the store at a place is whole."""
+    """Check that the store at a place has this digest and this number of events."""
     machine.run("copy", place, "copy.lmdb", "--overwrite")
     with open_store(machine.folder / "copy.lmdb") as store:
         assert store.verify() == store.manifest.digest == digest
@@ -86,7 +86,7 @@ def check_is(machine: Machine, place: str, digest: str, events: int = 1) -> None
 
 
 def check_clean(outside: Outside, place: str) -> None:
-    """Check that nothing is there but the store."""
+    """Check that nothing but the store is at a place."""
     assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
     assert outside(keys, f"{place}.partial") == []
 
@@ -149,7 +149,7 @@ def test_processes_of_an_executor_make_the_parts_in_a_bucket_unless_forked(
 
 
 def held_at(what: str, count: int, held: Callable[[], object]) -> Callable[[str, str], None]:
-    """Return a decider that calls ``held`` before it forwards each of the first PUTs of such an object."""
+    """For HTTPProxy: call ``held`` before each of the first ``count`` PUTs whose path contains ``what``."""
     seen, lock = Counter[str](), threading.Lock()
 
     def decide(method: str, path: str) -> None:
@@ -168,7 +168,7 @@ def test_concurrent_attempts_at_a_part_leave_one_shard(
     outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
 ) -> None:
     place, both = object_store.place("train.lmdb"), threading.Barrier(2)
-    # Neither attempt puts its receipt before the other is about to.
+    # Each attempt waits before it uploads its receipt until both attempts have a receipt to upload.
     with HTTPProxy(object_store.port, held_at(".bson", 2, lambda: both.wait(WAIT_S))) as proxy:
         direct = Machine(tmp_path / "direct", object_store)
         direct.run("plan", root, place, "--shards", 1)
@@ -319,7 +319,7 @@ def test_place_that_cannot_hold_a_store_is_refused(
     for way, arguments, options in ways:
         with pytest.raises((OptionError, PlaceError), match=message):
             outside(way, *arguments, **options)
-    # These cannot write to any place in object storage.
+    # These two functions cannot write to any place in object storage.
     for arguments in ((convert, root, place), (write_store, [], place)):
         with pytest.raises(PlaceError, match="is in object storage, which this operation does not support"):
             outside(*arguments)
@@ -340,14 +340,14 @@ class Killer:
             if not self.after:
                 self.process.kill()
                 return SLOW_DOWN
-            # The server executes the request, and the answer reaches nobody.
+            # The server executes the request, but the process does not get the answer.
             threading.Timer(0.05, self.process.kill).start()
             return LOST
         return SLOW_DOWN if self.process is not None and self.requests > self.at else None
 
 
 def run_and_kill(killer: Killer, server: ObjectStore, folder: Path, *arguments: object) -> None:
-    """Run a command on a machine whose process the killer kills."""
+    """Run a command on a new machine, and let the killer kill the command's process."""
     with HTTPProxy(server.port, killer) as proxy:
         killer.process = Machine(folder, server, proxy.endpoint).start(*arguments)
         killer.known.set()
@@ -355,7 +355,7 @@ def run_and_kill(killer: Killer, server: ObjectStore, folder: Path, *arguments: 
         killer.process.communicate()
 
 
-# The step that is killed, and the number of its requests; some kills come after its end.
+# The step that is killed, and the latest request at which it is killed. A step may end with fewer requests.
 STEPS = {"plan": 10, "part": 14, "publish": 30, "append": 50}
 
 
@@ -383,7 +383,7 @@ def test_conversion_repeated_after_a_kill_at_any_request_has_the_same_digest(
                 direct.run(*arguments)
     run_and_kill(killer, object_store, tmp_path / "victim", *(append if step == "append" else steps[step][0]))
     if step == "append":
-        direct.start(*steps["publish"][0]).communicate()  # it may have been killed before the plan, or after the parts
+        direct.start(*steps["publish"][0]).communicate()  # fails if the kill left no plan or not all parts
         if outside(read_table, place).manifest.length == 3:
             direct.run(*append, status=1)
         assert [shard.length for shard in outside(read_table, place).shards] == [3, 12, 12]

@@ -76,7 +76,7 @@ def test_boxes_are_transformed_with_their_image(tmp_path: Path) -> None:
     assert found["box_labels"].tolist() == [3]
 
 
-def test_transform_of_the_image_alone_is_refused_beside_a_mask(place: Path) -> None:
+def test_transform_of_only_the_image_is_refused_for_samples_with_a_mask(place: Path) -> None:
     with pytest.raises(OptionError, match="as transforms=, which gets the whole sample"):
         LMDBDataset(place, transform=both(), fields=("image", "mask"))[0]
 

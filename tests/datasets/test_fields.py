@@ -1,7 +1,7 @@
-"""Masks, boxes and other fields with the pixels of the image get the crop of the image.
+"""Masks, boxes and other fields that belong to the pixels of an image are cropped like the image.
 
-Each record has a photograph, and over it a mask in a palette, a depth of 16 bits, a disparity in floats, a partner of
-twice its size, and boxes that are drawn in the mask with one value each.
+Each record has a photograph, and fields of the same size: a mask with a palette, a depth map of 16 bits and a disparity
+map of floats. It also has a partner image of twice the size, and boxes. The mask has another value in each box.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ def gpu() -> Iterator[torch.device]:
     torch.cuda.synchronize()
 
 
-# CudaTransfer follows three rules. Each subclass breaks one of them, and shows that the tests notice it. The tests
-# assume only that the host queues a few operations within DELAY. So they first do everything that could make the host
-# or the device wait: the first use of a kernel, and allocating device memory and pinned memory.
+# CudaTransfer follows three rules. Each subclass breaks one rule, and shows that the tests notice the broken rule. The
+# tests assume only that the host queues a few operations within DELAY. So the tests first do everything that could make
+# the host or the device wait: the first use of a kernel, and allocating device memory and pinned memory.
 
 
 class NotWaitingForCopies(CudaTransfer):

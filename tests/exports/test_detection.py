@@ -63,7 +63,7 @@ def test_export_with_boxes_converts_to_the_same_store(root: Path, tmp_path: Path
     assert again.rejected == 0
     assert facts(tmp_path / "again.lmdb") == facts(tmp_path / "first.lmdb")
     export_store(tmp_path / "first.lmdb", tmp_path / "some", format=format, where="name:b/*")
-    if format == "coco":  # also classes whose boxes are only in other records keep their ids
+    if format == "coco":  # a class without a box in these records keeps its id too
         data = [json.loads((tmp_path / folder / listing).read_text()) for folder in ("out", "some")]
         assert data[0]["categories"] == data[1]["categories"]
     convert(tmp_path / "some" / "images", tmp_path / "some.lmdb", listing=tmp_path / "some" / listing)

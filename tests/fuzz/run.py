@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def fuzz(name: str, minutes: float) -> int:
-    """Fuzz one target and return the exit status of atheris, 0 if no promise was broken. It prints the input's path."""
+    """Fuzz one target, and return 0 if no input broke a promise. Otherwise atheris prints the path of the input."""
     folder = ROOT / "fuzz" / name
     inputs = folder / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ SAMPLES = {
     + scan([2], code_blocks(6, seed=1))
     + scan([3], code_blocks(6, seed=2))
     + END,
-    # 17 x 9 pixels need 2 x 2 blocks of the halved component, and 2 x 2 MCUs that each have 3 blocks of the other two.
+    # Of 17 x 9 pixels, the scan of component 2 has 2 x 2 blocks. The other scan has 2 x 2 MCUs of 2 + 1 blocks.
     "scans of two": frame(0xC0, 17, 9, 0x21, 0x11, 0x11)
     + scan([2], code_blocks(4))
     + scan([1, 3], code_blocks(12))

@@ -39,8 +39,8 @@ def test_epoch_without_stalls_takes_the_time_of_its_steps() -> None:
 
 
 def test_first_batch_waits_for_the_index_and_the_shards_of_its_buffers() -> None:
-    # The index of 16,000 records arrives at 100 MB/s, then 16 shards of 50 MB at 200 MB/s, four at a time, each after
-    # 0.2 s.
+    # First the index of 16,000 records arrives at 100 MB/s. Then 16 shards of 50 MB arrive at 200 MB/s, four at a time.
+    # The first bytes of each file arrive 0.2 s after its request.
     found = one_epoch(nic_mbs=200, stream_mbs=100, index_bytes=6250.0)
     assert found["first_batch_s"] == pytest.approx(0.2 + 1.0 + 4 * 0.2 + 16 * 50 / 200, rel=0.01)
     # most shards arrive during the steps
@@ -69,7 +69,8 @@ def test_cache_stays_within_its_size_and_a_small_cache_is_refused() -> None:
 def test_requests_over_the_limit_get_503_and_are_repeated() -> None:
     training = Training(Cluster(**SMALL, store_requests=1), [])
     assert training.run()[0]["read_per_data"] == 1
-    # 64 shards with a size and 6 parts. Without longer pauses, 16 streams would be refused 4 requests in each 0.1 s.
+    # Each of 64 shards takes 7 requests: 1 for its size, 6 for its parts. Without longer pauses, 16 streams would be
+    # refused 4 requests in each 0.1 s.
     assert training.network.now >= 64 * 7
     assert 0 < training.network.refused < 16 * 4 * 10 * 64 * 7 / 10, "pauses between requests must become longer"
 

@@ -57,7 +57,7 @@ def global_order(make: Callable[..., ResumableSampler], length: int = LENGTH, ep
 
 
 def deviations(counts: Any, expected: Any = None) -> float:
-    """Return by how many standard deviations the chi-square of counts differs from expected counts, or equal counts."""
+    """Return how many standard deviations the chi-square of ``counts`` is from its mean. Default: equal counts."""
     counts = np.asarray(counts, float)
     expected = counts.mean() if expected is None else expected
     freedom = counts.size - 1

@@ -16,7 +16,8 @@ from tests.sampling.kinds import deviations
 from tests.support.children import traced_peak
 
 LARGE = 2**62
-# The smallest and largest sizes that use the network, and sizes whose table is full or has a nearly empty column.
+# The smallest and largest sizes that use the Feistel network, and sizes that fill its table of rows and columns, or
+# leave one column nearly empty.
 NETWORK_SIZES = [4097, 4224, 4225, 4290, 65_537, 1_281_167, 10**9, 2**32 - 1, 2**32, 2**32 + 1, 2**61 + 1, LARGE]
 
 

@@ -319,7 +319,7 @@ def test_truncated_arrow_stream_is_refused(tmp_path: Path) -> None:
         source_of(path)
 
 
-def test_damage_loses_only_its_rows(tmp_path: Path) -> None:
+def test_damaged_row_group_loses_only_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     made = pa.table({"image": [bytes([n]) * 1000 for n in range(40)], "x": [b"field %d" % n * 100 for n in range(40)]})
     pq.write_table(made, path, row_group_size=10, compression="none", use_dictionary=False, write_page_checksum=True)

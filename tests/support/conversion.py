@@ -94,11 +94,12 @@ def interrupt(root: Path, place: Path, files: int, **options: Any) -> None:
 
 
 def peak_memory(function: Callable[[], object], warm_up: Callable[[], object] = lambda: None) -> int:
-    """Run a function in a forked process, and return by how many bytes the function raises the peak memory.
+    """Run a function in a forked process, and return the most memory in bytes that the function used at one time.
 
     Args:
         function: The function to measure.
-        warm_up: Runs before, and calls the same code with little data, to load its pages into memory.
+        warm_up: Runs before ``function``, and calls the same code with little data. So the pages of this code are in
+            memory already, and are not counted.
     """
 
     def measure() -> int:

@@ -30,9 +30,9 @@ FILES = 400
 
 
 def trials(default: int, *often: int, share: int = 1) -> list[ParameterSet]:
-    """Return the numbers of a test's trials: ``often`` of them in every run, the others in scripts/nightly.
+    """Return the numbers of a test's trials: those in ``often`` run in every test run, the others in scripts/nightly.
 
-    DBLOADER_KILLS is the number of trials, divided by ``share`` if they are slow.
+    The number of trials is $DBLOADER_KILLS, or else ``default``, divided by ``share``, which is larger for slow trials.
     """
     count = max(2, int(os.environ.get("DBLOADER_KILLS", default)) // share)
     return [pytest.param(number, marks=() if number in often else pytest.mark.nightly) for number in range(count)]

@@ -46,7 +46,7 @@ def flip(place: Path, data: bytes) -> None:
 
 
 def write_damaged(folder: Path) -> Path:
-    """Write a store with two images that were damaged before, and one that is damaged in the store."""
+    """Write a store of three damaged images: two were damaged as files, and one is damaged in the store."""
     files = {name_of(index): photo(index) for index in range(LENGTH)}
     files |= {name_of(CUT): photo(CUT)[:-300], name_of(UNKNOWN): b"no image"}
     listing = "\n".join(["path,label", *(f"{name_of(index)},{index}" for index in range(LENGTH))])
@@ -58,7 +58,7 @@ def write_damaged(folder: Path) -> Path:
 
 
 def replaced(epoch: int, position: int) -> int:
-    """Return the index at a position of an epoch: from the permutation, or of the next undamaged sample."""
+    """Return the index at a position of an epoch, or, if its record is damaged, the next index without damage."""
     sampler = ShuffleSampler(range(LENGTH), 1, 0, seed=SEED)
     sampler.set_epoch(epoch)
     order: list[int] = [*sampler]

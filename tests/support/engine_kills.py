@@ -73,7 +73,7 @@ class Killer(threading.Thread):
 
     Attributes:
         kills: Number of killed workers (processes), nodes and drivers.
-        driver: The process that distributes the parts; None: it is not killed.
+        driver: The process that distributes the parts. None: no driver is killed.
         kill_node: Kills the node of a worker, and starts another; None without nodes.
         node_share: Share of kills that kill a node, from 0 to 1.
     """
@@ -198,7 +198,7 @@ def run_engine(engine: str, kills: int, seed: int, folder: Path) -> None:
             done: Counter[str] = Counter()
             begun = time.monotonic()
             while done.total() < kills:
-                # The limit is longer than a part takes, or every attempt would be killed.
+                # The limit is longer than a part takes; with a shorter limit, every attempt would be killed.
                 killer = Killer(generator, 1.5 * whole.seconds / shards + 0.05, min(MOST, kills - done.total()))
                 killer.kill_node = kill_node
                 runs += convert_under_fire(engine, root, place, shards, killer)

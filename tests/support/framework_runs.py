@@ -1,8 +1,8 @@
 """Train with real frameworks, interrupt, resume, and compare the samples.
 
-    python tests/support/framework_runs.py [FRAMEWORK ...]     runs them in one process and in two, and prints a table
+    python tests/support/framework_runs.py [FRAMEWORK ...]     trains in one process and in two, and prints a table
 
-The tests and ``scripts/frameworks`` run it. Functions import their framework, because importing one takes seconds.
+The tests and ``scripts/frameworks`` run this program. Each function imports its framework, which takes seconds.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
         run: Trains to the end, and returns its batches. Takes the checkpoint to resume, and a folder for its own
             checkpoints, ``<steps>`` or ``<steps>-...``.
         folder: For all checkpoints.
-        own_order: The uninterrupted training has another order than a ShuffleSampler.
+        own_order: The order is not the order of ShuffleSampler, so only the trainings are compared with each other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first = folder / "first"

@@ -1,7 +1,7 @@
 """Real MongoDB servers for the tests: one process, a replica set, and a TCP proxy that throttles and cuts.
 
-Each call closes its client. Its threads and sockets would count as leaks of the test, and processes with threads should
-not fork.
+Each call closes its client. The threads and sockets of an open client would count as leaks of the test, and a process
+with threads should not fork.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ START_S = 60.0  # time for a server to answer; on an idle machine this takes 0.5
 ELECT_S = 60.0  # time to elect a primary; this takes 1 to 3 s
 CHUNK_BYTES = 1 << 18
 
-# Below the ports of outgoing connections on Linux, which could otherwise take the port of a server that is down.
+# Linux gives outgoing connections higher ports, so no connection takes the port of a server while the server is down.
 PORTS = range(20_000, 32_000)
 
-# The keeper is a child of pytest, so a restarted server is not a new child, which would count as a leak. For each line
-# of its input, the keeper starts the server and prints its pid. When pytest ends in any way, the input ends, and the
-# keeper kills the server. If the keeper is killed, the kernel kills the server (PR_SET_PDEATHSIG is 1).
+# The keeper is a child of pytest, and starts the server. So a restarted server is no new child of pytest, which would
+# count as a leak. For each line of its input, the keeper starts the server and prints its pid. When pytest ends in any
+# way, the input ends, and the keeper kills the server. If the keeper is killed, the kernel kills the server
+# (PR_SET_PDEATHSIG is 1).
 _KEEPER = """
 import ctypes, signal, subprocess, sys, threading
 libc = ctypes.CDLL(None)

@@ -154,7 +154,7 @@ def _die_with_parent() -> None:
 class ObjectStore:
     """A server with one bucket, a user with all rights, and a user who may only read.
 
-    A context manager. It sends no telemetry, and listens on the loopback only.
+    A context manager. The server sends no telemetry, and listens on the loopback interface only.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The training scripts of timm's repository run on stores.
 
-timm's package lacks them. Without a folder that scripts/frameworks names, the test is skipped.
+The package timm does not contain these scripts. DBLOADER_TIMM_SCRIPTS is their folder; without it, the test is skipped.
 """
 
 from __future__ import annotations

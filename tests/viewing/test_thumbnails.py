@@ -52,7 +52,7 @@ def scene(mode: str = "RGB") -> Image.Image:
 
 
 def difference(thumbnail: bytes, expected: Image.Image) -> float:
-    """Return the greatest mean difference, over channels, of a thumbnail from a picture with the same proportions."""
+    """Return the mean difference between a thumbnail and a picture, in the channel where the mean is greatest."""
     found = opened(thumbnail).convert("RGBA")
     assert abs(found.width / found.height - expected.width / expected.height) < 0.02
     wanted = expected.convert("RGBA").resize(found.size, Image.Resampling.LANCZOS)

@@ -31,7 +31,7 @@ from tests.support.values import LIES
 
 TRIALS = [8, pytest.param(int(os.environ.get("DBLOADER_TRIALS", "10")), marks=pytest.mark.nightly)]
 RECORDS = 40
-# Memory beyond what the process had before. A false value must not allocate more.
+# Bytes that the process of the trials may allocate. A false value must not make dbloader allocate more.
 MEMORY = 512 * 2**20
 SECONDS = 20.0  # limit for one trial, on a busy machine
 
@@ -221,8 +221,9 @@ def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, 
     """Damage a copy of a store and read all of it.
 
     Returns:
-        Whether a use raised an error, and what is wrong: uses that returned another value without an error, errors that
-        ``verify`` missed, errors that are not dbloader's or have several lines, and a trial that took over SECONDS.
+        Whether a read raised an error, and a list of what is wrong: reads that returned another value without an error,
+        errors that ``verify`` missed, errors that are not dbloader's or have several lines, and a trial that took over
+        SECONDS.
     """
     rng = random.Random(f"{kind} {seed}")
     # use a new file, because LMDB identifies environments by the file and not by its name

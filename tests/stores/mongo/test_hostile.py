@@ -57,10 +57,10 @@ class Kind(NamedTuple):
     """A kind of documents.
 
     Attributes:
-        noticed: An error must be raised in at least this many of 20 trials: half of the lowest number in ten runs.
+        noticed: At least this many of 20 trials must raise an error. In ten runs, the lowest number was twice as high.
         collection: Suffix to the place's name; S is the store's id.
-        keys: Pattern of the _ids; "" for documents with the element ``having``.
-        field: Change only this element; None for any.
+        keys: Pattern of the _ids of the documents. "" means all documents that have the element ``having``.
+        field: The element that a trial changes. None means any element.
     """
 
     noticed: int

@@ -49,7 +49,7 @@ def enter(server: Server, place: str, *, overwrite: bool = False) -> Writer:
 
 
 def leave(writer: Writer) -> None:
-    with suppress(StoreLockedError):  # the same error that its commit raised
+    with suppress(StoreLockedError):  # the error that commit() raised already
         writer.__exit__(None, None, None)
 
 
@@ -67,7 +67,7 @@ def test_overtaken_writer_changes_nothing(mongo_server: Server, mongo_uri: str, 
     with create_store(mongo_uri, resume=True, resumable=True) as writer:
         assert writer.length == 10
         write_and_commit(writer, RECORDS[:20])
-        # The stalled writer stores one record before the other writer's records, and more after them.
+        # As if the stalled writer had just stored record 25. Afterwards it tries to store more records.
         with database_of(mongo_server, mongo_uri) as database:
             insert_late(database, {25: documents_of(OTHERS, writer.salt)[25]})
         with pytest.raises(StoreLockedError, match=OVERTAKEN):

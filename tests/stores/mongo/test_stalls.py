@@ -39,7 +39,7 @@ OTHERS = START + with_large(make_records(20, seed=7))[6:]
 
 
 class Stalling(StartListener):
-    """Calls a function before the client's write with this number, while the write waits.
+    """Calls ``function`` before write ``number`` of a client. The write waits until ``function`` returns.
 
     Attributes:
         writes: The names of the writes until the stall.
@@ -84,7 +84,7 @@ class Stalling(StartListener):
         ),
     ],
 )
-def test_writer_stalled_before_any_write_leaves_the_other_store_intact(
+def test_writer_stalled_before_a_write_leaves_a_newer_store_intact(
     mongo_server: Server, mongo_uri: str, monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, other: str, step: int
 ) -> None:
     monkeypatch.setattr("dbloader.stores.mongo.partial.MAX_ON_SERVER", 10_000)
@@ -133,7 +133,7 @@ class Trial:
     def write_another(self) -> None:
         found = self._meta.find_one({"_id": "store"}) or {}
         if "writer" not in found:
-            return  # now no writer holds the place
+            return  # the stalling writer has already released the place
         self.was_published = found.get("manifest", {}).get("length") == len(MINE)
         long_ago = datetime(2001, 1, 1, tzinfo=UTC)
         self._meta.update_one({"_id": "store"}, {"$set": {"writer.expires": long_ago}})
