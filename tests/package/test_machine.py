@@ -52,7 +52,7 @@ def version_1(quota: int, period: int, folder: str = "") -> dict[str, str]:
         ("0::/\n", {"cpu.max": "max 100000"}, 64),
         ("0::/pod/box/none\n", nested("2", "8"), 2),  # the lowest quota of nested groups applies
         ("0::/pod/box/none\n", nested("5", "max"), 5),
-        # A container may find its own group at the root of sys/fs/cgroup, while proc has the group's path on the machine.
+        # A container may see its own group as the root of sys/fs/cgroup. proc has the path of the group on the machine.
         (V1, version_1(350_000, 100_000), 4),
         (V1, version_1(-1, 100_000), 64),
         (NESTED, {**version_1(-1, 100, "a/b/"), **version_1(300, 100, "a/"), **version_1(-1, 100)}, 3),
