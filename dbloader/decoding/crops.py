@@ -92,8 +92,8 @@ class RandomCrop(Decoder):
         size: Height and width of the output in pixels, or one number for both.
         padding: Number of black pixels to add around the image, less than ``size``: one number for all sides, (left and
             right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
-        pad_if_needed: Whether to pad the image further if its width or height is still less than ``size``. Each
-            of two opposite sides then gets all missing pixels, in black.
+        pad_if_needed: Whether to pad further if the padded image is still smaller than ``size``. If n pixels of a width
+            or height are missing, n black pixels are added on each of both sides, as in torchvision.
         flip: Probability that the output is mirrored.
         exif_transpose: Whether to turn images upright according to their EXIF.
 
@@ -164,8 +164,8 @@ class RandomResizedCrop(Decoder):
         scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
             times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
             the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean difference was
-            1.4 levels (6.4 in the worst image), the root mean square 2.9. A sample took 15.7 ms instead of 23.4, and
-            6.8 instead of 10.2 from tiled JPEGs.
+            1.4 of 255 levels (6.4 in the worst image), and the root mean square was 2.9. A sample took 15.7 ms instead
+            of 23.4 ms; from tiled JPEGs, 6.8 ms instead of 10.2 ms.
         interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these
             two for each sample, as in timm. Pillow applies "nearest", "box", "hamming" and "lanczos", and is several
             times slower.
@@ -213,7 +213,7 @@ class RandomResizedCrop(Decoder):
             aspect = math.exp(low + values[at + 1] * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                # The product of a float64 below 1 and an integer is rounded to a number below the integer.
+                # Even after rounding, the product of an integer and a float64 below 1 is less than the integer.
                 left, top = int(values[2] * (width - w + 1)), int(values[1] * (height - h + 1))
                 break
         else:
@@ -242,7 +242,7 @@ def _padding(padding: Any, size: tuple[int, int]) -> tuple[int, int, int, int]:
     values = [*padding] if isinstance(padding, Sequence) and len(padding) in (2, 4) else [padding]
     left, top, right, bottom = (whole_number("padding", value, 0) for value in (values * 4)[:4])
     if max(left, right) >= size[1] or max(top, bottom) >= size[0]:
-        raise OptionError(f"padding must be less than size={size}, otherwise a crop may be black, got {padding!r}")
+        raise OptionError(f"padding must be less than size={size}, otherwise a crop may be all black, got {padding!r}")
     return left, top, right, bottom
 
 

@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Return the output: uint8, shape (height, width, 3), RGB, contiguous. If ``out`` is given, it is the output.
+        """Return the output: uint8, shape (height, width, 3), RGB, contiguous. Write it into ``out``, if given.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning.
@@ -96,7 +96,7 @@ class Decoder(ABC):
 
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
-                image of any mode. It may be memory of a store, because the output shares no memory with it.
+                image of any mode. The image may be memory of a store: the output shares no memory with the image.
             random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
             tiles: Lengths of the tiles of a tiled JPEG. Only the tiles that the crop touches are decoded. The lengths
                 are ignored if the image must be decoded whole.
@@ -128,7 +128,7 @@ class Decoder(ABC):
         """Do all work that needs Python. The returned plan decodes in libraries, which release the GIL.
 
         A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
-        planning it, Python's code and data would leave the CPU's caches, and threads would often wait for the GIL.
+        planning it, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
 
         Arguments and errors are as in a call. This method or the plan raises the errors.
 
@@ -160,14 +160,14 @@ class Decoder(ABC):
         values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
         if len(values) != self.draws:
             raise OptionError(f"random_numbers must have {self.draws} values for each image, got {len(values)}")
-        # min() and max() may miss a NaN. The sum shows it.
+        # min() and max() may miss a NaN, but with a NaN the sum is NaN.
         if values and not (min(values) >= 0 and max(values) < 1 and sum(values) >= 0):
             raise OptionError(f"random_numbers must be at least 0 and below 1, got {min(values)} to {max(values)}")
         return values
 
 
 def check_size(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Check a size in pixels, (height, width) or one number for both, and return it as (height, width)."""
+    """Check a size in pixels, (height, width) or one number for both. Return the size as (height, width)."""
     try:
         height, width = size if isinstance(size, Sequence) else (size, size)
         return whole_number(name, height, 1), whole_number(name, width, 1)

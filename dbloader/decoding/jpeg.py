@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
-# than the same pixels of an ordinary JPEG. Decoding the whole image took as long as decoding tiles of 0.7 of its area
-# (300 x 256 pixels), 0.85 (465 x 394), or 0.95 (2 to 16 megapixels).
+# than the same pixels of an ordinary JPEG. Decoding tiles took as long as decoding the whole image if they had 0.7 of
+# its area (for 300 x 256 pixels), 0.85 (for 465 x 394) or 0.95 (for 2 to 16 megapixels).
 _JOINING = 18_000
-_LARGEST_CROP = 0.95  # share of the area
+_LARGEST_CROP = 0.95  # share of the image's area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
 
-# Pixels around a crop that are decoded too, in pixels of the smaller image. Chroma upsampling reads one. More than
-# four are needed, because libjpeg-turbo upsamples very narrow JPEGs differently (dbloader.images.tiled.decode).
+# Pixels around a crop that are decoded too, in pixels of the smaller image. Chroma upsampling reads only one of them.
+# But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
 _LOWEST_EDGE = 0.95  # decoding only the upper rows saves time if they are less than this share of the height
@@ -69,7 +69,7 @@ class JPEG(NamedTuple):
     known_intact: bool  # whether the file is known to decode without a warning
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
-        """Return a function that decodes a part of the image, as the docstring of open.py explains.
+        """Return a function that decodes a part of the image. See the docstring of open.py.
 
         The pixels are the same with and without ``tiles``.
         """
@@ -109,8 +109,8 @@ class JPEG(NamedTuple):
 
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
-        The function writes a smaller height into the header. A decoder stops at this height. It then warns about the
-        remaining data, and this warning hides all others. So this is only for files that are known to be intact.
+        The function writes a smaller height into the header. A decoder stops at this height, and then warns about the
+        remaining data. This warning hides all others, so the file must be known to be intact.
         """
         if not 0 < bottom * factor < _LOWEST_EDGE * self.height:
             return None

@@ -123,8 +123,8 @@ class LazyImage(Image.Image):
     Copies stay lazy, and so do crops within the image. When Pillow needs pixels in its own memory, the image decodes
     them and changes its class to ``PIL.Image.Image``. So pickles contain ordinary images.
 
-    Threads may share an image. Another thread may change the class while a method runs. So the methods call functions
-    of the module instead of private methods. Each method reads ``_view`` only once, and ``_file`` before ``info``.
+    Threads may share an image, so another thread may change the class while a method runs. Private methods are then
+    missing: call functions of the module instead. Each method reads ``_view`` only once, and ``_file`` before ``info``.
 
     ``info`` is the ``info`` of the image, or the file whose header contains it.
     """
@@ -221,8 +221,8 @@ class LazyImage(Image.Image):
         pixels = _noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
-            # Here Pillow 13 often resizes the height first, but torch the width. Bicubic values overshoot, and are
-            # clipped after the first step. So torch's pixels would differ by up to 26 levels.
+            # In this case, Pillow 13 often resizes the height first. torch always resizes the width first. Bicubic
+            # values overshoot and are clipped after the first step, so torch's pixels would differ by up to 26 levels.
             return _of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])

@@ -105,7 +105,7 @@ def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpos
     """Crop, resize and mirror boxes as the plan does with the image, and clip them to the output.
 
     ``boxes`` are in pixels of the stored image, before its EXIF turns it. The result is in pixels of the output:
-    float32, shape (n, 4), x_min, y_min, x_max, y_max. A box outside the output gets no width or height.
+    float32, shape (n, 4), x_min, y_min, x_max, y_max. A box outside the output gets a width or height of 0.
     """
     turned = np.asarray(boxes, np.float64).reshape(-1, 4)
     if exif_transpose and isinstance(image, (bytes, memoryview)):
@@ -139,8 +139,8 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
     k = width // plan.width
     if not k or (width, height) != (k * plan.width, k * plan.height):
         raise OptionError(
-            f"it has {width} x {height} pixels and its image {plan.width} x {plan.height}, so they cannot be cropped "
-            "together: it must have the size of the image, or 2, 3, 4 ... times its width and height"
+            f"it has {width} x {height} pixels, but its image has {plan.width} x {plan.height}, so they cannot be "
+            "cropped together: its width and height must be 1, 2, 3, 4 ... times those of the image"
         )
     rows, columns = _output_size(plan)
     crop = plan.crop
@@ -156,7 +156,7 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
 
 
 def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Return the output of a crop, with the nearest value at each pixel: shape ``size``."""
+    """Return the output of a crop, where each pixel has the nearest value of ``pixels``: shape ``size``."""
     resized = crop.resized or size
     rows = _sources(crop.top, crop.height, resized[0], crop.window[0], size[0])
     columns = _sources(crop.left, crop.width, resized[1], crop.window[1], size[1])
@@ -176,7 +176,7 @@ def _sources(first: int, length: int, resized: int, window: int, count: int) -> 
 
 
 def changes_size(decode: object) -> bool:
-    """Return whether a decoder changes the size of images, so masks would no longer fit."""
+    """Return whether a decoder changes the size of images, so that masks would no longer fit the images."""
     return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
 
 
@@ -207,14 +207,14 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
         if any(size in sizes or size[::-1] in sizes for size in of_image):
             height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
             raise OptionError(
-                f"{name!r} of {sample} is as large as its image, {height} x {width} pixels, and only the image would "
-                f"be cropped: leave {name!r} out, store it as an image file (file_fields, which are cropped with the "
-                "image: docs/masks.md), or crop both yourself (transform=None and a collate_fn that does so)"
+                f"{name!r} of {sample} seems to be a mask, because it is as large as the image, {height} x {width} "
+                f"pixels; but only the image would be cropped: leave {name!r} out, store it as an image file that is "
+                "cropped too (file_fields, docs/masks.md), or crop both in a collate_fn of yours, with transform=None"
             )
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return the possible (height, width) of a value in pixels, or of all values in a container."""
+    """Return each (height, width) in pixels that a value, or a value in a container, may have as an image."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

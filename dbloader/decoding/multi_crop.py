@@ -34,9 +34,9 @@ class MultiCrop(Decoder):
     returns a list of 8 tensors. In a batch, the image is a list of 8 tensors of shape (N, 3, height, width).
     Normalization and ``preparation`` apply to each of these tensors.
 
-    Each crop equals the output of its Decoder alone for the same random numbers, bit for bit. (With ``scaled``, the
-    image is decoded at the largest size that one of the crops needs.) Only the box around all crops is decoded: from
-    a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
+    Each crop is bit for bit what its Decoder alone makes of the same random numbers. (With ``scaled``, it may differ,
+    because the image is decoded at the largest size that one of the crops needs.) Only the box around all crops is
+    decoded: from a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
 
     A sample takes the random numbers of the first crop, then of the second, and so on.
 
@@ -78,7 +78,7 @@ class MultiCrop(Decoder):
         """Decode the crops of one image. Arguments and errors are as in ``Decoder``.
 
         Returns:
-            uint8, shape (3, height, width), one for each crop. The tensors share no memory.
+            One tensor for each crop: uint8, shape (3, height, width). The tensors share no memory.
         """
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:

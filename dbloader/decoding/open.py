@@ -77,8 +77,8 @@ def open_image(
 def decode_pil(data: bytes) -> Image.Image:
     """Decode an image file as torchvision's default loader does.
 
-    But torchvision makes 16-bit gray values above 255 white, and dbloader keeps the upper 8 bits. Opacity is dropped.
-    Only the first of several frames is decoded.
+    One difference: of 16-bit gray values, dbloader keeps the upper 8 bits, but torchvision makes all values above 255
+    white. Opacity is dropped. Only the first of several frames is decoded.
 
     Args:
         data: The encoded file.

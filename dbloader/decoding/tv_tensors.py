@@ -12,9 +12,9 @@ from dbloader.decoding.masks import has_one_channel, values_of
 
 
 def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return a sample whose masks and boxes torchvision's v2 transforms change together with its image.
+    """Return a sample with masks and boxes as torchvision's types, so v2 transforms change them with the image.
 
-    Make it the first step of a dataset's ``transforms``::
+    Make this function the first step of a dataset's ``transforms``::
 
         v2.Compose([as_tv_tensors, v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.PILToTensor()])
 

@@ -1,7 +1,8 @@
 """Decode an image file to its own channels, with all of their bits.
 
 Pillow keeps 8 of the 16 bits of colors. Its "raw mode" describes the layout of values in a file. The byte order in the
-raw mode decides whether Pillow unpacks the first or the second byte of each value. So two passes read both bytes.
+raw mode decides whether Pillow unpacks the first or the second byte of each value. So this module makes two passes,
+with opposite byte orders.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
 
         - uint8, 0 to 255, for values of 8 bits or fewer. 0 is black. Images of one bit have the values 0 and 1. Gray of
           2 or 4 bits is spread over 0 to 255, as PNG defines.
-        - int32 for unsigned values of 9 to 16 bits, 0 to 65,535 (4,095 for 12 bits), because torch has few operations
-          for uint16; and for values of 32 bits and signed values of 16 bits. A PGM with another greatest value than
-          65,535 is spread over 0 to 65,535.
+        - int32 for unsigned values of 9 to 16 bits: 0 to 4,095 for 12 bits, else 0 to 65,535. torch has few operations
+          for uint16. A PGM whose header gives another greatest value than 65,535 is spread over 0 to 65,535.
+        - int32 also for signed values of 16 bits, and for values of 32 bits.
         - float32 for floats of any range, including NaN and infinity.
         - int8 for signed values of 8 bits.
 
@@ -65,7 +66,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
 
 
 def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return the own channels and values of a file that Pillow has already opened as ``image``.
+    """Return a file's own channels and values, as `decode_unchanged` does. Pillow has opened the file as ``image``.
 
     Returns:
         Shape (height, width) for one channel, else (height, width, channels); uint8, int8, uint16, int32 or float32;
@@ -99,7 +100,7 @@ def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
 
 
 def _read_both_bytes(data: bytes | memoryview, image: Image.Image, depth: str) -> npt.NDArray[Any]:
-    """Return the values of colors with 16 bits by two passes of Pillow, each of 8 bits."""
+    """Return the values of colors with 16 bits. Pillow reads the file twice, 8 bits of each value at a time."""
     lower: Any = open_file(data)
     tiles = []
     planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # Pillow unpacks only the upper byte of planes

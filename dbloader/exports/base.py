@@ -119,7 +119,7 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
 
 
 def is_safe(name: str) -> bool:
-    """Return whether every program reads a name as a file below the folder.
+    """Return whether every program takes a name for a file below the folder, and reads the file.
 
     Hugging Face's datasets reads a backslash as a slash. Many programs leave out hidden files.
     """

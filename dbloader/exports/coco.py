@@ -1,7 +1,7 @@
 """COCO's layout: the folder ``images``, and ``annotations.json`` with images, annotations and categories.
 
-If a store was made from COCO and its original annotations still describe all boxes, the export writes these
-annotations, with segmentations. Otherwise it makes an annotation of each box.
+The records of a store that was made from COCO contain the original annotations. If these still describe all boxes, the
+export writes them, with segmentations. Otherwise the export makes an annotation of each box.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class COCOExporter(DetectionExporter):
     def _with_other_records(self, known: dict[int, int]) -> dict[int, int]:
         """Add the ids of classes that occur only in records outside of the query, and return all ids.
 
-        So a class has the same id in the exports of all queries.
+        So a class has the same id in the exports of all queries of a store.
         """
         if len(self.indices) == len(self.store):
             return known

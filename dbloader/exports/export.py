@@ -36,7 +36,7 @@ class ExportReport(NamedTuple):
     Attributes:
         destination: The folder.
         records: Number of exported records.
-        image_bytes: Bytes of the exported images in the store.
+        image_bytes: Bytes that the images of these records have in the store.
         warnings: Differences between the files and the store, and the options of ``convert`` that undo them.
     """
 
@@ -54,16 +54,16 @@ def export_store(
     where: str | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
-    """Write all records of a store as files. ``convert`` can make the same store from them.
+    """Write all records of a store as files, from which ``convert`` can make the same store.
 
     Files are written to the folder ``<destination>.partial``. The folder is renamed when all files are on the disk. An
-    error removes the folder. A killed process leaves it: remove it before the next export.
+    error removes the folder. A killed process leaves the folder: remove it before the next export.
 
     Args:
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; for a store with boxes also ``"coco"`` or ``"yolo"``.
-            COCO and YOLO store no other labels or fields. ``convert`` reads both with ``listing=``.
+            COCO and YOLO hold only boxes and their classes. ``convert`` reads both with ``listing=``.
         where: Write only the records that this query finds (docs/queries.md); None for all.
         progress: Called with the number of records written, and the total.
 

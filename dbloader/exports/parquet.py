@@ -1,8 +1,8 @@
 """Parquet files in the form of Hugging Face's datasets: a folder of shards with the same columns.
 
 ``image`` is a struct of the file's bytes and its path, which is the record's name. ``label`` is a ClassLabel with the
-classes of the store. Each other field is a column. The key ``dbloader`` of the schema's metadata keeps the rest
-(docs/parquet.md).
+classes of the store. Each other field is a column. What columns cannot hold is in the schema's metadata, under the key
+``dbloader`` (docs/parquet.md).
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class ParquetExporter(Exporter):
         for name, rule in self._arrays.items():
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
-                    f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and other "
-                    f"arrays have other sizes, but Parquet would lose the sizes after an axis of size 0: {REMEDY}"
+                    f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and arrays "
+                    f"in other records have other shapes, but Parquet cannot store a size after a 0: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
             self.changes["with a different order of fields: convert gives all records the same order"] += 1

@@ -2,11 +2,11 @@
 
 A sample has these files. Only the first is always present::
 
-    cat/0001.jpg            the image; the path is the record's name, if no other name is the same up to the first dot
+    cat/0001.jpg            the image; its path is the record's name, unless another name is equal up to the first dot
     cat/0001.cls            the label, an integer
     cat/0001.mask.png       the image file in the field ``mask``
-    cat/0001.fields.json    other fields, null for files; ``damaged`` and ``resized_from``; ``name``, if it differs
-                            from the path
+    cat/0001.fields.json    other fields, and null for each file field; ``damaged`` and ``resized_from``; the record's
+                            ``name``, if it differs from the path of the image
 
 ``.fields.json`` is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
 contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and
@@ -80,9 +80,9 @@ class WebDatasetExporter(Exporter):
                 raise ExportError(f"{describe(record)} has {what}: {REMEDY}")
         for name, data in parts.items():
             if "/" in name:
-                raise ExportError(f"{describe(record)} has a file in {name!r}, and the slash makes a folder: {REMEDY}")
+                raise ExportError(f"{describe(record)} has the field {name!r}, whose slash makes a folder: {REMEDY}")
             if (facts := find_facts(data)) is None:
-                raise ExportError(f"{describe(record)} has a file in {name!r}, but in no known image format: {REMEDY}")
+                raise ExportError(f"{describe(record)} has a file in {name!r} whose format is not known: {REMEDY}")
             files[f"{key}.{name}{extension_of(facts.format)}"] = data
         self._add(files)
 

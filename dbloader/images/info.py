@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 # libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But of
-# 3,000 photos with one flipped bit, 705 caused only this warning, and all 705 had wrong pixels. Padding repeats one
-# value. The extra bytes of these 705 photos had several values.
+# 3,000 photos with one flipped bit, 705 caused only this warning, and all 705 had wrong pixels. The bytes show the
+# difference: padding repeats one value, and the left-over bytes of the 705 photos had several values.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 _NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as coded data
@@ -155,8 +155,8 @@ def _check_jpeg(data: bytes) -> bool:
 def _check_last_scan(data: bytes, end: int) -> None:
     """Raise DamagedImageError if the last scan of a JPEG that only Pillow decodes is cut short.
 
-    Pillow hides the warnings of libjpeg. So this decodes the JPEG again with extra bytes after the scan. They change
-    pixels only if the scan is cut short, because libjpeg then decodes them as pixels.
+    Pillow hides the warnings of libjpeg. So this function decodes the JPEG twice, once with extra bytes after the scan.
+    The extra bytes change pixels only if the scan is cut short, because libjpeg then decodes them as pixels.
     """
     with translate_errors("does not decode", MemoryError):
         whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))

@@ -83,7 +83,7 @@ def repair(data: bytes, structure: Structure) -> bytes:
     """Add the end marker to a JPEG in the state NO_END. Raise DamagedImageError if more is missing.
 
     libjpeg-turbo must decode the result without a warning, but must warn if the last byte of the last scan is removed.
-    Without the second check, zeros in place of lost data would pass, because they decode as blocks.
+    The second check finds zeros in place of lost data, which decode as blocks without a warning.
 
     Fill bytes before the marker are dropped. All other bytes stay the same. The check allocates
     `Structure.coefficient_bytes`.
@@ -175,7 +175,7 @@ class _Reader:
 
 
 def _check_complete(frame: Frame, scans: list[_Scan]) -> None:
-    """Raise DamagedImageError unless the scans contain all coefficients. libjpeg warns about contradictory scans."""
+    """Raise DamagedImageError unless the scans contain all coefficients. libjpeg finds contradictory scans later."""
     if frame.process not in (*markers.SEQUENTIAL, markers.PROGRESSIVE) or frame.precision != 8:
         raise DamagedImageError(
             f"the end marker is missing, and a frame SOF{frame.process - markers.SOF0} of {frame.precision}-bit "

@@ -41,7 +41,7 @@ _ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of th
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Major brands of HEIF, after the length of the first box (ISO/IEC 23008-12, 10). AVIF files may have a brand of _ANY.
+# Bytes 4 to 12 of a HEIF file: "ftyp" and the major brand (ISO/IEC 23008-12, 10). Those in _ANY may also be AVIF.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 
@@ -56,8 +56,8 @@ _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
 # Depths of unsigned values whose range is known: from 0 to the greatest value that their bits allow.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
-MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}
-GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}  # depth in a TIFF -> what Pillow takes the values for
+GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # Pillow's modes that may hold gray of 9 to 16 bits
 
 
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from dbloader.images.info import Facts
 
-# A file with fewer bytes and pixels is its own thumbnail. The pixels matter too: 20 kB may decode to gigabytes.
+# A file with at most so many bytes and pixels is its own thumbnail. Bytes alone do not tell: 20 kB may decode to
+# gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # limit of memory for decoding an image, in bytes
 _LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded in the context ``large``
@@ -44,7 +45,7 @@ _DEPTH_ANCHORS = np.array([(13, 8, 135), (126, 3, 168), (237, 104, 60), (240, 24
 _DEPTH_COLORS = bytes(
     round(float(np.interp(value, (0, 85, 170, 255), channel))) for value in range(256) for channel in _DEPTH_ANCHORS.T
 )
-_LOSSLESS_PX = 1600  # a thumbnail of this size replaces an image that a browser cannot show
+_LOSSLESS_PX = 1600  # a thumbnail of this size or more is lossless: it replaces an image that a browser cannot show
 _OPACITY = 0.6  # of a mask
 _BOX_PX = 120  # the lines of boxes have one pixel of width for every 120 pixels of the picture's longer side
 TURNS = {  # by EXIF orientation
@@ -95,14 +96,14 @@ def thumbnail(
 ) -> tuple[bytes, str]:
     """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
 
-    A file of at most 20 kB that browsers show is its own thumbnail. The EXIF orientation is applied, as in browsers. In
-    16-bit images and in arrays that are not uint8, the least value is black and the greatest is white. In a gray 16-bit
-    file with ``is_field``, the least value is dark blue and the greatest is yellow. Labels of a gray mask get colors.
+    A file of at most 20 kB that browsers show is its own thumbnail. Other images are turned upright by their EXIF, as
+    browsers do. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, a gray file
+    gets colors: such values from dark blue to yellow, and a color for each label of a mask with up to 64 labels.
 
     Args:
         image: The image.
         px: Pixels of the longer side.
-        is_field: Whether this is not the image of its record, but another field, such as a mask.
+        is_field: Whether ``image`` is a further field of a record, such as a mask, and not the record's image.
         large: A context, such as a lock. Images that need more than 50 MB are decoded inside this context.
 
     Raises:
@@ -116,7 +117,7 @@ def thumbnail(
     if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
         return image, kind
     needed = pixels * decoding_bytes(facts.format)
-    if facts.format == "JPEG":  # decoded at an eighth of its size, except for the coefficients of a progressive JPEG
+    if facts.format == "JPEG":  # pixels at an eighth of the size; a progressive JPEG also needs all coefficients
         needed = examine(image).coefficient_bytes + pixels // 16
     if needed > _MOST:
         raise NotAnImageError(
@@ -137,7 +138,7 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    if (turned := shown_orientation(picture)) > 1:  # true only if the stored file is its own thumbnail
+    if (turned := shown_orientation(picture)) > 1:  # true only if the picture is the stored file itself
         shown = shown.transpose(TURNS[turned])
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
@@ -161,7 +162,7 @@ def draw_over(
 def legend_of(data: bytes) -> list[tuple[int, str, float]]:
     """Return (value, color in `thumbnail`, share of the pixels) for each value in a mask of at most 64 values.
 
-    A color is "#rrggbb", or "" if the value is transparent. The list is empty for any other image, and for a mask of
+    A color is "#rrggbb", or "" if the value is transparent. The list is empty for all other images, and for a mask of
     over 16 million pixels.
 
     Raises:
@@ -225,7 +226,7 @@ def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
 def _mask(image: Image.Image) -> Image.Image:
     """Return a mask with its palette. A gray mask with few different values gets a palette of visible colors.
 
-    A black label 0 becomes transparent, because the page shows the mask over the image.
+    If the label 0 is black, it becomes transparent, because the viewer shows the mask over the image.
     """
     mask = image if image.mode == "P" else image.convert("L")
     if mask.mode == "L" and sum(map(bool, mask.histogram())) <= _MOST_LABELS:

@@ -1,8 +1,8 @@
 """Find the tiles of a tiled JPEG, and decode crops from a few of them.
 
-A tiled JPEG is a baseline JPEG with a restart marker every k MCUs, where k divides the MCUs of a row. Each restart
-interval is a tile, k MCUs wide and one high. docs/notes/tiled-jpeg.md explains it. "T.81" is ITU-T Recommendation T.81
-(09/92), the JPEG standard.
+A tiled JPEG is a baseline JPEG with a restart marker after every k MCUs (minimum coded units), where k divides the MCUs
+of a row. The MCUs between two markers are a tile, k MCUs wide and one high. docs/notes/tiled-jpeg.md explains it.
+"T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _RESTARTS = bytes(range(markers.RST0, markers.RST0 + 8))
 _LONGEST = 2**16 - 1  # most bytes of a tile
 
 # libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
-# (jdsample.c, jinit_upsampler). So a last tile of at most this width is decoded together with the tile before it.
+# (jdsample.c, jinit_upsampler). A last tile of at most this width would get other pixels than in the whole image, so it
+# is decoded together with the tile before it.
 _NARROW = 4
 
 _SIZE = struct.Struct(">HH")
@@ -108,8 +109,8 @@ def join_tiles(
 ) -> tuple[bytearray, int, int]:
     """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding the tiles.
 
-    Arguments and errors are as in `decode_crop`, but damage within tiles is not found. ``check_lengths=False`` does not
-    check that the lengths belong to this JPEG. This is faster, and safe if a checksum covers the lengths and the JPEG.
+    Arguments and errors are as in `decode_crop`, but damage within tiles is not found. ``check_lengths`` is whether to
+    check that the lengths belong to this JPEG. No check is needed if a checksum covers the lengths and the JPEG.
 
     Returns:
         The JPEG, without metadata, and the left and upper edge of the crop in its image, in pixels.
@@ -133,7 +134,7 @@ def join_tiles(
 
     total = grid.across * grid.down
     if len(lengths) != 2 * total:
-        raise _wrong(f"they are {len(lengths) // 2}, not {total}")
+        raise _wrong(f"there are {len(lengths) // 2} lengths and {total} tiles")
     sizes = np.frombuffer(lengths, "<u2").astype(np.int64).reshape(grid.down, grid.across)
     ends = sizes.cumsum().reshape(sizes.shape)[first_row:end_row] + header.scan
     taken = sizes[first_row:end_row, first_column:end_column]
@@ -167,7 +168,7 @@ def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64]
 
 
 def _wrong(why: str) -> DamagedImageError:
-    return DamagedImageError(f"the lengths of the tiles do not belong to this JPEG, convert the image again: {why}")
+    return DamagedImageError(f"the lengths of the tiles do not belong to this JPEG: {why}; convert the image again")
 
 
 class Header(NamedTuple):
