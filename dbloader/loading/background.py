@@ -25,7 +25,7 @@ from dbloader.errors import LoaderError
 from dbloader.loading.stats import Clock
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
-EXIT_WAIT_S = 2.0  # a thread that returns from C++ code after the interpreter's end can abort the process
+EXIT_WAIT_S = 2.0  # at exit: a thread that returns from C++ code after the interpreter's end can abort the process
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._reason: str | None = None
         self._on_start = on_start
         self._pid, self._start_lock = os.getpid(), threading.Lock()
-        self._source = [source]  # run() pops and closes the source, or stop() if the thread has not started
+        self._source = [source]  # run() pops and closes the source; if the thread has not started, stop() does
         self._items: SimpleQueue[T | _Failure | _End] = SimpleQueue()
         self._bounded = depth > 0
         self._room: SimpleQueue[None] = SimpleQueue()  # one entry for each item that may be produced
@@ -93,7 +93,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             if isinstance(last, _Failure):
                 error.__context__ = last.error
             last = _Failure(error)
-        del source  # before the consumer sees the end, so no worker and no open file is left then
+        del source  # so its workers and open files are gone before the consumer sees the end
         self._items.put(last)
         del last  # otherwise the error's traceback and this frame would be a reference cycle
         if self.stopped:
@@ -122,7 +122,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         if self._reason is not None:
             raise LoaderError(self._reason)
         if not self.stopped:
-            self.wait()  # the thread is about to end; a stopped thread could still be busy in its source
+            self.wait()  # the thread is about to end (a stopped thread could stay busy in its source)
         try:
             raise StopIteration if item is _End.END else item.error
         finally:
@@ -155,7 +155,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread ends, and return whether it has ended. In the thread itself, return True at once."""
+        """Wait until the thread ends, and return whether it has ended. The thread's own call returns True at once."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)
@@ -166,7 +166,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self.stop(reason)
         if not self.wait(CLOSE_WAIT_S):
             warnings.warn(
-                f"the iterator has not returned an item for {CLOSE_WAIT_S:g} s; its thread ends when it returns one",
+                f"the source has not returned an item for {CLOSE_WAIT_S:g} s; the background thread ends when it does",
                 RuntimeWarning,
                 3,
             )
@@ -190,14 +190,14 @@ def end_all_threads() -> None:
 class BackgroundIterator(Iterator[T]):
     """The items of a source, in order, produced ahead in a background thread.
 
-    The thread starts with the first ``next()``. Only the thread uses the source. At the end it calls the source's
-    ``close``, if there is one. If the source raises an error, ``next()`` first returns the items before the error, and
-    then raises the error with its traceback. As in a generator, any exception from ``next()``, even Ctrl-C, ends the
-    iteration.
+    The thread starts with the first ``next()``. Only the thread uses the source. At the end, the thread calls the
+    source's ``close``, if there is one. If the source raises an error, ``next()`` first returns the items before the
+    error, and then raises the error with its traceback. As in a generator, any exception from ``next()``, even Ctrl-C,
+    ends the iteration.
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
-    ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` and
-    the exit of the interpreter wait for this item; the exit waits 2 s. An error of this item is lost. An error in
+    ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()``
+    and the exit of the interpreter wait for this item, at most 10 s and 2 s. An error of this item is lost. An error in
     closing the source goes to ``threading.excepthook``.
 
     Args:

@@ -1,9 +1,9 @@
 """Shared memory and a pipe, through which worker processes make batches together.
 
-Each unfinished batch has a cell. A cell contains the task of its batch, the numbers of its taken and unfinished parts,
-and parts that are already made. All workers read messages from one pipe. A message is the number of a cell. The next
-free worker reads it, and makes one part of this batch after another until no part is left. A worker reads the 8 bytes
-of a message at once, so a killed worker cannot leave half of a message in the pipe.
+A part is some samples of a batch. Each unfinished batch has a cell: its description (the task), how many of its parts
+are taken and unfinished, and the parts that are already made. All workers read messages from one pipe. A message is the
+number of a cell. The next free worker reads the message, and makes one part of this batch after another until no part
+is left. A worker reads the 8 bytes of a message at once, so a killed worker cannot leave half of a message in the pipe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 _MESSAGE = 8  # bytes
-# The file begins with the shared numbers. Each cell then has two areas: one for its task, and one for its stored parts.
+# The file begins with ``run`` and ``counts``. Each cell then has two areas: for its task, and for its stored parts.
 # Each area starts at a multiple of _STRIDE bytes. The gaps between areas take no memory.
 _STRIDE = 2**36
 _FINISHED = -1
@@ -32,8 +32,8 @@ class Board:
     Attributes:
         run: A shared array of one number: the iteration whose batches are wanted, or 0 if no batch is wanted.
         lock: Held while ``counts`` are read and changed.
-        counts: A shared int64 array, shape (cells, 4). The columns are: parts that workers have taken, all parts,
-            unfinished parts (-1 for a finished batch), and bytes of the stored parts.
+        counts: A shared int64 array, shape (cells, 4). The columns count the parts that workers have taken, all
+            parts, the unfinished parts (-1 for a finished batch), and the bytes of the stored parts.
 
     Raises:
         OSError: The process may open no more files.
@@ -62,7 +62,7 @@ class Board:
         os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
 
     def parts_left(self, cell: int) -> int:
-        """Return how many parts further workers could take. The first worker needs at least one part."""
+        """Return how many parts are left for more workers. One is kept for the reader of the batch's first message."""
         taken, parts = self.counts[cell, :2].tolist()
         return int(parts - max(1, taken))
 
@@ -88,7 +88,7 @@ class Board:
         return bool(self.run[0] == run)
 
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
-        """Take the next part of a batch, or all remaining parts. Return their numbers; none for an unwanted batch."""
+        """Take the next part of a batch, or all remaining parts. Return their numbers: none if ``run`` has ended."""
         if not self.is_wanted(run):
             self.skip(cell)
         with self.lock:
@@ -105,7 +105,7 @@ class Board:
             self.counts[cell, 2] -= parts - taken
 
     def finish(self, cell: int, count: int) -> bool:
-        """Return whether this worker, which has made ``count`` parts, is the last one and must join the batch."""
+        """Return whether this worker's ``count`` parts were the last unfinished parts. It must then join all parts."""
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:
@@ -113,7 +113,7 @@ class Board:
         return last
 
     def store_parts(self, cell: int, count: int, parts: bytes) -> bool:
-        """Store finished parts for the worker that joins the batch, and return whether this worker must join it now."""
+        """Store finished parts for the worker that joins all parts. Return whether that is this worker."""
         with self.lock:
             start = int(self.counts[cell, 3])
             self.counts[cell, 3] += 8 + len(parts)

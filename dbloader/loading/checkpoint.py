@@ -3,7 +3,7 @@
 The latest event decides where the loader continues: a received batch, a ``set_epoch`` or a ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-Loaders are recognized by their attributes, and by classes in modules that are already imported.
+Loaders are recognized by attributes, and by classes in modules that the program has imported. None is imported here.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class SamplerCheckpoint:
             raise OptionError(
                 f"the state belongs to another dataset, with the digest {state[_DATASET]}: this loader's "
                 f"{type(self._dataset).__name__} has the digest {own[_DATASET]}, and would "
-                "continue with other samples: pass the dataset that the state was saved with"
+                "continue with other samples: make the loader with the dataset that the state was saved with"
             )
         self._sampler.load_state_dict(state)
 

@@ -93,16 +93,17 @@ def create_loader(
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
             torchvision or timm. It is not changed. With ``fields`` the batches are dicts, and a Decoder crops image,
             masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as ``transform``:
-            as the ``decode`` of a part, the Decoder would not get the position in the epoch.
+            the ``decode`` of one of its datasets does not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
-            in timm; 224 if None. In evaluation, the longer side of the output shows 0.875 of an image's shorter side.
-            ``input_size`` is refused for a dataset that has its own ``transform`` or ``decode``.
+            in timm; 224 if None. In evaluation, an image's shorter side is first resized to 1 / 0.875 of the longer of
+            height and width, and the center is cut out. ``input_size`` is refused for a dataset that has its own
+            ``transform`` or ``decode``.
         batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), or nothing if the dataset has its own
-            ``transform`` or ``decode``. A transform that is given here replaces the transform of a store's dataset,
-            and follows the transform of any other dataset. None applies nothing.
+            ``transform`` or ``decode``. A transform that you pass replaces the transform of a store's dataset. For
+            other datasets, it is applied after their own transform. None adds no transform.
         collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
             None means `Collate`, which is faster. It makes a list of tensors from the samples' boxes, and one tensor
             from the samples' lists of numbers.
@@ -138,7 +139,7 @@ def create_loader(
         TypeError: An option has the wrong type, such as a str or a number in place of True or False.
     """
     if batch_size is None:
-        raise TypeError("batch_size must be given: create_loader(dataset, input_size, batch_size), or by its name")
+        raise TypeError("batch_size must be given, such as create_loader(dataset, batch_size=256)")
     check_dataset(dataset)
     is_training = checked_flag("is_training", is_training)
     drop_last = checked_flag("drop_last", drop_last, none=True)
@@ -179,9 +180,9 @@ def create_loader(
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
-                f"on_error={on_error} needs one of dbloader's samplers, which compute the next index, got {name}"
+                f"on_error={on_error} needs one of dbloader's samplers, to find the sample that comes next, got {name}"
             )
-        # ``tester`` examines samples one by one. Its collate_fn is len, because the given one may refuse one sample.
+        # ``tester`` examines samples one by one. Its collate_fn is len, because the user's may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
     threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
@@ -222,7 +223,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
         return None
     if is_training:
         return RandomResizedCrop(size)
-    # Resize for the longer side of the output. Otherwise the image could be smaller than the output.
+    # Resize as for a square with the output's longer side. Otherwise the image could be smaller than the output.
     return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 
@@ -310,7 +311,7 @@ def create_batch_sampler(
     if drop_last and 0 < samples < batch_size:
         raise OptionError(
             f"batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
-            "batches are left out in training: pass a smaller batch_size, or drop_last=False"
+            "batches are left out (drop_last), so no batch remains: pass a smaller batch_size, or drop_last=False"
         )
     return batches
 
@@ -324,7 +325,7 @@ def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
     """Return whether threads are better workers than processes."""
     if not fetcher.releases_gil:
         return False
-    # Even such a fetcher holds the GIL for a tenth of the time of an image, or for a fifth if the image is small.
+    # A fetcher that releases the GIL still holds it for a tenth of an image's time, or a fifth if the image is small.
     if num_workers <= 4 or fetcher.image_nbytes is None:
         return True
     # So processes are better for more workers, if processes start fast (by fork) and this process may start them.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
-# Two workers of torch's DataLoader make four batches ahead: here, of 64 float images of 224 x 224 pixels.
+# Free bytes in /dev/shm. The least is what two workers of a DataLoader need: 4 batches of 64 float images of 224 x 224.
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb.*|lustre|ceph|gpfs|beegfs.*|glusterfs|pvfs2|afs|9p|virtiofs|ocfs2|gfs2|fuse(\..*)?"
@@ -73,8 +73,8 @@ def _shared_memory(root: Path) -> Finding:
     found = f"{size(status.f_blocks * status.f_frsize)}, {size(free)} free"
     if free >= _ENOUGH_SHARED:
         return Finding("/dev/shm", "ok", found)
-    consequence = "workers of torch's DataLoader end with a bus error when their batches fill it"
-    remedy = "start the container with --shm-size=8g, or use create_loader, which needs little of it"
+    consequence = "workers of torch's DataLoader end with a bus error when their batches fill /dev/shm"
+    remedy = "start the container with --shm-size=8g, or use create_loader, which needs little shared memory"
     return Finding("/dev/shm", "problem" if free < _LEAST_SHARED else "warning", found, consequence, remedy)
 
 

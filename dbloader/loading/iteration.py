@@ -115,7 +115,7 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it. This is called in the consumer's thread."""
         made, self._failed = in_transit.made, False
-        if made.skipped and self._check_skipped is not None:  # first, because this may raise an error
+        if made.skipped and self._check_skipped is not None:  # first: if this raises an error, the batch does not count
             self._check_skipped(made.skipped, *self.clock.stats.skip(made.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
@@ -146,7 +146,7 @@ def _is_from_a_sample(stop: StopIteration) -> bool:
     """Return whether a sample or a preparation raised this StopIteration, so the epoch has not ended."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
-        # torch reads only map-style datasets with this class. An iterable-style dataset ends with StopIteration.
+        # torch reads only map-style datasets with this class. For an iterable-style dataset, StopIteration is the end.
         if module == "torch.utils.data._utils.fetch" and code.co_qualname.startswith("_MapDatasetFetcher."):
             return True
         if module == "torch._utils" or code is Iteration._prepare.__code__:
@@ -188,7 +188,7 @@ class ActiveLoader:
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
-            # Checked with each batch, because an evaluation that was left early remains the active loader.
+            # Checked with each batch, because the loader of an evaluation that was left early remains active.
             if state.active_dataloader is not self:
                 state._remove_dataloader(self)
                 state._add_dataloader(self)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# These are not taken from the loader, because its state also counts batches that the consumer has not received.
+# ``__getattr__`` does not take these from the loader, whose state counts batches that the consumer has not received.
 _STATE = ("state_dict", "load_state_dict")
 
 
@@ -60,14 +60,16 @@ class PrefetchLoader(Generic[T]):
       the order depends on. The position does not count samples that were only prefetched. The state is valid for other
       numbers of workers and ranks and another batch size. With other samplers, the state is the loader's own state
       after the last received batch.
-    - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. This takes
-      the same time at any position. It ends all live iterators, so a loop over the loader must not continue after it.
-      It raises OptionError for a state of another order or dataset, or with missing or unknown keys. It raises
-      TypeError for anything but a dict of ints and strs.
+    - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. The call
+      takes the same time at any position. It ends all live iterators, so end your loop over the loader first. It raises
+      OptionError for a state of another order or dataset, or with missing or unknown keys. It raises TypeError for
+      anything but a dict of ints and strs.
 
     The state for an LMDBDataset or a MongoDataset also has the dataset's ``content_digest``, as ``"dataset"``. The
     state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
-    compared. All other public attributes are the loader's attributes.
+    compared.
+
+    Any other public attribute of this object is read from the loader.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -75,9 +77,9 @@ class PrefetchLoader(Generic[T]):
             leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
         depth: Most batches ahead of the consumer, including the batch in production.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
-            images. On CUDA it runs on the stream of the copies, in parallel with the training. With one of dbloader's
-            samplers, its random numbers depend on the sample's position in the epoch. Otherwise they depend on torch's
-            global generator, from which each ``iter()`` draws one number.
+            images. On CUDA, the preparation runs on the stream that copies batches, in parallel with the training.
+            With one of dbloader's samplers, its random numbers depend on the sample's position in the epoch. Otherwise
+            they depend on torch's global generator, from which each ``iter()`` draws one number.
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
@@ -136,7 +138,7 @@ class PrefetchLoader(Generic[T]):
             raise LoaderError(f"a loader that is an iterator can be iterated only once, got a second iter() of {kind}")
         if getattr(self._loader, "persistent_workers", False):
             self._running.stop(
-                "ended by a new iterator over the same DataLoader: persistent_workers=True allows only one"
+                "ended by a new iterator over the same DataLoader: persistent_workers=True allows only one at a time"
             )
         self._iterated = True
         iteration = Iteration(

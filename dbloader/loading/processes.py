@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from dbloader.loading.worker_process import Reply
 
 # Batches that have left the workers but still use shared memory: three in the PrefetchLoader, and two in the training,
-# which may refer to its current batch and to the batch before.
+# which may refer to its current batch and to the previous batch.
 _HELD_BATCHES = 5
 # Most samples in a part, if the fetcher releases the GIL.
 _LARGEST_PART = 16
-# Samples in a part, if the fetcher runs Python code. The random generators of such code are seeded for each part, so a
-# part of another size would get other random numbers. Handing over a part takes 30 microseconds, and seeding takes 15.
+# Samples in each part, if the fetcher runs Python code. The size is fixed: random generators of such code are seeded
+# for each part, so another size would give other random numbers. Handing over a part takes 30 us, and seeding 15 us.
 _SEEDED_PART = 2
 
 
@@ -111,7 +111,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A finished batch keeps its cell until its last message is answered.
+        # A finished batch keeps its cell until all messages about it are answered. Each worker delays at most one cell.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
@@ -159,7 +159,7 @@ class _Team:
         return self.run
 
     def end_run(self, run: int) -> None:
-        """Let the workers leave out all parts of an iteration that they have not begun."""
+        """Let the workers leave out all parts of an iteration that no worker has begun."""
         if run == self.run:
             self._board.run[0] = 0
 

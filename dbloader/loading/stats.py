@@ -106,7 +106,7 @@ class Stats:
 
     @property
     def _measures_only(self) -> bool:
-        # A consumer that works for so short a time does not train. It measures the loader.
+        # A consumer that works for at most 2 % of the time does not train. It measures the loader.
         return self.computed_s <= 0.02 * self.seconds
 
     @property

@@ -50,7 +50,7 @@ class ThreadLoader:
     """
 
     whole_batches = True
-    """Whether batches are made as a whole, so ``write_store`` cannot store their samples."""
+    """Whether the loader gives only collated batches, whose samples ``write_store`` cannot store."""
 
     shares_prefetch_factor = True
     """Whether ``prefetch_factor`` counts the batches of all workers together, not of each worker."""
@@ -78,7 +78,7 @@ class ThreadLoader:
 
     def __iter__(self) -> Iterator[TimedBatch]:
         order = iter(self.batch_sampler)
-        # A DataLoader draws this number too, for its workers. So torch.manual_seed gives the same order with both.
+        # A DataLoader draws this number too, for its workers. So torch.manual_seed gives both loaders the same order.
         torch.empty((), dtype=torch.int64).random_()
         threads = _Threads(self._fetcher, self.num_workers, self.prefetch_factor)
         return Batches(threads, order, self.prefetch_factor if self.num_workers else 0)
@@ -97,8 +97,9 @@ class Team(Protocol):
 class Batches(Iterator["TimedBatch"]):
     """One iteration over a ThreadLoader or a ProcessLoader.
 
-    This is not a generator. Python may run the ``finally`` of a dropped generator at any moment, and shutting an
-    executor down takes locks. A dropped executor ends its threads without locks.
+    This is not a generator that shuts its executor down in a ``finally``. Garbage collection may run the ``finally`` of
+    a dropped generator at any moment, even while the thread holds a lock that the shutdown takes. The thread would then
+    wait forever. A dropped executor ends its threads without locks.
 
     Args:
         team: Makes the batches.
@@ -108,7 +109,7 @@ class Batches(Iterator["TimedBatch"]):
 
     def __init__(self, team: Team, order: Iterator[Sequence[int]], ahead: int) -> None:
         self._team, self._ahead = team, ahead
-        # Take the first indices now, because a sampler that is a generator chooses its epoch and seed only then.
+        # Take the first indices now: a sampler that is a generator chooses its epoch and seed with its first index.
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._pending: deque[Finish] = deque()
 
@@ -160,7 +161,7 @@ class _Threads:
             return self._fetcher.begin(indices, call_now, max(1, len(indices)))
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
-        # Large parts decode faster. All threads are still busy, because several batches are begun ahead.
+        # Large parts decode faster, and the batches that are begun ahead keep all threads busy.
         batches = self._ahead if self._fetcher.releases_gil else 1
         most = math.ceil(len(indices) / math.ceil(self._threads / batches))
         submit = functools.partial(self._idling.submit, self._pool)
@@ -182,9 +183,9 @@ class _Threads:
 class PartSize:
     """How many samples of the next batch a worker makes at a time: fewer while other workers are idle.
 
-    A worker that gets slow images delays its batch, and later batches cannot begin. If parts are small, the other
-    workers can make the rest of the batch. But small parts take more time for each image: parts of 16 images up to 3 %
-    more than parts of 32, parts of 4 a twelfth more, and parts of one a fifth more.
+    A worker that gets slow images delays its batch. Meanwhile the consumer takes no batch, so no further batch begins.
+    If parts are small, the other workers can make the rest of the batch. But small parts take more time for each image:
+    compared with parts of 32 images, up to 3 % more in parts of 16, 8 % in parts of 4, and 20 % in parts of one.
     """
 
     def __init__(self, workers: int, largest: int) -> None:
@@ -198,7 +199,7 @@ class PartSize:
         return int(self._limit)
 
     def adapt(self, idle_s: float) -> None:
-        """Adapt the size after a batch. While it was awaited, all workers together were idle for ``idle_s`` seconds."""
+        """Adapt the size after a batch. ``idle_s`` is the idle time of all workers while the consumer waited for it."""
         ended = now()
         if idle_s > _IDLE_SHARE * self._workers * (ended - self._last):
             self._limit = max(1.0, self._limit / 2)

@@ -1,9 +1,10 @@
 """The program of a worker process of a ProcessLoader.
 
 Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
-the parts. A worker reads records only after it has taken a part, because a cache may remove the shards of a finished
-batch. Workers write images into the shared memory of the batch, and store everything else in the Board. The worker that
-finishes last joins all parts. The batch is the same as if one worker had made it.
+the parts. A worker takes a part before it reads records: until the part is made, the batch is unfinished, and a cache
+keeps the shards of an unfinished batch. Workers write images into the shared memory of the batch. The worker that
+finishes last joins all parts, and the other workers store everything but the images in the Board for this worker. The
+batch is the same as if one worker had made it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Task(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a message."""
+    """A worker's answer to a message of the Board."""
 
     cell: int  # the cell in the message
     finished: bool  # whether this worker finished the batch
@@ -120,7 +121,7 @@ class _Parts:
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Keep a part for later. After all parts, call a further function at once, such as a search for damage."""
+        """Keep a part for later. When all parts are here, call any further function, such as a search for damage."""
         if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()

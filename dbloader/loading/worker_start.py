@@ -13,8 +13,8 @@ class WorkerStart:
     """Calls a function with arguments. A spawned process unpickles them without garbage collections.
 
     Unpickling imports torch. The objects of torch stay until the process ends, and garbage collections would go
-    through them in vain, for a quarter of a second in each worker. This module is imported before the
-    collector stops, so it must import no other module of dbloader.
+    through them in vain, for a quarter of a second in each worker. This module is imported while the collector still
+    runs, so it must not import torch, nor a module of dbloader that does.
     """
 
     def __init__(self, function: Callable[..., object], *arguments: Any) -> None:

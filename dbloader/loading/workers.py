@@ -1,7 +1,8 @@
 """End the worker processes of a DataLoader when its iterator is dropped, and find a worker that was killed.
 
-torch's own shutdown asks each worker through a queue to end, and may wait 10 s for it. In a reference cycle, Python
-finalizes the queues first, so no worker is asked. In a forked child, torch would ask the workers of the parent to end.
+torch's own shutdown asks each worker through a queue to end, and may wait 10 s. If the iterator is in a cycle of
+references, Python finalizes its queues first, so no worker is asked. In a forked child, torch would ask the workers of
+the parent to end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def own_workers(iterator: Any) -> None:
     """Replace the shutdown of a DataLoader's iterator, if it has worker processes.
 
     The new shutdown lets torch end idle workers, and kills workers that are making a batch. Killing uses no queue and
-    no lock, because garbage collection can begin anywhere, even in a thread that holds the lock.
+    no lock, because garbage collection can begin anywhere, even in a thread that holds such a lock.
 
     An iterator with a thread for pinned memory keeps torch's shutdown, because only torch can end this thread.
     """
@@ -67,7 +68,7 @@ def close_iterator(iterator: Any) -> None:
     if hasattr(iterator, "close"):
         iterator.close()
     elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
-        # A DataLoader's iterator has no close(). After an error, a reference cycle with the error keeps the iterator.
+        # A DataLoader's iterator has no close(). After an error, a reference cycle with the error keeps it alive.
         iterator._shutdown_workers()
 
 

@@ -189,7 +189,7 @@ def test_close_warns_about_a_blocked_source(monkeypatch: pytest.MonkeyPatch) -> 
     source = blocked_source()
     generator = BackgroundGenerator(source)
     assert source.asked.wait(WAIT_S)
-    with pytest.warns(RuntimeWarning, match=r"the iterator has not returned an item for 0.01 s") as caught:
+    with pytest.warns(RuntimeWarning, match=r"the source has not returned an item for 0.01 s") as caught:
         generator.close()
     assert caught[0].filename == __file__
     assert list(generator) == []

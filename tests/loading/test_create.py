@@ -186,7 +186,7 @@ def test_normalize_option_sets_values_dtype_and_layout(place: Path) -> None:
 def test_first_arguments_are_in_the_order_of_timm(place: Path, size: Any) -> None:
     images, _ = next(iter(create_loader(LMDBDataset(place), size, 4, device=None, num_workers=0)))
     assert images.shape == (4, 3, 16, 16)
-    with pytest.raises(TypeError, match=r"^batch_size must be given: create_loader\(dataset, input_size, batch_size\)"):
+    with pytest.raises(TypeError, match=r"^batch_size must be given, such as create_loader\(dataset, batch_size=256\)"):
         create_loader(LMDBDataset(place), size)
 
 
