@@ -1,7 +1,7 @@
 """The base classes that make batches, in one thread or in many.
 
 ``BatchFetcher.begin`` reads the records of the batch, and submits parts of the batch to threads, which decode the
-images. (A TensorBatchFetcher reads the records of a file in the threads; ``begin`` only asks the kernel to load them.)
+images. (If the store is a file, a TensorBatchFetcher reads in the threads; ``begin`` only asks the kernel to read.)
 The function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number of
 threads and parts.
 """
@@ -40,7 +40,7 @@ class BatchFetcher(ABC):
         shared_pool: Memory for that tensor in worker processes.
         check_skipped: None if errors are not skipped. Otherwise a function that warns about each skipped sample once,
             and raises LoaderError if too many are skipped. The loader calls it with the newly skipped samples, the
-            number of samples that this process has skipped in the epoch, and the first of them.
+            number of samples that this process has skipped in the epoch, and the first 100 of these.
     """
 
     dataset: Any
@@ -57,8 +57,8 @@ class BatchFetcher(ABC):
             indices: The indices of the samples. SeededIndices decide all random numbers of the batch.
             submit: Like ``Executor.submit``, it calls a function with some arguments in any thread, now or later.
             size: The number of samples in a part.
-            read: Whether to read all samples now. Otherwise each part reads its own samples when it is made. This is
-                for a worker that makes only some of the parts.
+            read: Whether to read all samples now. Otherwise each part reads its own samples when it is made, for a
+                worker that makes only some of the parts.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
@@ -66,7 +66,7 @@ class BatchFetcher(ABC):
 
 
 class DatasetBatchFetcher(BatchFetcher):
-    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
+    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture takes both for each dataset."""
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:

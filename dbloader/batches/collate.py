@@ -30,11 +30,11 @@ class Collate:
     """Makes a batch of samples (dicts or tuples), like torch's default_collate. Fields may differ in length.
 
     `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
-    DataLoader, or to `create_loader` if you need ``lists``. A field always has the same type, because the rules do not
-    depend on lengths:
+    DataLoader, or to `create_loader` if you need ``lists``. A field has the same type in every batch, because the rules
+    do not depend on lengths:
 
-    - A field in ``lists`` becomes a list with one element for each sample. Arrays and lists of numbers become tensors
-      in it; other values do not change. Fields with one row for each object in their image become lists too:
+    - A field in ``lists`` becomes a list with one element for each sample. In this list, arrays and lists of numbers
+      become tensors, and other values do not change. Fields with one row for each object in an image become lists too:
       ``boxes``, fields whose names begin with ``box_``, and arrays in ``iscrowd``, ``difficult`` and ``truncated``.
     - A list of numbers in each sample, such as ``[1, 0, 1]`` for several classes, becomes one tensor of shape (batch,
       length), like an array. default_collate would give ``length`` tensors of shape (batch,).
@@ -46,8 +46,8 @@ class Collate:
 
     Raises:
         TypeError: ``lists`` contains something other than names.
-        OptionError: ``lists`` is one str. A call raises it if lists of numbers, or arrays, differ in length or shape,
-            and their field is not in ``lists``.
+        OptionError: ``lists`` is one str. From a call: the arrays or lists of numbers of a field that is not in
+            ``lists`` differ in shape or length.
     """
 
     def __init__(self, lists: Iterable[str] = ()) -> None:
@@ -156,7 +156,7 @@ def _explain(
                 remedy = f"choose other fields, such as fields={fields}, " if isinstance(dataset, StoreDataset) else ""
                 return (
                     f"{_describe_sample(dataset, index)} has no {name}, and torch cannot collate None: {remedy}"
-                    "leave it out with a Subset, or pass a collate_fn that takes None"
+                    "leave the sample out with a Subset, or pass a collate_fn that takes None"
                 )
             if isinstance(value, Image.Image):
                 return (
@@ -173,7 +173,7 @@ def _explain(
             return (
                 f"{name!r} has the shape {shapes[other]} in {_describe_sample(dataset, indices[other])} and "
                 f"{shapes[0]} in {_describe_sample(dataset, indices[0])}, so they cannot be one tensor: {remedy}"
-                f"pass collate_fn=Collate(lists=({name!r},)) of dbloader for a list of them"
+                f"pass collate_fn=dbloader.Collate(lists=({name!r},)) to get a list of tensors"
             )
     return None
 

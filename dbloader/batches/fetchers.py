@@ -85,7 +85,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
     """Collates the samples of any map-style dataset, with ``collate_fn``, or with ``collate.collate`` if it is None.
 
     ``transform`` is applied to the first element of each sample, or to the image of a dict. None means that the dataset
-    transforms its samples itself. If it is a Decoder, images may be PIL images, arrays or encoded files.
+    transforms its samples itself. If ``transform`` is a Decoder, images may be PIL images, arrays or encoded files.
     """
 
     def __init__(

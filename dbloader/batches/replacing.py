@@ -1,4 +1,4 @@
-"""``on_error=Skip()``: make batches in which other samples replace damaged ones, and stop if there are too many."""
+"""``on_error=Skip()``: make batches in which other samples replace damaged ones; stop if too many are damaged."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Skip:
 class ReplacingBatchFetcher(OuterBatchFetcher):
     """Makes the batches of another fetcher, and replaces each damaged sample by the next undamaged sample of the order.
 
-    The sample at position p is tested with the random numbers of p, because a crop of a tiled image may not touch the
-    damage. If it is damaged, the samples at the positions p + 1, p + 2 and so on (after the last one, from 0) are
-    tested with the same random numbers, and the first undamaged sample replaces the damaged one. So the batch is still
-    a function of (seed, epoch, positions).
+    The sample at position p is tested with the random numbers of p: if its crop of a tiled image misses the damage, the
+    sample is kept. If the sample is damaged, the samples at p + 1, p + 2 and so on (after the last position, from 0)
+    are tested with the same random numbers, and the first undamaged sample replaces the damaged one. So the batch is
+    still a function of (seed, epoch, positions).
 
     Args:
         fetcher: Makes batches of SeededIndices.
@@ -80,7 +80,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
             whole = whole.dataset
         if isinstance(whole, StoreDataset):
             self._remedy = f"; dbloader verify {whole.root} --decode names all damaged records"
-        # Indices of samples that were found to be damaged. They are tested first, so most batches are made only once.
+        # Indices of samples known to be damaged. They are tested before their batch is made, so few batches fail.
         self._suspects: set[int] = set()
         self._warned: set[int] = set()
 
@@ -95,7 +95,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
             batch = None if begun is None else _try(begun)
             if batch is not None:
                 return dataclasses.replace(batch, skipped=skipped)
-            # The error does not name the sample of the batch, and other samples may be damaged too.
+            # The error does not say which sample is damaged, and others may be damaged too. So test all.
             again, found = self._replace(indices, range(len(indices)), submit)
             return dataclasses.replace(self._begin_inner(again, submit, size, True)(), skipped=found)
 
@@ -104,7 +104,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def _replace(
         self, indices: SeededIndices, tested: Iterable[int], submit: Submit
     ) -> tuple[SeededIndices, tuple[SkippedSample, ...]]:
-        """Test the samples at some places of a batch. Return the indices after replacement, and the damaged samples."""
+        """Test the samples at the places ``tested``. Return the indices after replacement, and the damaged samples."""
         chosen, skipped = [*indices], []
         for at, future in [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]:
             damage = future.result()
@@ -150,9 +150,9 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         """Raise LoaderError if ``count`` of ``total`` samples are more than the share, or all samples."""
         if count / total > self._share or count == total:
             raise LoaderError(
-                f"too many samples are damaged, {count:,} of the {total:,} of an epoch ({100 * count / total:.3g} %, "
+                f"too many samples are damaged, {count:,} of the {total:,} in an epoch ({100 * count / total:.3g} %, "
                 f"on_error=Skip({self._share:g})), such as {'; '.join(map(str, first[:3]))}{self._remedy}; "
-                "convert the images again without them, or pass a larger share to Skip"
+                "convert the images again without the damaged ones, or pass a larger share to Skip"
             )
 
 

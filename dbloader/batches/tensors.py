@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A thread stops planning when the planned files have more bytes than this, because a plan may copy nearly a whole file.
+# A thread decodes its planned images when their files exceed this many bytes: a plan may copy nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
@@ -185,8 +185,8 @@ class BatchMemory:
     """Makes tensors in the memory of earlier tensors that nobody references any more.
 
     The system clears each page of new memory at its first use, 2,352 pages for 64 images of 224 x 224 pixels. Without
-    reuse, a batch of raw pixels took a sixth to a third more CPU time. Threads may share a BatchMemory. Pickling drops
-    the memory.
+    reuse, a batch of images that are stored as raw pixels took a sixth to a third more CPU time. Threads may share a
+    BatchMemory. Pickling drops the memory.
     """
 
     def __init__(self) -> None:

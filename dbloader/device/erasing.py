@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MODES = ("const", "rand", "pixel")
 _ATTEMPTS = 10  # number of random rectangles to try until one fits into the image, as in timm
 
-# 16 random bits choose a quantile of the normal distribution, up to 4.3. So a word of 64 bits chooses four.
+# 16 random bits choose one of 65,536 quantiles of the normal distribution. So a word of 64 bits chooses four.
 _LEVELS = 2**16
 _PER_WORD = 4
 
@@ -32,7 +32,7 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     It takes images of shape (N, C, H, W) and returns new ones of the same dtype, shape and memory format. Put it after
-    Normalize: 0, the value of ``const``, is then the mean, and the noise has the variance of the images.
+    Normalize: then 0, the value of ``const``, is the images' mean, and the noise of other modes has their variance.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made
@@ -50,7 +50,7 @@ class RandomErasing(nn.Module):
         max_count: Greatest number; None for ``min_count``.
 
     Raises:
-        OptionError: An option is out of its range. From a call: ``rng`` is of another number of images.
+        OptionError: An option is out of its range. From a call: ``rng`` does not have one position for each image.
         TypeError: An option is not a number. From a call: the images are not a tensor of uint8 or floats, or they are
             uint8 and the mode is not ``const``.
         ValueError: From a call: the images do not have four axes.
@@ -103,7 +103,7 @@ class RandomErasing(nn.Module):
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
     def draw_boxes(self, rng: SampleRNG, height: int, width: int) -> Array:
-        """Return the top, bottom, left and right of rectangles, or four zeros: int32, shape (N, max_count, 4)."""
+        """Return the top, bottom, left and right of rectangles, four zeros for none: int32, shape (N, max_count, 4)."""
         erased, counts = rng.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
         numbers = rng.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")
@@ -156,7 +156,7 @@ def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device:
     words.mul_(_signed(STEP))
     seeds = send_small(torch.from_numpy(keys.view("int64")), device)
     chosen = _mix(seeds[:, None] + words).view(torch.int16)[:, :values]
-    # A table, because a GPU and a CPU compute different logarithms.
+    # Read the values from a table: computed on the device, they would differ, as do the logarithms of GPUs and CPUs.
     rows = chosen.to(torch.int32).add_(_LEVELS // 2).flatten()
     table = send_small(quantiles().to(dtype), device)
     return table.index_select(0, rows).view(len(keys), *shape)

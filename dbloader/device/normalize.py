@@ -23,11 +23,11 @@ class Normalize(nn.Module):
     """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
 
     It takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 from 0 to 255, or floats from 0
-    to 1. Images can therefore be sent to the device as uint8, a quarter of the bytes. The conversion to floats needs no
-    extra pass. The result ranges from about -3 to 3 and keeps the order of channels.
+    to 1. So images can be sent to the device as uint8, a quarter of the bytes of floats. The conversion to floats needs
+    no extra pass. The result ranges from about -3 to 3 and keeps the order of channels.
 
-    It computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines both operations
-    exactly, so a GPU and a CPU give the same bits.
+    It computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines subtraction and
+    multiplication exactly, so a GPU and a CPU give the same bits.
 
     Args:
         mean: One number from 0 to 1 for each channel; ImageNet's by default.

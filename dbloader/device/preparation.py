@@ -44,7 +44,7 @@ class Preparation(nn.Module):
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
     Args:
-        *modules: Modules and callables, applied in this order. None is ignored. A Preparation counts as its modules.
+        *modules: Modules and callables, applied in this order. None is ignored. A Preparation adds its modules.
         image: Name of the images in a mapping.
         label: Name of the targets in a mapping.
 
@@ -75,7 +75,10 @@ class Preparation(nn.Module):
         if isinstance(batch, Mapping):
             if self.image not in batch:
                 got = ", ".join(map(str, batch))
-                raise KeyError(f"the batch has no {self.image!r}, got {got}: pass image=, or add it to fields")
+                raise KeyError(
+                    f"the batch has no {self.image!r}, got {got}: name the images with Preparation(image=...), or add "
+                    "'image' to the fields= of the dataset"
+                )
             image: Any = self.image
             label: Any = self.label
             values: dict[Any, Any] = dict(batch)

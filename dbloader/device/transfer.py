@@ -1,7 +1,7 @@
 """Move batches to a device.
 
-A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. It is rebuilt with the
-same types around the moved tensors. An object whose class has a method ``to`` (PackedSequence, a graph of PyTorch
+A batch is a tensor, or tensors nested in tuples, named tuples, lists, mappings and dataclasses. The moved tensors are
+put into new containers of the same types. An object whose class has a method ``to`` (PackedSequence, a graph of PyTorch
 Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets) stays as it is.
 """
 
@@ -118,17 +118,17 @@ class _Copying(NamedTuple):
 
 
 class CudaTransfer(Transfer):
-    """Copies on a CUDA stream of its own, while the consumer's stream works on earlier batches.
+    """Copies on a CUDA stream of its own, the side stream, while the consumer's stream works on earlier batches.
 
     Three rules prevent races between the streams, because PyTorch's allocator considers only the stream on which a
     tensor was made (docs/notes/cuda-race.md). First, the consumer's stream waits for the copies of a batch before it
-    uses the batch. Second, ``record_stream`` keeps the memory of a tensor that the consumer drops until the work queued
-    on it is done. Third, the side stream begins a batch only after the work that the consumer had queued when it last
-    asked for a batch.
+    uses the batch. Second, if the consumer drops a tensor, ``record_stream`` keeps its memory until the work queued on
+    the tensor is done. Third, the side stream begins a batch only after the work that the consumer had queued when it
+    last asked for a batch.
 
     Some objects cannot be recorded: sparse and nested tensors, subclasses of Tensor, and objects that move themselves
-    and have no ``record_stream``. The consumer's stream copies them when the consumer receives the batch. This is
-    correct, but it happens after ``then`` and does not overlap with the training.
+    and have no ``record_stream``. The consumer's stream copies them when the consumer receives the batch. Such a
+    copy is correct, but it happens after ``then`` and does not overlap with the training.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -177,7 +177,7 @@ def test_batch_without_images_is_refused() -> None:
             TypeError, match="a batch must be a tensor of images, or a tuple, list or dict with such a tensor, got"
         ):
             Preparation(doubled)(batch)
-    with pytest.raises(KeyError, match="the batch has no 'image', got img, label: pass image="):
+    with pytest.raises(KeyError, match="the batch has no 'image', got img, label: name the images with Preparation"):
         Preparation(doubled)({"img": torch.ones(1), "label": 1})
 
     def forgetful(images: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

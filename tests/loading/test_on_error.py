@@ -253,7 +253,7 @@ def test_batch_with_too_many_damaged_samples_raises(place: Path, engine: Any) ->
         batches = iter(loader)
         assert same([[*next(batches)] for _ in range(5)], expected(0)[:5])
         message = (
-            rf"too many samples are damaged, 3 of the 24 of an epoch \(12.5 %, on_error=Skip\(0.0833\d*\)\), such as "
+            rf"too many samples are damaged, 3 of the 24 in an epoch \(12.5 %, on_error=Skip\(0.0833\d*\)\), such as "
             rf"sample {CUT} .*; sample {UNKNOWN} .*; sample {FLIPPED} .*; dbloader verify {place} --decode names all"
         )
         with pytest.raises(LoaderError, match=message):
@@ -269,7 +269,7 @@ def test_store_with_only_damaged_records_is_an_error(tmp_path: Path, engine: Any
     write_store([Record(name_of(n), n, b"no image") for n in range(8)], tmp_path / "s.lmdb")
     with LMDBDataset(tmp_path / "s.lmdb") as dataset:
         loader = create_loader(dataset, **{**SKIP, **engine, "on_error": Skip(share)})
-        with pytest.raises(LoaderError, match=r"too many samples are damaged, [158] of the 8 of an epoch"):
+        with pytest.raises(LoaderError, match=r"too many samples are damaged, [158] of the 8 in an epoch"):
             next(iter(loader))
         loader.close()
 
