@@ -89,8 +89,8 @@ class RecordDataset(Dataset[Any]):
 
         Args:
             name: ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``, or a further field with numbers,
-                booleans or short texts. The dtype of a further field is float64, int64, bool or object (str). A missing
-                value is NaN, the least int64, -1 (the dtype is then int8 in place of bool) or "".
+                booleans or short texts. A further field is float64, int64, bool or object (str). Missing values are NaN
+                in float64, the least int64 in int64, "" in object, and -1 in bool, which then becomes int8.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -101,7 +101,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def names(self) -> Names:
-        """The names of all records, packed; ``names[index]`` is a str."""
+        """The names of all records, packed into one block of memory; ``names[index]`` is a str."""
         names: Names | None = self.__dict__.get("names")
         if names is None:
             names = self._same_store().names()
@@ -171,10 +171,10 @@ class RecordDataset(Dataset[Any]):
     def find(self, name: str) -> int:
         """Return the index of the record with a name, which is a path below the converted folder.
 
-        Each call searches the store. LMDB scans 4 bytes for each record, 3 ms for a million. MongoDB uses an index.
+        Each call searches the store. LMDB scans 4 bytes for each record, in 3 ms for a million. MongoDB uses an index.
 
         Raises:
-            RecordNotFoundError: No record has this name, or the query does not select the first record with it.
+            RecordNotFoundError: No record has this name, or the query does not select the first record with the name.
             TypeError: The name is not a str.
         """
         index = self._same_store().find(name)

@@ -46,7 +46,7 @@ def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
 
 
 def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
-    """Return a dict from names in the sample to fields. A sample without chosen fields has an image and a label."""
+    """Return a dict from names in the sample to fields. Without ``fields``, they are an image and a label."""
     if fields is None:
         return {"image": "image", "label": "label"}
     return fields if isinstance(fields, dict) else {name: name for name in fields}
@@ -68,7 +68,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
     known = (*_OWN_FIELDS, *manifest.fields)
     for field in names_of(dataset.fields).values():
         if field not in known:
-            hint = "; a dict is from names in the sample to fields" if isinstance(dataset.fields, dict) else ""
+            hint = "; a dict maps names in the sample to fields" if isinstance(dataset.fields, dict) else ""
             what = f"no record of {dataset.root} has a field {short_repr(field)}"
             raise OptionError(f"{what}; the fields are {listed(known)}{hint}")
     if dataset.fields is None and manifest.length and not manifest.labelled:
@@ -127,8 +127,8 @@ def other_fields(
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(
                 f"field {files[0]!r} of {describe_record(record, dataset.root)} would not be cropped together with its "
-                "image: add the field 'image', and pass a Decoder of one crop, such as RandomResizedCrop(224), as "
-                "decode= or as transform= of create_loader; or pass decode=None"
+                "image: add the field 'image', and pass a Decoder that makes one crop, such as RandomResizedCrop(224), "
+                "as decode= or as transform= of create_loader; or pass decode=None"
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:

@@ -19,8 +19,8 @@ class LMDBDataset(StoreDataset):
     """The images and labels of an LMDB store, in place of torchvision's ImageFolder.
 
     Making a dataset opens its store, so a wrong place is an error at once. A process that gets the dataset by pickling
-    or fork opens the store again at its first read. Threads may share a dataset. ``targets``, ``names`` and ``samples``
-    take 8, about 30 and about 40 bytes of memory for each record, once they are used.
+    or fork opens the store again at its first read. Threads may share a dataset. Once used, ``targets`` takes
+    8 bytes of memory for each record, ``names`` about 30, and ``samples`` about 40.
 
     A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. A missing label is
     None, which torch cannot collate. With ``fields``, a sample is a dict of these fields.
@@ -46,8 +46,8 @@ class LMDBDataset(StoreDataset):
             ``truncated`` and all fields named ``box_...``.
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch; pixels
             differ from Pillow's by at most 1 level (bilinear) or 2 levels (bicubic). ``"scaled"``: like ``"fast"``, but
-            a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if the result is at most this large, which changes pixels
-            more.
+            a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this is at least as large as the result, which changes
+            pixels more.
         where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``, in the order
             of the store (docs/queries.md). Index 0 is the first record found; the field ``"index"`` is the index in the
             store.

@@ -111,9 +111,9 @@ class Source(NamedTuple):
 class Mixture(Dataset[Any]):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. An index below ``len`` is a position in the first epoch with seed 0.
-    So with any other sampler, each epoch has the right shares, but the same samples. ``sampler()`` has the order of all
-    epochs. Its indices begin at ``len``, and number the samples of all sources, one source after the other.
+    ``len`` is the number of samples in an epoch. ``sampler()`` has the order of all epochs. Its indices begin at
+    ``len``, and number the samples of all sources, one source after the other. An index below ``len`` is a position in
+    the first epoch with seed 0. So with any other sampler, each epoch has the right shares, but the same samples.
 
     Attributes:
         sources: The sources. If a source of ``mix`` is a mixture, the sources of that mixture are here instead.
@@ -367,7 +367,7 @@ def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
     """Return the source for a place or a dataset, or all sources of a mixture, each with its share of the weight."""
     if isinstance(given, Mixture):
         if len(given.order.starts) > 1:
-            raise OptionError("a mixture with a schedule cannot be a source: give its own sources to this mixture")
+            raise OptionError("a mixture with a schedule cannot be a source: pass the sources of that mixture instead")
         shares = given.order.shares[0]
         return [(source, Fraction(share, sum(shares))) for source, share in zip(given.sources, shares, strict=True)]
     indices: Array | None = None

@@ -34,7 +34,7 @@ class MongoDataset(StoreDataset):
         transform, target_transform, decode, transforms, fields, resize, where: As in LMDBDataset.
         query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
-            now. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+            at once. Index 0 is the first record found; the field ``"index"`` is the index in the store.
         cache, cache_bytes: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:

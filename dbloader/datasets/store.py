@@ -58,7 +58,7 @@ class StoreDataset(RecordDataset):
             raise OptionError("transforms takes whole samples: pass it alone, without transform and target_transform")
         check_choice("resize", resize, RESIZES)
         if resize != "exact" and decode is not decode_pil:
-            raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out one of the two")
+            raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out resize or decode")
         super().__init__(store, where)
         self.where = where
         self.transform = transform
@@ -223,7 +223,7 @@ class StoreDataset(RecordDataset):
         source = self.manifest.source
         # Conversion with the option ``tile`` stores the field ``tiles``. Otherwise, ``tiles`` is a field of the user.
         tiles = record.fields.get("tiles") if source.get("tile") else None
-        # If the conversion decoded the image, a check would find no damage, because the CRC-32 of the record is right.
+        # An image that the conversion decoded is intact: the right CRC-32 of the record shows that it did not change.
         return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
 
 

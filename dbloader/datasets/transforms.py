@@ -1,8 +1,8 @@
 """Apply transforms to images and samples, including transforms of albumentations.
 
 Transforms of albumentations take arrays as keyword arguments and return a dict. Each transform has its own random
-generator. With this generator, all forked workers would draw the same numbers, and a resumed training would draw other
-numbers than an uninterrupted one. So each call gets a new generator, seeded with a random number of its sample.
+generator. From this generator, all forked workers would draw the same numbers, and a resumed training would draw other
+numbers than an uninterrupted training. So each call gets a new generator, seeded with a random number of its sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_of_this_thread = threading.local()  # copies of the transforms, because a call changes a transform
+_of_this_thread = threading.local()  # a thread's copies of transforms: a call changes a transform
 
 
 def is_albumentations(transform: Any) -> bool:

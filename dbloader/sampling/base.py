@@ -49,8 +49,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     ``state_after(samples)`` in a loader of your own. After ``load_state_dict``, the next iteration starts at that
     state. Iterations after that one start at the beginning of an epoch.
 
-    It is a DistributedSampler, so frameworks do not share its samples a second time. Unlike torch's sampler, it asks
-    for the ranks when it is used: torch.distributed may be initialized after the sampler is made.
+    It is a DistributedSampler, so frameworks do not share its samples a second time. Unlike torch's DistributedSampler,
+    it asks for the ranks when it is used, so torch.distributed may be initialized after the sampler is made.
 
     Attributes:
         length: Positions in the global order, without padding.
@@ -108,7 +108,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return resolve_ranks(*self._given_ranks)[1]
 
     def _end(self, position: int) -> int:
-        """Return where the global order ends if it starts at a position: above ``length`` if the order is padded."""
+        """Return where the global order ends if it starts at ``position``: above ``length`` if the order is padded."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
         return position + shares * self.num_replicas
@@ -130,7 +130,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._take(indices, None if self.is_held else self.times_chosen)
 
     def _take(self, indices: Iterator[int], times_chosen: int | None) -> Iterator[int]:
-        # Not in iter(), because a DataLoader with workers makes two iterators and uses only one.
+        # This is not in iter(), because a DataLoader with workers makes two iterators and uses only one.
         if times_chosen == self.times_chosen:
             self._position = 0
         yield from indices
@@ -196,7 +196,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._state(start._replace(position=position))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Start the next ``iter()`` at a state of such a sampler or of its loader. Take the seed from the state too.
+        """Start the next ``iter()`` at a state of an equal sampler or of its loader. Take the seed from the state too.
 
         The state may come from another number of ranks. Loaders check that the state belongs to their dataset. The
         sampler does not.
@@ -222,7 +222,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @property
     def is_held(self) -> bool:
-        """Whether a loader decides where ``iter()`` starts."""
+        """Whether ``hold`` has fixed where ``iter()`` starts, and ``release`` has not been called since."""
         return self._held is not None
 
     def hold(self, since: Mapping[str, Any]) -> None:
@@ -248,9 +248,9 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.seed, self.epoch, self._position = held._replace(position=0) if received else held
         if received and self._begun != held:
             raise LoaderError(
-                "the loader behind the PrefetchLoader had taken the order of its samples before this iteration, or "
-                f"continues from its own state, or {type(self).__name__}.__iter__ does not call super().__iter__(): "
-                "call state_dict() and load_state_dict() of the PrefetchLoader only"
+                "the wrapped loader did not begin where the PrefetchLoader began: it took the order of its samples "
+                f"earlier, or continues from its own state, or {type(self).__name__}.__iter__ does not call "
+                "super().__iter__(). Call state_dict() and load_state_dict() of the PrefetchLoader only"
             )
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 Imagine all records in one sequence, with the blocks in a random order. A place is a number in this sequence. `Blocks`
 maps places to indices of the dataset. The sequence is cut into buffers, and the places in each buffer are shuffled.
-`BlockOrder` maps positions of an epoch to places, and these to indices.
+`BlockOrder` maps positions of an epoch to places, and the places to indices.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class BlockShuffleSampler(ResumableSampler):
     """All indices of a dataset, shuffled in a way that reads only a few parts of the store at a time.
 
     The dataset is divided into blocks of consecutive indices: the shards of a sharded store, else ``block_size``
-    records each. The sampler shuffles the blocks. It then joins each ``buffer_blocks`` blocks to a buffer, and shuffles
-    the indices in each buffer. The blocks of one buffer should fit into the page cache together. Records of one class
-    stay together if they are stored together. If a folder is sorted by class, convert it in a random order.
+    records each. The sampler shuffles the blocks. It then joins every ``buffer_blocks`` blocks to one buffer, and
+    shuffles the indices in each buffer. The blocks of one buffer should fit into the page cache together. Records of
+    one class stay together if they are stored together. If a folder is sorted by class, convert it in a random order.
 
     **Lanes.** Without lanes the ranks share the samples of all blocks, so each machine reads all blocks. With L lanes,
     the shuffled blocks are cut into L pieces with equal numbers of samples. Position p of the order is the next sample
@@ -162,7 +162,7 @@ class BlockShuffleSampler(ResumableSampler):
         if self.shard_lengths is None:
             facts["block_size"] = self.block_size
         else:
-            # A loader checks the digest of the store, which is the same for any number of shards.
+            # A loader checks the digest of the store. But the digest is the same for any division into shards.
             shards_crc32 = crc32(np.array(self.shard_lengths, "<i8").tobytes())
             facts |= {"shards": len(self.shard_lengths), "shards_crc32": shards_crc32}
         facts["buffer_blocks"] = self.buffer_blocks
@@ -174,11 +174,12 @@ class BlockShuffleSampler(ResumableSampler):
 class Blocks:
     """Blocks of consecutive indices, in a random order. A block takes 24 bytes of memory.
 
-    A block has two numbers, each from 0. In the methods, ``numbers`` count blocks in the random order, and ``blocks``
-    count them in the order of the dataset. All methods take and return int64 arrays of one shape.
+    A place is a number in the sequence of all records that has its blocks in the random order. A block has two numbers,
+    each from 0. In the methods, ``numbers`` count blocks in the random order, and ``blocks`` count them in the order of
+    the dataset. A method takes an int64 array, and returns an int64 array of the same shape.
 
     Args:
-        lengths: Indices in each block, which may be 0.
+        lengths: Number of indices in each block; a block may be empty.
         seed, epoch: As in `Permutation`.
     """
 
@@ -220,7 +221,7 @@ class BlockOrder:
     With L lanes, position p belongs to lane p mod L. The places are cut into one piece for each lane. A piece has
     exactly one place for each position of its lane. So the border of two pieces may be within a block, which both lanes
     then read. A buffer is a part of one piece. Without lanes there is one piece, and a buffer is some whole blocks.
-    ``buffer`` is the size of a buffer: in places with lanes, in blocks without.
+    ``buffer`` is the size of a buffer: with lanes in places, without lanes in blocks.
     """
 
     def __init__(self, blocks: Blocks, length: int, lanes: int | None, buffer: int, seed: int, epoch: int) -> None:
@@ -231,7 +232,7 @@ class BlockOrder:
         self._buffers = -(-(blocks.count if lanes is None else self._short + 1) // buffer)  # number in each lane
         self._key: tuple[int | str, ...] = ("buffer",) if lanes is None else ("lanes", lanes, buffer)
         self._seed, self._epoch = seed, epoch
-        self._permutations: dict[int, Permutation] = {}  # the permutations of the last call: the next often needs them
+        self._permutations: dict[int, Permutation] = {}  # of the last call; the next call often needs them
 
     def __call__(self, positions: Array) -> Array:
         """Return the indices at these positions: int64, shape (positions,)."""

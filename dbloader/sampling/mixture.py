@@ -4,10 +4,10 @@ The positions are cut into windows. The length of a window is the sum of the wei
 share of the positions. Each window is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of its
 pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
 
-A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until these blocks are short
-enough. Each half gets half of the draws from each source. If the number of draws is odd, random numbers decide which
-half gets one more. So in each block, the number of draws from a source differs from its share by less than two. It
-differs by less than one if the number of positions in a window is a power of two.
+A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until the pieces (blocks) are
+short enough. Each half gets half of the draws from each source. If the number of draws is odd, random numbers decide
+which half gets one more. So in each block, the number of draws from a source differs from its share by less than two.
+It differs by less than one if the number of positions in a window is a power of two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# The most positions that are shuffled at once, in 0.1 ms. Splitting a longer window takes 0.03 ms for each half.
+# The most positions that are shuffled at once. Shuffling takes 0.1 ms, and halving a longer window 0.03 ms a half.
 SHUFFLED = 1024
 
 # Weights with a sum up to _EXACT are kept exactly. Others, such as square roots, are rounded to the sum _ROUNDED.
@@ -40,7 +40,7 @@ AT_A_TIME = 2**16  # most numbers in a temporary table
 def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
     """Return a random order of ``range(length)`` for each start: shape (starts, length).
 
-    A start is the position of the first random number, so starts must differ by at least ``length``.
+    A row uses the ``length`` random numbers from its start on, so starts must differ by at least ``length``.
     """
     return np.argsort(bits(starts[:, None] + np.arange(length), key), axis=1, kind="stable")
 
@@ -87,11 +87,11 @@ class MixtureOrder:
         self.shares = [whole_shares(weights) for _, weights in schedule]
 
     def walk(self, seed: int) -> MixtureWalk:
-        """Return the order for a seed. Threads must not share the order, because it keeps the latest window."""
+        """Return the order for a seed. Threads must not share the result, because it keeps the latest window."""
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return the epoch length that draws all samples of a source, for each source with a weight at position 0."""
+        """Return, for each source with a first weight above 0, the epoch length in which all its samples are drawn."""
         total, needed = sum(self.shares[0]), []
         # At most two blocks of each size end before a position, and each may have up to two draws less than its share.
         # In the last block, all draws from the source may be after the position.

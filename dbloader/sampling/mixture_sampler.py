@@ -26,7 +26,7 @@ class MixtureSampler(ResumableSampler):
     """The order of a mixture, in place of DistributedSampler. Each epoch continues where the last one ended.
 
     See ResumableSampler for ranks and resuming. A state is refused if its mixture had other sources, or other weights
-    at some position before the state. Later weights may differ.
+    at some position before the state. The weights after the state may differ.
 
     Args:
         order: The order, with the length of an epoch.
@@ -98,8 +98,8 @@ class MixtureSampler(ResumableSampler):
         if different:
             raise OptionError(
                 f"the state is of another mixture: {'; '.join(different)}. Make the mixture that the state was saved "
-                "with; only weights from a later position on may differ. To go on with this mixture on purpose, load "
-                "{**loader.state_dict(), 'epoch': state['epoch'], 'position': state['position']}"
+                f"with; only weights from position {consumed} on may differ. To go on with this mixture on purpose, "
+                "load {**loader.state_dict(), 'epoch': state['epoch'], 'position': state['position']}"
             )
 
 

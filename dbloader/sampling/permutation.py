@@ -3,12 +3,12 @@
 The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudorandom Permutations from Pseudorandom
 Functions, SIAM Journal on Computing 17, 1988) in the generalized form of Black and Rogaway (Ciphers with Arbitrary
 Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
-sqrt(n) rows and columns. Each round adds a random function of the column to the row, modulo the rows, or of the row to
-the column. Both operations can be undone. A result of n or above goes through the network again until it is below n
-("cycle walking"). The table has less than one column too many, so for n above 4,096 fewer than 2 % of the positions go
-through the network again. With 2**k rows and 2**k columns, three quarters could do so. The number of rows is even, and
-the rounds add instead of xor: with two odd sides, or with xor and powers of two, a full table would have only even
-permutations.
+sqrt(n) rows and columns. One round adds a random function of the column to the row, modulo the number of rows. The next
+round adds a random function of the row to the column. Both can be undone. A result of n or above goes through the
+network again until it is below n ("cycle walking"). The table has fewer surplus cells than a column has cells, so for n
+above 4,096 fewer than 2 % of the positions go through the network again. With 2**k rows and 2**k columns, up to three
+quarters would. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with xor and
+powers of two, a full table would have only even permutations.
 """
 
 from __future__ import annotations

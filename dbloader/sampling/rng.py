@@ -1,9 +1,9 @@
 """Random numbers as a function of a key and a position, instead of the state of a generator.
 
-A generator must run from its start to reach its ten-millionth number. A function need not (Salmon, Moraes, Dror and
-Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function is SplitMix64 (Steele, Lea and Flood:
-Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants. It is implemented
-here, so no version of a library can change the numbers.
+A generator must run from its start to reach its ten-millionth number. A function computes any number directly (Salmon,
+Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). This function is SplitMix64 (Steele, Lea
+and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants. It is
+implemented here, so no version of a library can change the numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def mix(values: Array) -> None:
 
 
 def bits(positions: Array, key: Array) -> Array:
-    """Return random bits for these positions, from 0: uint64, the shape of ``positions``.
+    """Return random bits for these positions, which count from 0: uint64, the shape of ``positions``.
 
     ``key`` is two numbers of ``derive_keys``. Different keys give unrelated bits.
     """
@@ -77,8 +77,8 @@ class SampleRNG:
         seed: The seed of the training.
         epoch: The epoch, from 0.
         positions: Integers from 0, shape (N,), on the CPU: the position of each sample in the global order of the
-            epoch, which does not depend on the number of ranks. They are not indices of the dataset, because a sample
-            that a weighted order repeats gets other numbers each time.
+            epoch, which does not depend on the number of ranks. They are not indices of the dataset: if a weighted
+            order repeats a sample, the sample gets other numbers each time.
         stream: Modules with different streams draw different numbers for the same samples.
 
     Raises:

@@ -56,8 +56,8 @@ class ShuffleSampler(ResumableSampler):
 class OrderedSampler(ResumableSampler):
     """All indices of a dataset in order, each on exactly one rank.
 
-    A sum over all ranks is therefore the sum over the dataset. The shares of two ranks may differ by one sample: do not
-    call a collective operation for each batch. All epochs have the same order.
+    A sum over all ranks is therefore the sum over the dataset. The shares of two ranks may differ by one sample, so one
+    rank may have a batch less: do not call a collective operation for each batch. All epochs have the same order.
 
     Args:
         dataset: Anything that has a length; only the length is used.

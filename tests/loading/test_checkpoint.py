@@ -171,7 +171,7 @@ def test_loader_whose_iterator_was_made_before_iter_is_an_error() -> None:
     inner = Early(Numbers(LENGTH), 2, sampler=ShuffleSampler(range(LENGTH)), num_workers=1)
     inner.early = DataLoader.__iter__(inner)
     loader: Any = PrefetchLoader(inner)
-    with pytest.raises(LoaderError, match=r"had taken the order .* load_state_dict\(\) of the PrefetchLoader only$"):
+    with pytest.raises(LoaderError, match=r"did not begin where .* load_state_dict\(\) of the PrefetchLoader only$"):
         taken(loader)
 
 
