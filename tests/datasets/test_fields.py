@@ -312,7 +312,7 @@ def test_field_with_another_size_than_the_image_is_refused(fresh: Any, exif: boo
     for index, (name, size) in enumerate(sizes.items()):
         decode = RandomResizedCrop(16, exif_transpose=exif)
         with LMDBDataset(fresh, decode=decode, fields=("image", name)) as dataset:
-            message = f"field '{name}': it has {size[0]} x {size[1]} pixels and its image {40 + index} x "
+            message = f"field '{name}': it has {size[0]} x {size[1]} pixels, but its image has {40 + index} x "
             with pytest.raises(OptionError, match=message) as raised:
                 dataset[index]
             assert f"in record {index} " in raised.value.__notes__[0]
@@ -333,7 +333,7 @@ def test_exif_turns_boxes_and_fields_that_have_the_orientation_of_the_image(fres
                 assert np.abs(box - extent(sample["mask"], value)).max() <= 3.5
     with LMDBDataset(fresh, decode=decode, fields=("image", "depth")) as dataset:
         if orientation >= 5:
-            with pytest.raises(OptionError, match="field 'depth': it has 40 x 30 pixels and its image 30 x 40"):
+            with pytest.raises(OptionError, match="field 'depth': it has 40 x 30 pixels, but its image has 30 x 40"):
                 dataset[0]
         else:
             assert dataset[0]["depth"].shape == (200, 200)
