@@ -32,7 +32,7 @@ class CacheFacts(NamedTuple):
         of: Number of shards in the store; 0 if unknown.
         nbytes: Bytes of the shards in the cache.
         idle_s: Seconds since the last use; 0 while processes use the cache.
-        stats: Counters of the running fetcher, or else of the last fetcher.
+        stats: Counters of the running fetcher; if no fetcher runs, of the last one.
     """
 
     origin: str
@@ -127,7 +127,7 @@ def clear_cache(cache: str | os.PathLike[str]) -> int:
             raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
         shards = _shards(folder)
         nbytes = sum(path.stat().st_size for path in shards)
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, because without it the folder is not a store
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so nobody takes the remaining files for a store
         for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
             path.unlink(missing_ok=True)
     return nbytes

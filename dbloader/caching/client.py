@@ -4,15 +4,15 @@ Both processes send JSON over a socket in the cache's folder:
 
     reader                                       fetcher
 
-    open: place, limit, known; reader  ------->  fetches manifest and index, unless they are known
+    open: place, limit, known; reader  ------->  fetches manifest and index; if `known`, only when the origin is closed
                                        <-------  ready, or error
     expect: needs; check               ------->  fetches in this order from now on
                                        <-------  ready, or error
-    need: 17; damaged_file             ------->  fetches shard 17 next, again if its file is damaged
-                                       <-------  ready: shard 17 is in the cache, and is kept; or error
+    need: 17; damaged_file             ------->  fetches shard 17 next, unless the cache has an undamaged one
+                                       <-------  ready: shard 17 is in the cache, and stays until `opened`; or error
     opened                             ------->  may remove shard 17
 
-A waiting reader looks in the folder to see whether bytes arrive. When a connection closes, the other process has ended.
+A waiting reader watches the files in ``partial/`` grow. If a connection closes, the process at its other end has ended.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STALL_S = 120.0
-"""A reader gives up after this many seconds without new bytes. The fetcher repeats reads from MongoDB for a minute."""
+"""Seconds without new bytes after which a reader gives up: more than the minute in which the fetcher retries a read."""
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # time between two looks at the arriving bytes
-# The started process forks and ends, and its child becomes the fetcher. So the reader need not wait for the fetcher's
-# end. A new Python process can fork safely, because it has no threads and has not imported obstore.
+# The reader starts a process that forks and ends at once. The child of this process becomes the fetcher, so the reader
+# need not wait for the fetcher's end. The fork is safe, because the process has no threads and no obstore.
 _PROGRAM = """\
 import os
 if os.fork():
@@ -105,7 +105,7 @@ class FetcherClient:
         """Send a question and return the answer. If the fetcher ends, start a new fetcher and ask again.
 
         Args:
-            what: What the caller waits for, for error messages.
+            what: Name of what the caller waits for, such as "the index". Error messages begin with this name.
             message: The question. Without a question, this method only connects.
         """
         for _ in range(_STARTS):
@@ -113,7 +113,7 @@ class FetcherClient:
                 if self._channel is None:
                     self._channel = self._open()
                 return self._exchange(self._channel, what, message) if message else {}
-            except DBLoaderError:  # first, because some are also ConnectionErrors
+            except DBLoaderError:  # before ConnectionError, because some DBLoaderErrors are ConnectionErrors too
                 raise
             except (ConnectionError, EOFError):
                 continue
@@ -134,7 +134,7 @@ class FetcherClient:
     def _exchange(self, channel: Connection, what: str, message: dict[str, Any]) -> dict[str, Any]:
         """Send a message and return the answer. Give up when no bytes have arrived for ``STALL_S`` seconds."""
         with ExitStack() as undo:
-            undo.callback(self.close)  # after a failure, the next question must not receive a late answer to this one
+            undo.callback(self.close)  # otherwise the next question could receive the late answer to this question
             send(channel, **message)
             arrived, since = -1, time.monotonic()
             while not channel.poll(_LOOK_S):
@@ -182,7 +182,7 @@ class FetcherClient:
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        No thread may fork meanwhile, because its child would hold the lock too. CachedStore uses ``env.gate`` for this.
+        If another thread forked meanwhile, its child would hold the lock too. CachedStore prevents it by ``env.gate``.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(

@@ -107,9 +107,9 @@ class Reader:
     Attributes:
         channel: The connection.
         name: The name of the reader's dataset. All processes with a copy of the dataset have the same name.
-        shard: The shard that the reader waits for or opens, which must not be removed; None without such a shard.
+        shard: The shard that the reader waits for or opens, which must not be removed; None if there is no such shard.
         is_waiting: Whether the reader waits for the shard.
-        damaged: Number of shards found damaged since the fetcher started; 0 if the reader's shard was undamaged.
+        damaged: If the reader's shard was damaged, the number of damaged shards since the fetcher started; otherwise 0.
     """
 
     channel: Connection
@@ -225,7 +225,7 @@ class CachedShards:
         Args:
             reader: The reader.
             shard: The shard.
-            damaged_file: The file in which the reader found damage: its inode, and the time of its last change in ns.
+            damaged_file: Inode and time of change (ns) of the file in which the reader found damage; None if none.
 
         Raises:
             DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
@@ -318,7 +318,7 @@ class CachedShards:
             self._go_on()
 
     def _note(self, error: DBLoaderError) -> None:
-        """Note why an attempt failed that will be repeated."""
+        """Note why an attempt failed. Another attempt follows."""
         with self._lock:
             self._stats.last_error = str(error)
             self._write_stats()

@@ -110,10 +110,10 @@ def write_whole(path: Path, data: str | bytes) -> None:
 
 
 class Stamp(NamedTuple):
-    """Facts of a file, which change if the file is written or replaced.
+    """Facts of a file, which change if the file is written or replaced, and when the machine restarts.
 
-    They also change when the machine restarts, because a power failure can leave zeros in a file without changing its
-    size and time of change.
+    A power failure can leave zeros in a file without changing the file's size and time of change. So after a restart,
+    each file is compared with its checksum.
     """
 
     boot: str
@@ -123,7 +123,7 @@ class Stamp(NamedTuple):
 
 
 class Checksums:
-    """The stamps and checksums of a cache's files. Threads may share this object if each thread checks other files.
+    """The stamps and checksums of a cache's files. Threads may share this object if no two threads check the same file.
 
     Args:
         cache: The folder of the cache.

@@ -1,4 +1,4 @@
-"""Fetch the files of a store to the folder of a cache. A file gets its name there when it is complete and verified.
+"""Fetch the files of a store to the folder of a cache. A file gets its final name when it is complete and verified.
 
 The origin of the cache may be a folder of shards, an LMDB file, or a store in MongoDB or in object storage.
 """
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _REMEDY = f"if the store was replaced, open it again, with another cache; otherwise {COPY_AGAIN}"
-# Pauses before the second and the third attempt. In each attempt, some origins repeat requests for up to a minute.
+# Pauses before the second and the third attempt: short, because MongoDB and object storage retry within each attempt.
 _PAUSES_S = (0.5, 1.0)
-# Bytes of images in a shard that is made from records. Fetching it takes 0.6 s at 100 MB/s.
+# Bytes of images in each shard that StoreOrigin makes from records. Fetching such a shard takes 0.7 s at 100 MB/s.
 _SHARD_BYTES = 64 * 2**20
 # LMDB adds at most this many bytes to a record with small further fields.
 _PAGE_BYTES = 4096
@@ -63,7 +63,7 @@ def open_origin(place: str) -> Origin:
     if is_remote(place):
         from dbloader.remote.bucket import Bucket
 
-        return Bucket(place)  # imports obstore, so only the fetcher may do this
+        return Bucket(place)  # only the fetcher may do this, because obstore hangs in a child that is forked later
     if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir would raise an error without the place
         return FolderOrigin(Path(place))
     return StoreOrigin(LMDBStore(place))
@@ -171,7 +171,8 @@ def fetch_shard(
         except (DBLoaderError, OSError) as error:
             failed = as_dbloader_error(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError):
-                raise StoreFullError(f"{failed}: make room on the disk of {cache}, or give cache_bytes") from error
+                remedy = f"make room on the disk of {cache}, or limit the cache by cache_bytes"
+                raise StoreFullError(f"{failed}: {remedy}") from error
             if pause is None:
                 raise failed from error
             note(failed)
@@ -193,7 +194,7 @@ def _fetch(origin: Origin, cache: Path, checksums: Checksums, name: str, **expec
 
 
 def as_dbloader_error(error: Exception, place: str) -> DBLoaderError:
-    """Return dbloader's error for any error. Only errors of dbloader can be sent to a reader."""
+    """Return an error as a DBLoaderError, because only a DBLoaderError can be sent to a reader."""
     if isinstance(error, DBLoaderError):
         return error
     if isinstance(error, OSError) and error.errno in NO_ROOM:

@@ -99,10 +99,10 @@ class CachedStore(LMDBStore):
 
         Args:
             needs: The shards, and the positions at which each shard is needed.
-            check: Whether to check the size of the cache.
+            check: Whether to check that the cache is large enough for this order.
 
         Raises:
-            OptionError: The cache is too small for this order. The message has the sufficient number of bytes.
+            OptionError: The cache is too small for this order. The message gives a sufficient number of bytes.
         """
         if self._reader_pid != os.getpid():  # a forked rank has its own order
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
@@ -199,7 +199,7 @@ class CachedHandle(ShardedHandle):
             self._open_shard(number)
 
     def repair(self, indices: Sequence[int]) -> None:
-        """Let the fetcher replace each open shard with a damaged record at one of the given indices.
+        """Verify some records of open shards again. Let the fetcher replace each shard that has a damaged record.
 
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
@@ -232,7 +232,7 @@ class CachedHandle(ShardedHandle):
 
     @override
     def _open_shard(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
-        """Open a shard when it is in the cache.
+        """Wait until a shard is in the cache, and open the shard.
 
         Args:
             number: The shard.

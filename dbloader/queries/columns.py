@@ -1,4 +1,4 @@
-"""Read columns of a store and keep them in memory, together with columns of a listing. Find records by name."""
+"""Read the columns of a store and keep them in memory, with columns from a user's table. Find records by name."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column i
 class Columns:
     """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
 
-    Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB in place of 320.
-    ``joined`` contains further columns by name, which come from a listing and are not in the store.
+    Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB instead of 320 MB.
+    ``joined`` contains columns that are not in the store, by name: those of a listing, of marks and of duplicates.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Parse queries of the viewer's search and of the option ``where``. docs/queries.md describes their language.
 
-A condition compares a value of the record with a value, such as ``width<64``. Conditions that follow each other must
-all hold; ``or``, ``not`` and parentheses combine them.
+A condition compares a value of the record with a given value, such as ``width<64``. Conditions that follow each other
+must all hold; ``or``, ``not`` and parentheses combine them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIGNS = {
     "class": (":",), "name": (":",), "event": (":",),
 }  # fmt: skip
 KEYS = tuple(_SIGNS)
-"""Keys of conditions for any store. A further field with such a name, for example ``bytes``, is ``field.bytes``."""
+"""Keys that exist for every store. A further field with the name of a key, such as ``bytes``, is ``field.bytes``."""
 
 _SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
 _MOST_LETTERS, _DEEPEST = 10_000, 20
@@ -76,7 +76,7 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
     Args:
         text: The query.
         fields: The further fields that have a column, and the kind of each.
-        others: The further fields without a column. A message explains why they cannot be compared.
+        others: The further fields without a column. If the query compares such a field, the error explains the reason.
 
     Raises:
         OptionError: The query is wrong. The message has the position, and what is allowed.
@@ -201,7 +201,7 @@ class _Parser:
             what = f"this store has no field {short_repr(key)}; a condition begins with one of {known}; {quote}"
             raise query_error(position, what)
         if sign not in signs:
-            raise query_error(position, f"{key} is compared by {', '.join(signs)}")
+            raise query_error(position, f"use {' or '.join(signs)} after {key}, not {sign}")
         if raw is None:
             raise query_error(position, f"{key}{sign} needs a value after it")
         value: Any = _unquoted(raw)

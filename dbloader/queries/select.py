@@ -35,9 +35,9 @@ def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> A
     Args:
         store: The store.
         query: The query.
-        booleans: Names of boolean fields in other stores. The query ``checked`` finds records with this text in their
-            names. But if ``booleans`` contains "checked", the query is about this field, and an error if the store
-            lacks the field.
+        booleans: Names of boolean fields in other stores that get the same query. The query ``checked`` finds records
+            with this text in their names. But if ``booleans`` contains "checked", the query compares the field of this
+            name, and a store without the field raises an error.
 
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
@@ -90,7 +90,7 @@ def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
 
 
 def _is_slow(part: Condition | Group) -> bool:
-    """Return whether checking a part of a query may read names or texts. They are checked last, on fewer records."""
+    """Return whether a part of a query may read names or texts. Such slow parts are checked last, on fewer records."""
     return isinstance(part, Group) or part.key == "name" or isinstance(part.value, str)
 
 

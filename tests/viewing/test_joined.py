@@ -94,7 +94,7 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
     assert sorted(compared["pairs"]) == [(0, "cat", 2), (0, "dog", 1), (1, "cat", 1)]
     assert (compared["total"], compared["equal"], compared["different"]) == (4, 2, 2)
     for text, what in (
-        ("loss~5", "loss is compared by"),
+        ("loss~5", "use < or <= or > or >= or = or != after loss, not ~"),
         ("top5=maybe", "true or false"),
         ("loss>x", "needs a number"),
     ):
