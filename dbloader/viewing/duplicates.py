@@ -52,7 +52,7 @@ class Duplicates:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Cancel the search, and wait until it has ended. This can take a while if it is comparing fingerprints."""
+        """Cancel the search, and wait until it has ended. The search cannot stop while it compares fingerprints."""
         with self._lock:
             self._stopped.set()
             if self._thread is not None:
@@ -95,7 +95,7 @@ class Duplicates:
         - ``total``: the number of all groups;
         - ``differing``: the number of groups with different labels;
         - ``duplicates``: the number of duplicates in all groups;
-        - ``distance``: largest number of different bits, of 128, in similar pictures.
+        - ``distance``: how many of the 128 bits of their fingerprints may differ between similar pictures.
 
         Args:
             start: Number of the first group to return, from 0.

@@ -175,7 +175,7 @@ class Guard:
 
 def _is_same_origin(request: HTTPConnection) -> bool:
     """Return whether a page of this server sent a request."""
-    # Over http, browsers send sec-fetch-site only to loopback addresses. Otherwise the origin decides.
+    # Over http, browsers send sec-fetch-site only to loopback addresses. Without this header, ``origin`` decides.
     site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
     return site == "same-origin" or (site is None and origin == f"http://{request.headers['host']}")
 

@@ -1,4 +1,4 @@
-"""Write a report about a store as one HTML file, to send by mail or keep in CI. It needs no server or script."""
+"""Write a report about a store as one HTML file, to send by mail or keep in CI. The file needs no server or script."""
 
 from __future__ import annotations
 

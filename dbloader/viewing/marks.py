@@ -217,7 +217,7 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Prevent other viewers from changing marks in a folder during the block."""
+    """Prevent other viewers from changing marks in a folder during the ``with`` block."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems have no locks

@@ -33,7 +33,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
 
     These are the facts of `describe_record`, and
 
-    - ``crc``: "verified";
+    - ``crc``: always "verified", because reading a record compares its checksum;
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
@@ -160,8 +160,8 @@ def image_of(store: Store, record: Record, field: int | None) -> Any:
 def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
     """Return the image file of a record, or the file in a field, and the headers of the response.
 
-    The headers let a browser show only formats that contain nothing but pixels. The browser saves other files, such as
-    SVG.
+    With these headers, a browser shows only formats that contain nothing but pixels. The browser saves other files,
+    such as SVG, which can contain scripts.
 
     Raises:
         DamagedRecordError: The record is damaged.

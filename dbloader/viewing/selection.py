@@ -38,7 +38,7 @@ class Selections:
         columns: The columns of the store, the listing, the marks and the duplicates.
         facts: The last results of ``summary.count``, and histograms of all records.
         orders: The last results of ``sorting.sort_records``.
-        vectors: The last results of ``vectors.read_vectors``.
+        vectors: The last vectors that ``sorting.sort_records`` has read, by field.
         revision: Number of times that the marks or duplicates have changed.
     """
 

@@ -232,10 +232,10 @@ def _listen(host: str, port: int | None) -> socket.socket:
                     "this machine, such as 127.0.0.1, or 0.0.0.0 for all its addresses, and a port from 1024"
                 ) from error
         else:
-            # Otherwise answers take 40 ms longer. Connections inherit the option.
+            # Without this option, an answer takes 40 ms longer. Connections inherit the option.
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return server
-    raise OptionError(f"port {tried[0]} of {host} is taken: choose another port, or none for the next free port")
+    raise OptionError(f"port {tried[0]} of {host} is taken: choose another port, or give no port to use a free one")
 
 
 def _has_display() -> bool:

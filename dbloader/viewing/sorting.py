@@ -91,7 +91,7 @@ def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
         raise OptionError(f"sort must be {LIKE}FIELD:INDEX, with the index of a record, got {short_repr(by, 50)}")
     vectors = selections.vectors.get(field, lambda: _read_vectors(selections.store, field))
     if np.isnan(vectors[int(index)]).all():
-        raise OptionError(f"record {index} has no vector in {short_repr(field)}, or one of another length")
+        raise OptionError(f"record {index} has no vector in {short_repr(field)} as long as the first one in the store")
     cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]
     return np.asarray(indices)[np.argsort(cosines if by[0] == "-" else -cosines, kind="stable")]  # NaN is last
 

@@ -29,7 +29,7 @@ _MOST_VALUES = 200  # largest number of values of a field in one answer
 _MOST_PAIRS = 600  # largest number of pairs of label and prediction in one answer
 _BINS = 40
 _SAMPLED = 100_000  # the edges of a histogram are computed from about this number of values
-_FINEST = 1e-9  # least range of a histogram, as a share of its greatest value; edges have only 12 digits
+_FINEST = 1e-9  # least range / greatest value of a histogram; in a smaller range, edges of 12 digits could be equal
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -78,8 +78,9 @@ def count(selections: Selections, query: str, axes: str = "") -> dict[str, Any]:
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
     store with more than 65,536 labels. ``histograms`` has the `histogram` of the width, height, aspect and bytes.
-    If only some records match, ``formats`` is None unless the store has a single format, because no column contains the
-    formats. ``problem`` is the reason why the events cannot be read, or None.
+    ``formats`` has the number of records of each format. No column contains the formats. So if only some records match,
+    ``formats`` is None, unless all records have the same format. ``problem`` is the reason why the events cannot be
+    read, or None.
 
     Args:
         selections: Evaluates the query.
@@ -195,9 +196,9 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
     A value is equal to a label if it is the label or the name of the label's class.
 
     - ``pairs``: lists of a label, a value and their number of records, the most frequent pair first. If there are more
-      than 600 pairs, the list has only pairs with a different value, at most 600;
-    - ``different``: the number of pairs with a different value;
-    - ``equal``: the number of records with an equal value;
+      than 600 pairs, the list has only pairs whose value is not equal to the label, at most 600;
+    - ``different``: the number of pairs whose value is not equal to the label;
+    - ``equal``: the number of records whose value is equal to their label;
     - ``total``: the number of records with a label and a value.
 
     Raises:

@@ -1,7 +1,7 @@
 """Compute the training view: the batch of any step, the crop of each image, and the input of the neural network.
 
-The code of ``create_loader`` computes the order, the random numbers, the crops and the pixels. This module imports
-torch.
+The order, the random numbers, the crops and the pixels come from the code of ``create_loader``, so the view shows what
+training gets. This module imports torch.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def show_epochs(store: Store | Mixture, index: int, options: Options, transform:
 def show_image(
     store: Store | Mixture, index: int, position: int, options: Options, transform: Any = None
 ) -> tuple[bytes, str]:
-    """Return the result of `to_png` for the image that the neural network gets.
+    """Return the image that the neural network gets, as PNG, and a note on how its values are shown (see `to_png`).
 
     Args:
         store: The store, or a mixture.
@@ -230,12 +230,13 @@ def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
 
 
 def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
-    """Return the part of an image that the output shows.
+    """Return which part of an image the output shows, and whether the output is mirrored.
 
-    ``crop`` is [left, top, width, height] in pixels of the decoded image, or None if the transform is not a Decoder.
-    ``size`` is the [width, height] of the decoded image. ``shares`` is the crop on the upright thumbnail, as shares of
-    its width and height, 0 to 1. ``turned`` is the EXIF orientation, 1 to 8, that the thumbnail applies and the Decoder
-    does not; 1 if both apply the orientation.
+    ``crop`` is [left, top, width, height] in pixels of the decoded image. ``size`` is the [width, height] of the
+    decoded image. ``flip`` is whether the output is mirrored. ``shares`` is the crop on the upright thumbnail, as
+    shares of its width and height, 0 to 1. ``turned`` is the EXIF orientation, 1 to 8, that the thumbnail applies and
+    the transform does not; 1 if they agree. If the record has no image, or the transform is not a plain Decoder,
+    ``crop`` is None and there are no ``shares``.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}

@@ -87,7 +87,7 @@ class Training:
         """Start the process. Raise the error if it cannot load the transform."""
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        # Pass the stores as arguments, because a pickle contains passwords only if it starts a process.
+        # Pass the stores as arguments, because a pickled store has its password only while a process starts.
         self._process = context.Process(target=_answer, args=(other, [*self._stores], self._transform), daemon=True)
         with sigint_blocked(), other:
             self._process.start()

@@ -42,7 +42,7 @@ export function go(changes, {replace = false} = {}) {
   dispatchEvent(new PopStateEvent("popstate")); // start.js shows the new state
 }
 
-/** Return a link to the present state with changes. It does not load the page again. */
+/** Return a link to the present state with changes. A click does not load the page again. */
 export function link(changes, ...children) {
   return make("a", {href: url(changes), onclick: (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;

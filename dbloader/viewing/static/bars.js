@@ -55,7 +55,7 @@ class Bars extends HTMLElement {
   }
 
   /** Show a histogram from the server. `whole`: whether values are integers; `text(value)`: returns a label; `chosen(from, to)`: called
-   * with the edges of the chosen range, null at an open end. Faint bars show all records. The search and all records each have their own scale. */
+   * with the edges of the chosen range, null at an open end. Faint bars show all records, and have a scale of their own. */
   draw({edges, counts, all, ends, scale}, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name");

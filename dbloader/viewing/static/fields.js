@@ -51,7 +51,7 @@ class Field extends HTMLElement {
         bar, make("span", {class: "name"}, escaped(text).slice(0, 300)), make("span", {class: "number"}, counted(count)));
     }));
     this.note.textContent = isDistinct ? `${counted(different)} different values` :
-      different > values.length ? `The first ${counted(values.length)} of ${counted(different)} values.` : "";
+      different > values.length ? `The ${counted(values.length)} most frequent of ${counted(different)} values.` : "";
   }
 }
 customElements.define("db-field", Field);

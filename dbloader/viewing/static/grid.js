@@ -279,10 +279,10 @@ class Grid extends HTMLElement {
     return this.isAll !== this.selected.has(index);
   }
 
-  /** Select the records with some indices; with `isAll`, all other records of the search. */
+  /** Select the records with some indices. With `isAll`, select all records of the search except these. */
   select(chosen, isAll = false) {
     const selected = [isAll && "all", ranges(chosen)].filter(Boolean).join();
-    if (selected.length > LONGEST) notice("A selection cannot contain so many single records. Download the current selection first.");
+    if (selected.length > LONGEST) notice("A selection cannot contain so many single records. Mark or download the selected records, and start a new selection.");
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 

@@ -40,5 +40,5 @@ export function help() {
   find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
     table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
   find("#keys").showModal();
-  find("#keys").scrollTop = 0; // the focus on the last button has scrolled down
+  find("#keys").scrollTop = 0; // showModal() gives the focus to the last button, and so scrolls down
 }

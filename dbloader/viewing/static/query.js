@@ -1,4 +1,4 @@
-/** The words of a query: how the page changes a search. */
+/** Change the query of a search by its words. A word is a condition, or a group in parentheses. */
 import {escaped, go, make, state, stores} from "./app.js";
 
 const QUOTED = String.raw`"(?:[^"\\]|\\.)*"`, VALUE = String.raw`(?:${QUOTED}|[^\s()"])+`, NAME = String.raw`[\p{L}_][\p{L}\p{N}_.-]*`;
@@ -38,7 +38,7 @@ export function words(text) {
 /** Return a text as a value in a query. */
 export const quoted = (text) => (/^[\w.-]+$/.test(text) ? String(text) : `"${String(text).replace(/["\\]/g, "\\$&")}"`);
 
-/** Return the word of a query for a label. */
+/** Return the word that finds the records with a label. */
 export function classWord(store, label) {
   const name = stores[store].classes?.[label ?? -1];
   return name === undefined ? `label:${label ?? "none"}` : `class:${quoted(name)}`;
@@ -50,7 +50,7 @@ export function classesIn(word) {
   return all.every((each) => each.length === 1 && /^(class|label):/.test(each[0])) ? all.flat() : [];
 }
 
-/** Return the name of a field as a query needs it. */
+/** Return the name of a field as a query contains it: in quotes if needed. */
 export const key = (name) => (new RegExp(`^${NAME}$`, "u").test(name) ? name : quoted(name));
 
 /** Return a pattern for the words that compare a field. A field of bools may stand alone. */
@@ -66,7 +66,7 @@ export function filter(isOld, added) {
 export const chips = () => words(state().q).map((word, place, all) => make("button", {title: "Remove this condition", onclick: () =>
   go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×")));
 
-/** Show the records whose column is from `from` to below `to`; null for an open end. */
+/** Show the records whose value in a column is at least `from` and below `to`; null means no limit. */
 export function filterRange(name, from, to) {
   filter((word) => comparing(name).test(word), [...(from === null ? [] : [`${key(name)}>=${from}`]), ...(to === null ? [] : [`${key(name)}<${to}`])]);
 }

@@ -155,7 +155,7 @@ class Record extends HTMLElement {
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
     const rendered = picture("thumb", now.store, facts.index, {px: 1600});
     load(this.image, facts.rendered ? rendered : picture("image", now.store, facts.index), async (why) => {
-      const cause = (await whyMissing(rendered)) ?? why; // the server decodes the image, so only its message has the cause
+      const cause = (await whyMissing(rendered)) ?? why; // the server decodes the image, so only the server's message has the cause
       if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(cause)));
     });
     this.over = make("svg:svg", {"aria-hidden": "true", preserveAspectRatio: "none"});
@@ -173,7 +173,7 @@ class Record extends HTMLElement {
       make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"), this.button,
       ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))),
       facts.files.length ? box("beside", "side by side") : null, this.opacity);
-    const note = facts.rendered && make("p", {class: "muted"}, escaped(`A picture made of the image, at most 1,600 pixels a side: ${facts.rendered}.`));
+    const note = facts.rendered && make("p", {class: "muted"}, escaped(`The image is converted for the browser, to at most 1,600 pixels a side: ${facts.rendered}.`));
     return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, this.legend, note || null);
   }
 

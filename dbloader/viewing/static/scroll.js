@@ -1,11 +1,11 @@
-/** A list of any length in columns. The document contains only the visible cells. Elements of other cells are used again.
+/** A list of any length in columns. The document contains only the visible cells. The element of a cell that leaves the view shows another cell.
  *
  * Browsers limit an element to about 16 million px, too few for 10 million thumbnails. So the scrolled element is at most
  * TALLEST high. The scroll bar of a longer list moves in proportion. The wheel, keys and fingers always move by px. */
 import {make} from "./app.js";
 
 const TALLEST = 8_000_000; // px
-const SETTLE_MS = 250; // from the last movement to `settled`, which changes the URL: browsers allow 200 changes in 30 s
+const SETTLE_MS = 250; // from the last movement to `settled`, which changes the URL: browsers allow only 200 changes of the URL in 30 s
 
 export class Scroller {
   /** Make an element a listbox. `use.tile()` returns a new cell, `use.fill(cell)` shows cell.position in it, and `use.clear(cell)`
@@ -90,7 +90,7 @@ export class Scroller {
     this.render();
   }
 
-  /** Read the position of the scroll bar, and return whether the user has moved it. The event comes only with the next frame. */
+  /** Read the position of the scroll bar, and return whether the user has moved it. Its event would come only with the next frame. */
   read() {
     if (!this.list.clientWidth || Math.abs(this.list.scrollTop - this.set) < 1) return false;
     this.set = this.list.scrollTop;
@@ -98,7 +98,7 @@ export class Scroller {
     return true;
   }
 
-  /** Return the active position; if it is not visible, the first visible position. */
+  /** Return the active position. If it is not visible, first make the first visible position the active one. */
   here() {
     this.read();
     const middle = Math.floor(this.active / this.columns) * this.down - this.top + this.down / 2;

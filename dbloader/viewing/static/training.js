@@ -6,7 +6,7 @@ import {keys} from "./keys.js";
 const OPTIONS = [["seed", "Seed", 0, true], ["epoch", "Epoch", 0, false], ["batch_size", "Batch size", 32, true],
   ["world_size", "World size", 1, true], ["rank", "Rank", 0, false], ["step", "Step", 0, false], ["size", "Size", 224, true]];
 const SIDE = 156; // px of a picture: two fit side by side on a phone
-const PASTE = "Paste the output of print() or json.dumps(). The state sets the order, the seed and the epoch. Step 0 is the first batch after the state.";
+const PASTE = "Paste what print(loader.state_dict()) prints, or the state as JSON. The state sets the order, the seed and the epoch. Step 0 is the first batch after the state.";
 
 class Training extends HTMLElement {
   connectedCallback() {
@@ -45,7 +45,7 @@ class Training extends HTMLElement {
       this.where.textContent = of !== null ? `Record ${of}, ${escaped(name ?? "without a name")}, in epochs ${epoch} to ${epoch + 11}. Steps are counted from the start of each epoch. Order: ${order}`
         : `Epoch ${epoch}, step ${counted(data.step)} (0 to ${counted(data.steps - 1)}${now.state ? " after the state" : ""}): ${samples.length < all ? `the first ${counted(samples.length)} of ` : ""}${counted(all)} images. Order: ${order}`;
       const notes = data.transform ? [`The transform is ${data.transform}.`] : [];
-      if (!data.repeatable) notes.push("If it uses global random generators, each view shows another result, as in training. A Decoder always gives the same result.");
+      if (!data.repeatable) notes.push("If the transform uses global random generators, its result differs each time, here and in training. A Decoder always gives the same result.");
       this.out.replaceChildren(...notes.map((note) => make("p", {class: "muted"}, escaped(note))),
         of === null ? "" : make("p", {class: "row"}, epoch ? link({epoch: Math.max(0, epoch - 12)}, "← Earlier epochs") : null,
           link({epoch: epoch + 12}, "Later epochs →"), link({record: null, epoch: null}, "Batches")),
