@@ -1,7 +1,8 @@
 """Count how many shards a cache fetches again when its readers differ in speed, with the real policy and no network.
 
-Eight ranks shuffle in blocks of one store. The slowest one is so many per cent slower than the fastest; the others are
-between them. So they drift apart for a whole epoch, which ranks that exchange gradients never do.
+Eight ranks read one store in the order of a BlockShuffleSampler. In each row of the table, the slowest rank is the
+given per cent slower than the fastest rank, and the others are between these two. So the ranks drift apart for a whole
+epoch. Ranks that exchange gradients never do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convert a folder in turns with `tar cf` of the same folder: whole processes, medians.
+"""Time `dbloader convert` and `tar cf` of the same folder, in turns. Times are of whole processes, and medians.
 
 python scripts/bench/conversion.py BENCH [--rounds 5] [--corpus large]
 """

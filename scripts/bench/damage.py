@@ -3,8 +3,8 @@
 bench/peers/bin/python scripts/bench/damage.py [--trials 20] [--loaders dbloader webdataset streaming litdata]
 
 scripts/bench/install-peers makes that environment. Each trial damages a copy of a loader's files, and reads all samples
-in a process of its own: the bytes of each image, undecoded, and its label. It is silently wrong if a sample came that
-was not stored, or if samples are missing and no error came.
+in a separate process: the bytes of each image, undecoded, and its label. The trial is silently wrong if a sample was
+read that was not stored, or if samples are missing and no error was raised.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ FAULTS: dict[str, Callable[[list[Path], list[bytes], random.Random], None]] = {
 
 
 def try_one(loader: str, fault: str, seed: int, whole: Path, images: list[bytes], stored: Counter[bytes]) -> str:
-    """Damage a copy and read it. Return "wrong" if that was silent, else how it ended."""
+    """Damage a copy and read it. Return "wrong" if the trial was silently wrong, otherwise how the reading ended."""
     place = whole.with_name("damaged")
     shutil.copytree(whole, place)
     try:

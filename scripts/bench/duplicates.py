@@ -2,7 +2,8 @@
 
 python scripts/bench/duplicates.py FOLDER PHOTOS [--copies 500]
 
-FOLDER is what corpus.py has cut out of PHOTOS, N images each from the next photograph in turn.
+FOLDER is what corpus.py has cut out of the photographs in PHOTOS: one image of each photograph, then a second one, and
+so on.
 """
 
 from __future__ import annotations

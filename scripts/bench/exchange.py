@@ -24,7 +24,7 @@ class Part(NamedTuple):
     """Contenders that do the same work. The others are compared with the first."""
 
     contenders: dict[str, str]  # shell command of each contender
-    reads: tuple[str, ...]  # files and folders that are in the page cache before each run, or not at all if cold
+    reads: tuple[str, ...]  # what a run reads; before each run, all of it is in the page cache, or nothing if ``cold``
     cold: bool = False
 
 

@@ -3,10 +3,11 @@
 python scripts/bench/mixture.py BENCH [--parts order kills speed memory] [--kills 100] [--samples 1000000]
 
 ``order`` compares the global batches of 1, 3 and 8 ranks with 0, 2 and 5 workers of both types. ``kills`` trains until
-the training is killed at a random moment, resumes the last state with another number of ranks, and so on, a hundred
-times; all samples must be as computed. The shares of all windows are counted there. ``speed`` loads photographs
-from 50 stores and from one of the same size, in turn. ``memory`` starts a process with one source and with 50.
-It makes 600 MB of stores in BENCH/mixture, and exits with 1 if a sample or a share is wrong.
+the training is killed at a random moment, then resumes the last state with another number of ranks, and so on, a
+hundred times. ``kills`` compares all samples with the computed order, and checks each source's share in all windows.
+``speed`` loads photographs from 50 stores and from one of the same size, in turn. ``memory`` starts a process with one
+source and with 50. The program makes 600 MB of stores in BENCH/mixture. The exit status is 1 if a sample or a share is
+wrong.
 """
 
 from __future__ import annotations
@@ -164,17 +165,17 @@ def kill_trainings(folder: Path, kills: int, samples: int) -> int:
     error = max(
         float(np.abs(np.bincount(window, minlength=50) - 1024 * weights / weights.sum()).max()) for window in windows
     )
-    print(f"shares: at most {error:.3f} samples off in each of {len(windows)} windows of 1,024, weights of roots")
+    print(f"shares: at most {error:.3f} samples off in each of {len(windows)} windows of 1,024, with roots as weights")
     whole = mixture_of(folder, "whole")
     shares = np.array([1 + number % 3 for number in range(50)])
     windows = expected_rows(whole, np.arange(samples // shares.sum() * shares.sum()))[:, 0].reshape(-1, shares.sum())
     off = sum(int((np.bincount(window, minlength=50) != shares).any()) for window in windows)
-    print(f"shares: {off} of {len(windows)} windows of {shares.sum()} are not exact, whole weights", flush=True)
+    print(f"shares: {off} of {len(windows)} windows of {shares.sum()} are not exact, with whole weights", flush=True)
     return wrong + off + int(error >= 1)
 
 
 def measure_epoch(folder: Path, count: int, kind: Any) -> dict[str, float]:
-    """Return the seconds and the CPU seconds of an image, from the second batch on, with one source or 50."""
+    """Return the seconds and the CPU seconds per image, from the second batch on, with one source or 50."""
     places = [folder / f"photos{count}-{number:02}.lmdb" for number in range(count)]
     options: dict[str, Any] = {"is_training": True, "device": None, "normalize": None}
     loader = create_loader(mix(dict.fromkeys(places, 1)), 224, BATCH, num_workers=2, worker_type=kind, **options)
@@ -191,7 +192,7 @@ def measure_epoch(folder: Path, count: int, kind: Any) -> dict[str, float]:
 
 
 def compare_speeds(folder: Path, rounds: int) -> None:
-    """Print the ratios of the speeds, and of the CPU times, of 50 sources and one, of the same photographs, in turn."""
+    """Print the speed of 50 sources / the speed of one source of the same photographs, by time and by CPU time."""
     for kind in ("threads", "processes"):
         ratios: dict[str, list[float]] = {"s": [], "cpu": []}
         for number in range(rounds):
@@ -208,7 +209,7 @@ def compare_speeds(folder: Path, rounds: int) -> None:
 
 
 def measure_opening(folder: Path, count: int) -> dict[str, float]:
-    """Return the seconds to the first batch, private memory and threads with some sources, the largest among them."""
+    """Return the seconds to the first batch, private memory and threads with the ``count`` largest sources."""
     places = [folder / f"{number:02}.lmdb" for number in range(50 - count, 50)]
     began = time.perf_counter()
     mixture = mix(dict.fromkeys(places, 1), fields=("index",))

@@ -6,7 +6,7 @@ It runs in an environment that has dbloader and the loaders to compare:
     python scripts/bench/mixture_peers.py
 
 `peers/mixtures.py` has the loaders. Each rank is a process of its own, with torch.distributed. The exit status is 1 if
-dbloader gives other samples than an uninterrupted training, or inexact shares, or resumes with other data.
+dbloader gives other samples than an uninterrupted training, gives inexact shares, or resumes although data was changed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ PEERS = {
 }
 WEIGHTS = (5, 2, 1)
 BATCH = 24  # samples of all ranks in a step
-LIMIT_S = 300  # most take 10 s, on a busy machine a minute
+LIMIT_S = 300  # time limit of a part; most parts take 10 s, or a minute on a busy machine
 LENGTHS = {"long": (4000, 1600, 800), "short": (800, 320, 40), "many": (960,) * 35}  # of the sources
-CHANGED = 1200  # of the second source of "long"
+CHANGED = 1200  # length of the second source of "long" after a change
 EPOCH = 1280 // BATCH  # steps of the epoch of "short", in which the last source is repeated four times
 
 
@@ -121,7 +121,7 @@ def run_rank(pipe: Any, output: Path, environment: dict[str, str], peer: str, ta
         last = lines[-1] if lines else "without a message"
         result = {"error": last if last.startswith(type(error).__name__) else f"{type(error).__name__}: {last}"}
     pipe.send(result)
-    pipe.poll(None)  # this process has the memory of the state's tensors, until it is killed
+    pipe.poll(None)  # the tensors of the state are in this process's memory, so wait until it is killed
     os._exit(1)
 
 

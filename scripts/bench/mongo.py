@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 7
 NBYTES = 100_000
-BATCHES = 4  # a turn
+BATCHES = 4  # in a turn
 WRITTEN = 4000
 RECORDS = 1000  # these fit the server's cache of 0.25 GB, so the disk has no influence
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
@@ -96,7 +96,7 @@ def relay(port: int, delay_s: float, pipe: Connection) -> None:
 
 @contextmanager
 def slowed(port: int, delay_s: float) -> Iterator[int]:
-    """Yield a port that leads to another one with a delay, through a process of its own."""
+    """Yield a port from which a separate process forwards connections to another port, with a delay."""
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=relay, args=(port, delay_s, there))
     process.start()

@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("bench", type=Path)
     parser.add_argument("--records", type=int, nargs="*", default=[1_000_000])
     options = parser.parse_args()
-    print("\nMongoDataset over small records, medians of 5 fresh processes; memory is what comes on top of what was")
-    print("held before: of the imports, where it is opened.\n")
+    print("\nMongoDataset over small records, medians of 5 fresh processes. Memory is the increase during a")
+    print("step: for the opening, the increase after the imports.\n")
     with tempfile.TemporaryDirectory(dir=options.bench) as folder, Mongod(Path(folder) / "mongod") as server:
         for count in options.records:
             place = server.place("bench", f"small{count}")

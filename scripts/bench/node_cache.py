@@ -2,9 +2,9 @@
 
 PYTHONPATH=scripts python scripts/bench/node_cache.py BENCH CORPUS [--cache FOLDER] [--mbs 100 500 1000]
 
-CORPUS is a folder of images in folders of classes. Of the origin only the speed is emulated: its files are named pipes
-through which so many bytes pass in a second. The dataset, its cache with the fetcher's process, the sampler and the
-loader are real. Images are not decoded, and a step sleeps as long as its batch takes at the speed of the training.
+CORPUS is a folder of images in folders of classes. Only the speed of the origin is emulated: its files are named
+pipes, through which --mbs megabytes pass in a second. The dataset, its cache with the fetcher's process, the sampler
+and the loader are real. Images are not decoded. A step sleeps as long as its batch takes at the speed of the training.
 A cold cache is no faster than the disk of --cache takes new files: give one that is faster than the origin.
 """
 
@@ -37,7 +37,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Measured(NamedTuple):
-    """An epoch: seconds until its first batch, percent of the time after it spent waiting, images/s, MB fetched."""
+    """An epoch: seconds until its first batch, percent of the remaining time spent waiting, images/s, MB fetched."""
 
     first_s: float
     stall_percent: float

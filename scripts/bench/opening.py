@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("bench", type=Path)
     parser.add_argument("--records", type=int, nargs="*", default=[1_000, 1_000_000, 10_000_000])
     options = parser.parse_args()
-    print("\nOpening a store of small records, and reading 1,000 of them, medians of 5 fresh processes; memory is what")
-    print("comes on top of the imports. Worker: what a DataLoader worker pays, unpickling and the first read.\n")
+    print("\nOpening a store of small records, and reading 1,000 of them, medians of 5 fresh processes. Memory is the")
+    print("increase after the imports. Worker: a DataLoader worker unpickles the dataset and reads a first record.\n")
     print("| records | file MB | written in s | opened in ms | opened MB | private MB read | worker ms | worker MB |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for count in options.records:

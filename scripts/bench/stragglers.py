@@ -4,7 +4,7 @@ python scripts/bench/stragglers.py BENCH [--workers 2 8 16] [--rounds 3] [--peer
 
 A sample sleeps, so any number of workers can be measured on a few cores. The ideal time is the seconds that all samples
 took, as each one measured it, divided by the number of workers. Each share is the ideal time divided by the time from
-``iter()`` to the last batch. The first epoch of worker processes contains their start; the second does not, but for
+``iter()`` to the last batch. The first epoch of worker processes contains their start; the second does not, except with
 Grain and DALI. Every run checks the order of its samples. ``--peer`` names a Python that has Grain or NVIDIA DALI;
 this program then runs there too.
 """

@@ -38,7 +38,7 @@ def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> di
     if options.cold:
         empty_cache(row.place)
     else:
-        bring_into_memory(row.place)  # what the others have read meanwhile may have displaced it
+        bring_into_memory(row.place)  # files that other contenders read meanwhile may have displaced these files
     command: list[str | Path] = [python, CONTENDER, row.module, "run", row.place]
     command += ["--workers", str(workers), "--seconds", str(options.seconds)]
     try:
@@ -54,7 +54,7 @@ def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> di
 def take_turns(
     rows: list[Row], python: Path, workers: int, options: argparse.Namespace
 ) -> dict[str, list[dict[str, float]]]:
-    """Return the runs of each contender, one for each round. A contender that fails once has none."""
+    """Return the runs of each contender, one for each round. A contender that fails once has no runs."""
     runs: dict[str, list[dict[str, float]]] = {row.key: [] for row in rows}
     left = list(rows)
     for number in range(options.rounds):

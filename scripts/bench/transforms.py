@@ -88,7 +88,7 @@ def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
     """Yield the contenders that are compared.
 
     Args:
-        folders: The images, by what the stores made of them are called.
+        folders: The folder of each kind of images, by the name of the stores that are made of them.
         made: Folder of these stores.
     """
     tasks: tuple[tuple[str, str, tuple[Transforms, ...]], ...] = (
@@ -100,8 +100,8 @@ def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
     )
     for key, images, kinds in tasks:
         for transforms in kinds:
-            # Large images make an epoch so long that no contender finishes it, because the next epoch would start
-            # slowly.
+            # An epoch of 4,000 large images outlasts the measurement. Otherwise the measurement would contain the slow
+            # start of a second epoch.
             task = Task(transforms, batch=4 if key == "48mp" else 8, drawn=4000) if "mp" in key else Task(transforms)
             yield from on_task(f"{images}, {WORDS[transforms]}", key, folders[key], made, task)
 
@@ -119,7 +119,7 @@ def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iter
             if words != ", scaled" or large or not task.is_training:  # crops of small images are seldom scaled
                 options = {"resize": resize}
                 yield Contender(images, f"LMDBDataset{tiled}{words}", "own_transforms", place, task, options)
-    for tiled, place in stores.items() if task.transforms != "timm" else ():  # it has no color jitter
+    for tiled, place in stores.items() if task.transforms != "timm" else ():  # create_loader has no color jitter
         for kind in ("processes",) if large else ("threads", "processes"):
             options = {"kind": kind, "scaled": large}
             yield Contender(images, f"create_loader, {kind}{tiled}", "fused", place, task, options)
@@ -145,7 +145,7 @@ def run_in_new_process(contender: Contender, workers: int, seconds: float) -> di
 
     The process is forked from one that has imported the packages and done nothing else, which saves three seconds.
     """
-    bring_into_memory(contender.place)  # what the others have read meanwhile may have displaced it
+    bring_into_memory(contender.place)  # other contenders may have displaced these files from the page cache
     start = multiprocessing.get_context("forkserver")
     receive, send = start.Pipe(duplex=False)
     process = start.Process(target=measure, args=(contender, workers, seconds, send))
@@ -166,7 +166,7 @@ def run_in_new_process(contender: Contender, workers: int, seconds: float) -> di
 
 
 def take_turns(contenders: list[Contender], options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """Return the runs of each contender, one for each round. A contender that fails once has none."""
+    """Return the runs of each contender, one for each round. A contender that fails once has no runs."""
     runs: dict[str, list[dict[str, float]]] = {one.key: [] for one in contenders}
     left = list(contenders)
     for number in range(options.rounds):

@@ -2,8 +2,8 @@
 
 python scripts/bench/viewer.py BENCH [--records 10000000] [--mongo-records 1000000] [--place STORE]
 
-The store is made in BENCH by many_records.py, if it is not there. A figure is of one request to a fresh server, which
-was not asked that before, until the last byte; CPU is what the server used, which another load does not change much.
+The store is made in BENCH by many_records.py, if it is not there. Each request is the first of its kind to a fresh
+server. Seconds are those until the last byte. CPU is the server's CPU time, which other programs hardly change.
 """
 
 from __future__ import annotations

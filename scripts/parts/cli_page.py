@@ -15,9 +15,9 @@ HEAD = """\
 
 `scripts/docs` writes this page from what the commands print with `--help`.
 
-An error is one line on stderr and exit status 2; Ctrl-C is 130. `python -m dbloader` is the same program. Progress is
-on stderr: a bar on a terminal, otherwise a line every 30 s; `--quiet` turns it off. Control characters in names are
-printed escaped (`\\x1b`). Each command also has `-h, --help`.
+An error is one line on stderr. The exit status is 2 after an error, and 130 after Ctrl-C. `python -m dbloader` is the
+same program. Progress is on stderr: a bar on a terminal, otherwise a line every 30 s; `--quiet` turns it off. Control
+characters in names are printed escaped (`\\x1b`). Each command also has `-h, --help`.
 
 For completion with Tab, add one of these lines to your shell's startup file:
 

@@ -1,4 +1,4 @@
-"""Train a small network on the two stores that scripts/demo makes: what a training script with dbloader looks like.
+"""Train a small network on the two stores that scripts/demo makes, as an example of a training script.
 
 python scripts/parts/demo_train.py TRAIN TEST [--picture FILE] [--epochs N]
 """

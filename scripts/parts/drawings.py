@@ -15,7 +15,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 HERE = Path(__file__).resolve().parents[2]
-BOX, GAP, ROW, TOP = 218, 24, 116, 64  # pixels: the width of a box, between columns, from row to row, of titles
+BOX, GAP, ROW, TOP = 218, 24, 116, 64  # pixels: width of a box, gap between columns, height of a row, of the titles
 GRAY, TEAL, AMBER, BLUE = "#76828f", "#0f766e", "#a35b06", "#2563a8"
 
 CONVERT = """

@@ -1,9 +1,9 @@
-"""Print which transforms of torchvision and timm decode how much of the images of a store, for docs/transforms.md.
+"""Print how much of the images of a store is decoded for transforms of torchvision and timm, for docs/transforms.md.
 
     python scripts/parts/lazy_table.py [--images 200]
 
-It runs where torchvision and timm are installed. The images are drawn and thrown away; they have 500 x 375 pixels, as
-many photographs for training have. The share is of all pixels: those that libjpeg-turbo gave of those in the files.
+It runs where torchvision and timm are installed. The images are drawn, and have 500 x 375 pixels, a common size of
+photographs for training. A share is the pixels that libjpeg-turbo decoded / all pixels in the files.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def share(place: Path, transform: Callable[[Any], Any], resize: str, counted: Co
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=200, help="How many.")
+    parser.add_argument("--images", type=int, default=200, help="Number of images.")
     images = parser.parse_args().images
     counted = simplejpeg.decode_jpeg = Counted()
     print("| transform | JPEGs as they are | tiled | as they are, `scaled` | tiled, `scaled` |")

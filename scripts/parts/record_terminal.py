@@ -5,7 +5,7 @@
 
 Each command is really run, in a folder of drawn images. Only the waiting is shortened: a line appears at most two
 seconds after the one above it. Where nothing may move (prefers-reduced-motion, or a program that shows no CSS), the
-picture is the end.
+picture shows the end of the recording.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UNTIL = {"dbloader view": "Ctrl-C"}  # a command that runs until Ctrl-C, and the
 
 
 class Shown(NamedTuple):
-    """A line of the terminal: when it appeared, in seconds, and its pieces of one look each (text, color, bold)."""
+    """A line of the terminal: when it appeared, in seconds, and its pieces (text, color, bold)."""
 
     at: float
     pieces: list[tuple[str, str, bool]]
@@ -127,7 +127,7 @@ def pieces(row: Any) -> list[tuple[str, str, bool]]:
 def drawn(lines: list[Shown]) -> str:
     end = max(line.at for line in lines) + END_S
     width, height = COLUMNS * CELL + 2 * MARGIN, SHOWN * LINE + 2 * MARGIN
-    above = {0.0: 0}  # lines that have scrolled off the top, with the second at which they did
+    above = {0.0: 0}  # second: number of lines that have scrolled off the top by then
     css, rows = [], []
     for number, line in enumerate(lines):
         text, column = "", 0

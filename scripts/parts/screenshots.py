@@ -32,7 +32,7 @@ DESK, PHONE = (1280, 800), (390, 760)
 
 
 class Shot(NamedTuple):
-    """A picture: what comes behind the address of the page, the size in CSS pixels, and "light" or "dark"."""
+    """A picture: what comes after the address of the page, the size in CSS pixels, and "light" or "dark"."""
 
     query: str
     size: tuple[int, int] = DESK

@@ -2,11 +2,11 @@
 
     python scripts/parts/site_pages.py FOLDER [PICTURES]
 
-Pages stay readable where they are, so the links between them are changed here: a page that lies elsewhere in the site
-gets links that fit its new place. A link to a file that the site lacks is an error.
+The links between pages work in the repository. Some pages have another place in the site, so this program changes their
+links to fit. A link to a file that the site lacks is an error.
 
 A line ``<!-- picture NAME: WORDS -->`` becomes the screenshot NAME.webp in the folder PICTURES, which
-scripts/screenshots fills; without it, the line stays a comment.
+scripts/screenshots fills. Without the screenshot, the line stays a comment.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def run_node(cluster: Cluster, node: int, port: int, cache: str, together: Barri
 
 
 def run_nodes(cluster: Cluster, folder: Path) -> dict[str, float]:
-    """Run all nodes. Return the measures that the simulator predicts, and the two times that the simulator is given."""
+    """Run all nodes. Return what the simulator predicts, and its inputs ``step_ms`` and ``fetch_ms``."""
     mine, port = FORK.Pipe()
     speeds = (cluster.nic_mbs * 1e6, cluster.stream_mbs * 1e6, cluster.store_mbs * 1e6)
     answering = FORK.Value("d")

@@ -79,7 +79,8 @@ class Order:
                 raise ValueError(
                     f"{nodes:,} nodes of {ranks} ranks with {self._lanes() or 'no'} lanes: each node needs "
                     f"{len({need.shard for need in found[0]}):,} of {self._cluster.shards:,} shards, but at most "
-                    f"{_MOST_NEEDS:,} in all can be simulated. Give lanes that ranks divide, or fewer nodes or shards"
+                    f"{_MOST_NEEDS:,} in all can be simulated. Give fewer nodes or shards, or as lanes a multiple of "
+                    f"{world:,}, the number of ranks on all nodes"
                 )
         return found
 

@@ -14,7 +14,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, came: float) -> float:
-        """Return when bytes will have passed that arrive at the time ``came``. The time of the call does not matter."""
+        """Return the time at which bytes that arrive at the time ``came`` will have passed, whenever this is called."""
         with self._lock:
             self._free_at = max(came, self._free_at) + nbytes / self._rate
             return self._free_at

@@ -39,7 +39,7 @@ class Row(NamedTuple):
         name: Of the contender.
         module: Its module peer_NAME.py.
         source: The folder of images.
-        place: What is made of it for this contender.
+        place: The data that is made of the images for this contender.
         form: How dbloader stores the images; None where the contender makes its own form.
     """
 

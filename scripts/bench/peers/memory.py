@@ -7,9 +7,10 @@ from pathlib import Path
 
 
 def memory_of_tree() -> dict[str, float]:
-    """Return MB: proportional set sizes (/proc/PID/smaps_rollup), of files' pages and without them.
+    """Return sums of proportional set sizes (/proc/PID/smaps_rollup), in MB.
 
-    ``worker_mb`` is the average of the processes below this one, without files' pages; 0 without any.
+    ``files_mb`` is the memory of files' pages, and ``private_mb`` is all other memory. ``worker_mb`` is the average of
+    ``private_mb`` over the processes below this one; 0 if there are none.
     """
     own, *others = (_memory(pid) for pid in _tree(os.getpid()))
     return {

@@ -206,7 +206,7 @@ class GrainIterators(Grain):
 class Energon(WebDataset):
     package, has_state = "megatron-energon", True
     restore, save = "restore_state_rank", "save_state_rank"
-    moved = (4, 1)  # it needs the same number of ranks times workers, and batches of one size
+    moved = (4, 1)  # Energon needs the same product of ranks and workers, and batches of the same size
     batch_size = 6
 
     @override

@@ -21,7 +21,7 @@ BATCH = 64
 
 
 def batches(place: Path, workers: int, batch: int = BATCH, drawn: int | None = None) -> Iterator[Any]:
-    """Yield a batch for each ``batch`` images, of all of them or of ``drawn`` with repetition."""
+    """Decode all images once, or ``drawn`` images with repetition. Yield a batch for each ``batch`` images."""
     # An empty batch of the right size, because the decoded images differ in size.
     stands_for = np.empty((batch, 3, SIZE, SIZE), np.uint8), np.empty(batch, np.int64)
     files = [path.read_bytes() for path in place.rglob("*.jpg")]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def batches(
     place: Path, workers: int, task: Task, kind: Literal["threads", "processes"], scaled: bool = False
 ) -> Iterable[Any]:
-    """Return a loader; ``scaled`` decodes large images smaller, which the other crops of training do not."""
+    """Return a loader. With ``scaled``, training decodes large images at a smaller size before resizing the crop."""
     dataset = LMDBDataset(place)
     training = RandomResizedCrop(SIZE, scaled=scaled)
     normalized: dict[str, Any] = {} if task.kind == "float32" else {"normalize": None}

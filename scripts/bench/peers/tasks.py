@@ -22,7 +22,7 @@ class Task(NamedTuple):
     Attributes:
         transforms: Which ones: ``user_transform`` makes them.
         batch: Images in a batch.
-        drawn: Images in an epoch, drawn with repetition; None for all of them once. Needed where they are few.
+        drawn: Images in an epoch, drawn with repetition; None for all of them once. Needed where there are few images.
     """
 
     transforms: Transforms
