@@ -1,7 +1,7 @@
 """Read and write objects in object storage. No other module imports obstore.
 
-obstore hangs in a process that was forked after its first use. So only the main process of a conversion or a copy, and
-the fetcher of a cache, may make a Bucket. In a forked process this raises an error.
+If a process has used obstore and then forks, obstore hangs in the forked child. Making a Bucket in such a child raises
+OptionError. So Buckets are made only in the main process of a conversion or copy, and in the fetcher of a cache.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ MANIFEST_FILE = "manifest.bson"
 # A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _PARTS_AT_ONCE = 4
-# A request is repeated for this time. If the server has never answered, a request is tried only a few times.
+# A failing request is repeated for this time. If the server has never answered, the request is tried only three times.
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
-# An object is requested this many times at most, until an answer is complete. If 2 % of the answers are incomplete, one
-# object in 3 * 10^8 fails.
+# An object is requested up to this many times, until the answer is complete. If 2 % of all answers are incomplete, one
+# object in 3 * 10^8 has five incomplete answers.
 _ANSWERS = 5
-# An ETag of S3; see `_etag_of`. The ETag of an object that is encrypted with a KMS key has this form, but is no MD5.
+# The form of S3's ETags. They are MD5s (see `_etag_of`), except for objects that are encrypted with a KMS key.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
-# A part takes 5 minutes at 28 kB/s. A connection without bytes for 30 s is closed.
+# A request may take 5 minutes, in which a part arrives even at 28 kB/s. A connection without bytes for 30 s is closed.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
-_used_by = 0  # ID of the process that has used obstore
+_used_by = 0  # ID of the process that has used obstore; 0 before the first use
 
 
 class Item(NamedTuple):
@@ -81,7 +81,7 @@ class Bucket:
 
     Attributes:
         place: The place.
-        parts: The parts of the place.
+        parts: The scheme, bucket and key of the place.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -104,7 +104,7 @@ class Bucket:
         if _used_by not in (0, pid):
             raise OptionError(
                 f"{self.place}: object storage cannot be used in a process that was forked: start processes with "
-                '"spawn" or "forkserver"'
+                'the multiprocessing method "spawn" or "forkserver"'
             )
         _used_by = pid
         scheme, server = self.parts.scheme, self.parts.server
@@ -132,7 +132,7 @@ class Bucket:
             raise translate(error, self.parts, key) from None
 
     def _repeat(self, request: Callable[[], Result], key: str = "") -> Result:
-        """Return the result of a request. Repeat it with growing pauses while its failure is temporary."""
+        """Return the result of a request. After a temporary failure, pause and repeat the request. The pauses grow."""
         deadline, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             if self._closed:
@@ -163,7 +163,7 @@ class Bucket:
         return self._repeat(lambda: [_item(meta) for page in self._often.list(below or None) for meta in page], below)
 
     def folders(self) -> tuple[list[str], list[Item]]:
-        """Return the names of the folders and the objects that are directly below the place."""
+        """Return the names of the folders directly below the place, and the objects directly below the place."""
         found = self._repeat(self._once.list_with_delimiter)
         return sorted(found["common_prefixes"]), [_item(meta) for meta in found["objects"]]
 
@@ -179,7 +179,7 @@ class Bucket:
         Args:
             key: The object's key below the place.
             etag: The expected ETag; "" accepts any ETag.
-            span: The offsets of the first byte to return and of the byte after the last; None returns all bytes.
+            span: The offset of the first byte to return, and the offset after the last byte; None returns all bytes.
             size: The object's number of bytes; None if unknown.
 
         Raises:
@@ -244,7 +244,7 @@ class Bucket:
             raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
 
     def _copy_part(self, item: Item, descriptor: int, start: int) -> bytes:
-        """Copy the part that begins at a byte, and return its MD5."""
+        """Copy the part that begins at the offset ``start``, and return the MD5 of the part."""
         end = min(start + _part_bytes(item.size), item.size)
         part = self.get(item.key, item.etag, (start, end))
         data = memoryview(part)
@@ -254,10 +254,10 @@ class Bucket:
         return _md5(part)
 
     def _until_whole(self, ask: Callable[[], tuple[Result, str, str | None]], key: str) -> Result:
-        """Call a function that fetches bytes until its answer is complete, and return the result.
+        """Call ``ask`` until its answer is complete, and return the result.
 
-        The function returns three values: the result, the ETag from the server, and the ETag that S3 would give these
-        bytes. The third value is None if the number of bytes is wrong.
+        ``ask`` fetches bytes and returns three values: the result, the ETag from the server, and the ETag that S3 would
+        give these bytes. The third value is None if the number of bytes is wrong.
         """
         before: str | None = None
         for _ in range(_ANSWERS):
@@ -271,11 +271,12 @@ class Bucket:
         )
 
     def _agree(self, stated: str, found: str, before: str | None) -> bool:
-        """Return whether an answer has the stated ETag or the previous answer's ETag, or the ETags cannot be compared.
+        """Return False if the ETags show that an answer is incomplete, otherwise True.
 
-        ``found`` and ``before`` are the ETags that S3 would give the bytes of this answer and the previous answer. Some
-        servers make ETags that only look like MD5s. If two answers have the same bytes, and no ETag of this server has
-        matched before, this method ignores the server's ETags from now on.
+        ``stated`` is the server's ETag. ``found`` and ``before`` are the ETags that S3 would give the bytes of this
+        answer and of the previous answer. An answer is complete if ``found`` equals ``stated`` or ``before``. Some
+        servers make ETags that only look like MD5s. So if two answers in a row have the same bytes, and no ETag of this
+        server has ever matched, this method ignores the server's ETags from now on.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or parts of another size
             return True
@@ -288,7 +289,7 @@ class Bucket:
     def put_file(self, key: str, path: Path, existing: Item | None = None) -> None:
         """Upload a file as an object. The object appears when it is complete.
 
-        Nothing is sent if the object ``existing`` has the file's size and the ETag that S3 gives the file.
+        Nothing is sent if the object ``existing`` has the file's size and the ETag that S3 would give the file.
         """
         size = path.stat().st_size
         part = _part_bytes(size)
@@ -311,7 +312,7 @@ class Bucket:
         with self._translated(key), suppress(AlreadyExistsError, PreconditionError):
             self._often.put(key, data, mode=mode)
             return
-        if self.get(key) != data:  # they are equal if obstore repeated a request that had succeeded
+        if self.get(key) != data:  # equal if obstore repeated a request that had succeeded
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

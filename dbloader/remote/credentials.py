@@ -1,6 +1,6 @@
 """Give obstore the credentials of a profile of the ``aws`` program, and renew them when they expire.
 
-obstore itself uses the environment, web identities and the role of a machine. It does not read profiles.
+obstore itself finds credentials in the environment, in web identities and in a machine's role, but not in profiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHER_SOURCES = (
     "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
 )  # fmt: skip
-# obstore's names of the values, their names in the file of a profile, and their names in a program's answer.
+# The name of each value in obstore, in the file of a profile, and in the answer of a profile's program.
 _KEYS = (
     ("access_key_id", "aws_access_key_id", "AccessKeyId"),
     ("secret_access_key", "aws_secret_access_key", "SecretAccessKey"),
@@ -30,7 +30,7 @@ _KEYS = (
 # Credentials without an expiry are used for this time. Then the profile's file is read again, or the profile's program
 # is run again. Programs for single sign-on rewrite the file.
 _READ_AGAIN = timedelta(minutes=5)
-_LONGEST_S = 60.0
+_LONGEST_S = 60.0  # the longest time that a profile's program may run
 
 
 class ProfileCredentials:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# If the environment has no credentials, obstore asks the cloud's service for them. Its errors contain one of the first
-# four signs. The last two are for credentials that cannot be read.
+# If the environment has no credentials, obstore asks a service of the cloud for them. If that fails, the error contains
+# one of the first four signs. The fifth means that no account is named, the last two that credentials cannot be read.
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
 )
@@ -31,7 +31,7 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# Signs of a request without an answer in obstore's messages. The last sign is the most precise one.
+# Each sign in obstore's message means that no server answered. Of several signs, the last is the most precise.
 _UNANSWERED = re.compile("dns error|builder error|kind: Connect|kind: Timeout|HTTP error")
 
 

@@ -29,7 +29,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The URL of the server in the environment or the place; "" for the cloud's own server."""
+        """The server's URL: from the environment for s3, from the place for http(s); "" for the cloud's own server."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         if self.scheme == "s3":
@@ -41,7 +41,7 @@ class RemotePlace(NamedTuple):
 
 
 def is_remote(place: object) -> bool:
-    """Return whether a place is in object storage, even if it is mistyped."""
+    """Return whether a place begins like a place in object storage. The rest of the place may be mistyped."""
     return isinstance(place, (str, os.PathLike)) and bool(_PLACE.match(str(place)))
 
 
@@ -57,7 +57,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     scheme, slash, bucket, key = found[1].lower(), *found.groups()[1:]
     web = scheme not in WRITABLE
     allowed = (_WEB_SERVER if web else _BUCKET).fullmatch(bucket)
-    # About every second secret key of AWS has a slash in it, as in s3://KEY:ab/cd@bucket.
+    # About half of AWS's secret keys contain a slash, as in s3://KEY:ab/cd@bucket. So look for '@' after a slash, too.
     secret = "@" in bucket or (":" in bucket and not allowed) or "@" in f"{bucket}/{key}".partition(":")[2]
     if secret or (web and "?" in bucket + key):
         raise PlaceError(
