@@ -20,12 +20,12 @@ def short_repr(value: object, most: int = 100) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message, separated by commas. A text of more than 1,000 letters is cut."""
+    """Join names with commas, for a message. A result of more than 1,000 letters is cut."""
     return cut(", ".join(names), 1000)
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text. If it has more than ``most`` letters, its end is replaced by an ellipsis."""
+    """Return a text. If the text has more than ``most`` letters, an ellipsis replaces its end."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -49,15 +49,15 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # an iterable has no length, or the number of ranks is not known yet
+    except (TypeError, OptionError):  # a stream has no length, or the number of ranks is not known yet
         return None
 
 
 def stop_iteration_error(what: str) -> LoaderError:
     """Return the error to raise if a user's function raises StopIteration, which would silently end the epoch."""
     return LoaderError(
-        f"StopIteration was raised while {what} was made, which would end the epoch early: "
-        "catch it in the function that raises it, or give next() a default"
+        f"StopIteration was raised while {what} was made; without this error, the epoch would end early: "
+        "catch StopIteration in the function that raises it, or give next() a default value"
     )
 
 

@@ -15,7 +15,7 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package that imports each name at its first use.
 
-    Importing torch takes over a second and 300 MB, and most commands do not need it.
+    Some names need torch, but most commands do not use these names. Importing torch takes over a second and 300 MB.
 
     Args:
         package: Full name of the package.

@@ -56,7 +56,7 @@ def total_memory(root: str | os.PathLike[str] = "/") -> int:
 
 
 def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
-    """Return the memory in bytes that is available in this container; None if unknown."""
+    """Return the machine's available memory in bytes, or the container's limit if lower; None if unknown."""
     try:
         lines = (Path(root) / "proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -85,7 +85,7 @@ def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/"
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
-    """Yield the memory limits of the control groups in bytes. In version 1, a huge number means no limit."""
+    """Yield the control groups' memory limits in bytes. In cgroup version 1, a huge number means no limit."""
     for group in _groups(root, "memory"):
         yield from _numbers(group / "memory.max") or _numbers(group / "memory.limit_in_bytes")
 
@@ -93,7 +93,7 @@ def _memory_limits(root: Path) -> Iterator[int]:
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of this process's control group and of all parent groups. The lowest limit applies.
 
-    Some folders may be missing, because ``sys/fs/cgroup`` in a container may be the folder of its own group.
+    Some folders may be missing: in a container, ``sys/fs/cgroup`` may be the folder of the container's own group.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -121,17 +121,17 @@ def _numbers(file: Path) -> list[int]:
 
 @contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread, and permanently in the processes that it starts.
+    """Block SIGINT in this thread during the ``with`` block. Processes that are started there never unblock SIGINT.
 
-    Without this, Ctrl-C would interrupt new processes during their imports, and each would print a traceback.
+    Otherwise Ctrl-C would interrupt new processes during their imports, and each would print a traceback.
     """
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # before SIGINT is blocked, because starting the tracker unblocks it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # The system may send the signal to another thread, such as a thread of OpenBLAS. Then Python would raise
-    # KeyboardInterrupt here in spite of the mask. A process that is being started would not get its data,
-    # and would print a traceback.
+    # The system may deliver SIGINT to another thread, such as a thread of OpenBLAS. Python then calls the handler in
+    # the main thread in spite of the mask. A KeyboardInterrupt in the block could leave a new process without its data,
+    # and the process would print a traceback. So the handler only notes the signal, which is raised after the block.
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     deferred = callable(handler) and threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""The errors that dbloader raises on purpose.
+"""The errors that dbloader raises on purpose. A place is the path or URI of a store.
 
 DBLoaderError
 ├── PlaceError              (ValueError)         a place is neither a path nor a usable URI
@@ -6,7 +6,7 @@ DBLoaderError
 │   ├── StoreNotFoundError  (FileNotFoundError)  nothing is at the place
 │   ├── StoreExistsError    (FileExistsError)    something is at the place already
 │   ├── StoreLockedError    (BlockingIOError)    another process is writing to the place
-│   ├── StoreAccessError    (PermissionError)    the place may not be read or written
+│   ├── StoreAccessError    (PermissionError)    the place cannot be read or written
 │   ├── StoreFullError      (OSError)            the disk is full
 │   ├── StoreUnreachableError (ConnectionError)  no server answers at the place
 │   ├── NotAStoreError      (ValueError)         the place holds no finished dbloader store
@@ -24,12 +24,12 @@ DBLoaderError
 │   └── DamagedImageError   (ValueError)         data of the image are missing or corrupted
 ├── SourceError             (ValueError)         a folder or listing cannot be converted
 │   └── SourceNotFoundError (FileNotFoundError)  the folder or listing does not exist
-├── ConversionError         (RuntimeError)       a bad file ended the conversion, as its options demand
+├── ConversionError         (RuntimeError)       a bad file or a missing part stopped the conversion
 ├── ExportError             (OSError)            a file cannot be written, or its format cannot contain a record
-├── LoaderError             (RuntimeError)       the loader would hang or silently lose batches
+├── LoaderError             (RuntimeError)       a loader cannot go on without losing batches
 └── OptionError             (ValueError)         an option is out of its range, or two options exclude each other
 
-Each error can be made from one string, because DataLoader workers send errors in this form.
+Each class can be made from one string, because PyTorch sends an error of a DataLoader worker as class and string.
 """
 
 
@@ -58,7 +58,7 @@ class StoreLockedError(StoreError, BlockingIOError):
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """The place may not be read or written."""
+    """The place cannot be read or written, for example because a permission is missing."""
 
 
 class StoreFullError(StoreError, OSError):
@@ -134,7 +134,7 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class ConversionError(DBLoaderError, RuntimeError):
-    """A bad file ended the conversion, as its options demand."""
+    """The conversion cannot go on or be published, for example because of a bad file or a missing part."""
 
 
 class ExportError(DBLoaderError, OSError):
@@ -142,7 +142,7 @@ class ExportError(DBLoaderError, OSError):
 
 
 class LoaderError(DBLoaderError, RuntimeError):
-    """The loader would hang or silently lose batches."""
+    """A loader cannot go on without losing batches, for example because a worker has died."""
 
 
 class OptionError(DBLoaderError, ValueError):

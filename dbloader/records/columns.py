@@ -1,7 +1,7 @@
 """Pack small values of all records, such as labels and names, into columns. A store keeps columns apart from records.
 
 Each column is divided into chunks of 4,096 records. A chunk holds little-endian numbers, packed names, or the values of
-a further field (field_columns.py). docs/format.md describes every byte.
+a further field, which a user added (field_columns.py). docs/format.md describes every byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# 4,096 labels are 32 kB. One chunk is read in microseconds, and a million records have 245 chunks.
+# 4,096 labels take 32 kB, which are read in microseconds. A column of a million records has 245 chunks.
 CHUNK = 4096
 
 NO_LABEL = -(2**63)
@@ -50,7 +50,7 @@ class ColumnChunk:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._rows = bytearray()
-        self._fields: dict[str, list[Any]] = {}  # a list is shorter if the last records lack the field
+        self._fields: dict[str, list[Any]] = {}  # each list ends at the last record that has the field
 
     def __len__(self) -> int:
         return len(self.names)
@@ -96,9 +96,9 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield the number of this chunk, and its columns. Then yield columns to add to earlier chunks.
+        """Yield the number of this chunk with its packed columns, then the numbers of earlier chunks with new columns.
 
-        If this chunk has new fields, each earlier chunk gets a column without values for each new field.
+        If a field first appears in this chunk, each earlier chunk gets a column without values for the field.
 
         Args:
             number: The number of this chunk.
@@ -114,7 +114,7 @@ class ColumnChunk:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, bytes | memoryview]) -> ColumnChunk:
-        """Return a chunk with the values in a result of ``pack``. More records can be appended."""
+        """Return the chunk that ``pack`` packed. More records can be appended."""
         chunk = cls()
         chunk.names = names_in(packed["name"])
         rows = np.empty(len(chunk), _ROW)
@@ -132,7 +132,7 @@ def stored_columns(fields: Collection[str]) -> list[str]:
 
 
 def name_hash(name: bytes) -> int:
-    """Return the CRC-32 of a name in UTF-8, at least 1; 0 for an empty name."""
+    """Return the CRC-32 of a name in UTF-8, or 1 if the CRC-32 is 0. Return 0 for an empty name."""
     return (crc32(name) or 1) if name else 0
 
 

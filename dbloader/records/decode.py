@@ -32,7 +32,7 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
         document: The whole BSON document.
         index: Position of the record in its store.
         salt: The salt in the manifest of the store.
-        view: Return an image file as a memoryview of ``document``, and an array as a read-only view of it.
+        view: Do not copy the image: an image file is a memoryview of ``document``, an array is a read-only view.
 
     Raises:
         DamagedRecordError: Length, index or CRC-32 is wrong, or ``encode`` cannot have written the document.
@@ -60,8 +60,8 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
 def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     """Return the record in a document that a database driver has decoded. Raise the same errors as ``decode``.
 
-    The driver decodes faster than this module. To check the CRC-32, the values are encoded again. This gives the
-    stored bytes, because BSON has only one encoding for each value that ``encode`` writes.
+    The driver decodes faster than this module. To check the CRC-32, this function encodes the values again. The
+    result equals the stored bytes, because BSON has only one encoding for each value that ``encode`` writes.
     """
     keys = list(values)
     if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
@@ -78,7 +78,7 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
 
 
 def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> EncodedRecord:
-    """Return the result of ``encode`` for the record in a document. Raise the same errors as ``decode``.
+    """Return the EncodedRecord that a document was made from. Raise the same errors as ``decode``.
 
     If the document is a memoryview, the elements of the result are views of the document.
     """
@@ -114,7 +114,7 @@ def _check_crc32(content: int, index: int, salt: int, stored: object) -> None:
     crc = bound_crc32(content, index, salt)
     if stored != crc:
         what = f"{stored:08x}" if isinstance(stored, int) else repr(stored)
-        raise DamagedRecordError(f"its CRC-32 is {crc:08x}, not {what}")
+        raise DamagedRecordError(f"its CRC-32 is {crc:08x}, but {what} was stored with it")
 
 
 def _crc32_of_values(values: Mapping[str, Any]) -> int:
@@ -170,9 +170,9 @@ def _decode_error(error: Exception, what: str, index: int) -> Exception:
 
 
 def _record(values: dict[str, Any], index: int) -> Record:
-    """Check the types of some values, and return the record with these values. This modifies ``values``."""
+    """Check the types of the standard fields, and return the record. ``values`` becomes the record's ``fields``."""
     if values.pop("_id", None) is None or values.pop("crc32", None) is None:
-        # Then another element contains their bytes.
+        # `verify` has found the bytes of both, so these bytes now belong to another, damaged element.
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

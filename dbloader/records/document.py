@@ -17,7 +17,7 @@ ID = b"\x12_id\x00"
 # TAIL: the element crc32, then the closing zero byte of the document.
 TAIL = struct.Struct("<7sqB")
 CRC32 = b"\x12crc32\x00"
-# Head of the element image: its name, the number of bytes, their subtype.
+# The element image begins with its name, the image's number of bytes, and BSON's subtype of these bytes.
 IMAGE = struct.Struct("<7siB")
 IMAGE_TAG = b"\x05image\x00"
 LENGTH = struct.Struct("<i")  # length of a document or a str
@@ -34,8 +34,8 @@ def crc32_of(document: bytes | memoryview) -> int:
 def bound_crc32(content: Any, index: Any, salt: int) -> Any:
     """Return the element ``crc32`` of a record: the CRC-32 of its content, XOR the low 32 bits of the index, XOR salt.
 
-    ``content`` is the CRC-32 of the content alone, as from ``crc32_of``. The result fits no other index, and no store
-    with another salt. ``content`` and ``index`` may be int64 arrays.
+    ``content`` is the CRC-32 of the content, as from ``crc32_of``. Index and salt are in the result, so the checksum is
+    wrong for a record at another index or from another store. ``content`` and ``index`` may be int64 arrays.
     """
     return content ^ (index & 0xFFFF_FFFF) ^ salt
 
@@ -59,7 +59,7 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
     """Return the values in a result of ``seal``. Tuples have become lists, and 64-bit ints have become Int64.
 
     Raises:
-        ValueError: The document is damaged, or has another number or salt.
+        ValueError: The document is damaged, or was sealed with another number or salt.
     """
     end = len(document) - TAIL.size
     if end < LENGTH.size:
@@ -72,6 +72,6 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # then another element contains its bytes
+    if values.pop("crc32", None) is None:  # its bytes now belong to another, damaged element
         raise ValueError("it has no crc32")
     return values

@@ -1,7 +1,7 @@
 """Pack further fields into columns: the numbers, booleans and short texts that users add to records.
 
-A chunk has the values of 4,096 records, and begins with a byte for their kind; docs/format.md describes every byte. The
-column of the field ``score`` is called ``field.score``.
+A chunk has the values of 4,096 records. Its first byte is the kind of the values, such as int or text; docs/format.md
+describes every byte. The column of the field ``score`` is called ``field.score``.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 PREFIX = "field."
 MAX_FIELDS = 256
-"""A store with more further fields has no columns for them, because each column needs a chunk for 4,096 records."""
+"""If a store has more further fields than this, none has a column. Each column costs a chunk for 4,096 records."""
 
 MAX_TEXT = 2000
-"""Longest text in a column, in bytes of UTF-8: a chunk must fit into a MongoDB document of 16 MiB."""
+"""Longest text in a column, in bytes of UTF-8. So a chunk of 4,096 texts fits into a MongoDB document (16 MiB)."""
 
 OTHER = ...
-"""Replaces a value that no column can hold."""
+"""Stands for a value that no column can hold."""
 
 NO_BOOL = 2
-"""Value of a column of booleans for a record without a value."""
+"""What a column of booleans holds for a record without a value."""
 
 _MAX_NAME = 200  # most bytes of a field's name, because an LMDB key has at most 511
 _EXACT = 2**53  # a float64 can hold each integer up to this number
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
 _AT_ONCE = 4096  # values that ``column_of`` packs at a time
 _COUNT = struct.Struct("<I")
-_WIDE = b"wide"  # the kind of a chunk with an integer that a float64 may not hold
+_WIDE = b"wide"  # KindFinder's mark for a field with an integer beyond _EXACT
 _DTYPES: dict[bytes, np.dtype[Any]] = {_BOOL: np.dtype("u1"), _INT: np.dtype("<i8"), _FLOAT: np.dtype("<f8")}
 _ABSENT: dict[bytes, float] = {_BOOL: NO_BOOL, _INT: INT64_MIN, _FLOAT: np.nan}
 _OF_TYPE: dict[type, bytes] = {bool: _BOOL, int: _INT, float: _FLOAT}
@@ -48,7 +48,7 @@ KINDS = tuple(_KINDS.values())
 
 
 def column_names(fields: Collection[str]) -> list[str]:
-    """Return the names of the columns of a store with these further fields."""
+    """Return the names of the columns that a store has for these further fields."""
     some = fields if len(fields) <= MAX_FIELDS else ()
     return [PREFIX + field for field in some if len(field.encode()) <= _MAX_NAME]
 
@@ -69,7 +69,7 @@ def column_value(value: Any) -> Any:
 
 
 def pack_values(values: Sequence[Any]) -> bytes:
-    """Return a chunk of results of ``column_value``, one for each record."""
+    """Return the chunk for one field. ``values`` has a result of ``column_value`` for each record."""
     types = {value.__class__ for value in values} - {type(None)}
     if types == {str}:
         return _TEXT + pack_names([(value or "").encode() for value in values])
@@ -85,7 +85,7 @@ def pack_values(values: Sequence[Any]) -> bytes:
 
 
 def unpack_values(chunk: bytes | memoryview) -> list[Any]:
-    """Return the values in a chunk of ``pack_values``. In a chunk of floats, integers become floats."""
+    """Return the values that ``pack_values`` packed. Integers that were packed together with floats are floats now."""
     kind = bytes(chunk[:1])
     if kind == _TEXT:
         return [name.decode() or None for name in names_in(chunk[1:])]
@@ -125,7 +125,7 @@ class KindFinder:
     def columns(self, fields: Collection[str]) -> dict[str, str]:
         """Return the kind of each field in ``fields`` whose values fit into one column.
 
-        Some of these fields may have no chunks, because a shard with too many fields has no columns for them.
+        A field may have no chunks, because a shard with more than MAX_FIELDS fields has no columns for them.
         """
         stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}
@@ -157,7 +157,7 @@ class FieldColumn(NamedTuple):
         """Return the values as a new array, shape (records,).
 
         The dtype is int64 (a missing value is the lowest int64), float64 (a missing value is NaN), object with strs (a
-        missing value is ""), or bool. If a bool is missing, the dtype is int8, and the missing value is -1.
+        missing value is ""), or bool. If any bool is missing, the dtype is int8: 0, 1, or -1 for a missing value.
         """
         if self.kind == "text":
             texts = np.empty(len(self.values), object)
@@ -204,7 +204,7 @@ def _texts(chunk: bytes | memoryview) -> bytes | memoryview:
 def known_values(values: Array) -> Array:
     """Return whether each value of a column of booleans or numbers is present: bool, same shape.
 
-    NaN, the lowest value of a signed dtype, and NO_BOOL mark a missing value.
+    A missing value is NaN among floats, the lowest value among signed integers, and NO_BOOL among booleans.
     """
     kind = values.dtype.kind
     missing = np.iinfo(values.dtype).min if kind == "i" else NO_BOOL

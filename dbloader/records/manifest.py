@@ -29,7 +29,8 @@ FILE_FIELDS, FIELD_CLASSES = "file_fields", "field_classes"  # keys of Manifest.
 
 _MAX_DEPTH = 20  # levels of dicts and lists in Manifest.source
 
-# A histogram of more labels, such as regression targets, would be large. Readers count the column of labels instead.
+# Counts of more labels, such as regression targets, would make the manifest large. It omits them, and readers count the
+# records of each label in the column.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -39,9 +40,9 @@ class Manifest:
 
     Attributes:
         length: Number of records.
-        digest: SHA-256, hex, of the records' CRC-32 (little-endian uint32, in the order of their indices).
-        salt: Random uint32, drawn when writing began. Checksums of records, column chunks and lines of the report
-            include the salt, so the checksum of data that an older store left in the file is wrong.
+        digest: SHA-256, hex, of the column ``crc32``: little-endian uint32s in the order of the records.
+        salt: Random uint32, drawn when writing began. The checksums of records, column chunks and lines of the report
+            include the salt. So data that an older store left in the same file do not match their checksums.
         classes: Name of each label from 0 on; empty if labels have no names.
         label_counts: Number of records with each label; None if there are more than 65,536 different labels.
         labelled: Number of records with a label.
@@ -55,7 +56,7 @@ class Manifest:
         columns: The further fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Number of lines in the conversion's report.
-        source: The source, the options of the conversion, ``file_fields`` and ``field_classes``.
+        source: Where the records are from, the options of the conversion, ``file_fields`` and ``field_classes``.
         created: UTC, ISO 8601.
         created_by: Program and version.
         version: Version of the format.
@@ -97,7 +98,7 @@ class Manifest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that are not computed from the records. With them, ``write_index`` writes the same bytes again."""
+        """The values that do not follow from the records. With them, ``write_index`` writes the same index again."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:
@@ -105,7 +106,7 @@ class Manifest:
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
 
     def in_words(self) -> dict[str, str]:
-        """Return facts about the store for people to read, by their titles; "" for an unknown fact."""
+        """Return a dict of titles, such as "Records", and facts about the store in words; "" for an unknown fact."""
         kinds = "pixels, uint8" if self.source.get("raw") else _list_counts(self.formats)
         return {
             "Records": f"{self.length:,}",
@@ -169,7 +170,7 @@ class Manifest:
                 raise DamagedStoreError(f"{place}: its manifest has no valid {known.name}: {value!r:.80}")
             values[known.name] = value
         if values["label_counts"] is not None:
-            # A list for each pair would start the garbage collector, which takes 0.1 s when torch is loaded.
+            # Making a list for each pair would trigger the garbage collector, which takes 0.1 s when torch is imported.
             labels, counts = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).T.tolist()
             values["label_counts"] = dict(zip(labels, counts, strict=True))
         for name in ("classes", "width", "height"):
@@ -212,10 +213,10 @@ def _are_names(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return type(value) is str  # bson.Code is a str too, and cannot be hashed
+    return type(value) is str  # bson.Code is a subclass of str that cannot be hashed
 
 
-# A manifest with the right CRC-32 may still come from another program.
+# Each value is checked, because even a manifest with the right CRC-32 may come from another program.
 _IS_VALID: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("length", "labelled", "named", "image_bytes", "events", "version"), _is_count),
     **dict.fromkeys(("width", "height"), _is_range),
@@ -316,12 +317,12 @@ class Totals:
             getattr(self, name).update(getattr(manifest, name))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counters, to be stored with a commit."""
+        """Return the counters, for the progress that a writer stores with each commit."""
         return {name: dict(getattr(self, name)) for name in _COUNTERS}
 
     @classmethod
     def restore(cls, progress: Mapping[str, Any]) -> Totals:
-        """Return the totals in a commit's progress."""
+        """Return the totals in the progress that a writer stored with a commit."""
         counters = {name: Counter(progress[name]) for name in _COUNTERS}
         return cls(length=int(progress["length"]), events=int(progress["events"]), **counters)
 

@@ -66,7 +66,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def picture(make: Callable[[], tuple[bytes, str]]) -> str:
-    """Return HTML with the picture that ``make`` returns as bytes and media type, or with the reason if it fails."""
+    """Return HTML with the picture that ``make`` returns (bytes, media type), or with the error if ``make`` fails."""
     try:
         data, kind = make()
     except (DamagedRecordError, DamagedStoreError, ImageError) as error:
@@ -146,7 +146,7 @@ def _small(image: Any, px: int) -> tuple[bytes, str]:
     if image is None:
         raise NotAnImageError("the record has no image")
     if isinstance(image, memoryview) or (isinstance(image, np.ndarray) and not image.flags.writeable):
-        raise NotAnImageError("not drawn: the image may be borrowed from a store, and no longer in memory")
+        raise NotAnImageError("not drawn: the image may be a view of a store's memory, which may no longer exist")
     from dbloader.images.preview import thumbnail  # slow to import, and workers never need it
 
     return thumbnail(image, px)

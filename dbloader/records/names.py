@@ -1,4 +1,4 @@
-"""Pack names and other texts: the UTF-8 of all texts in one block, and the offset of each text."""
+"""Pack names and other texts into one block of UTF-8 and the offset at which each text begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_ONCE = 4096  # names that are copied or decoded at a time
 
 
 class Names(Sequence[str]):
-    """Names of all records, packed. Reading one name creates one str.
+    """Names of all records, packed. A name becomes a str only when it is read.
 
     Attributes:
         data: uint8, shape (bytes,), UTF-8 of the names one after the other.

@@ -44,8 +44,8 @@ class Record:
         format: Pillow's name of the image format, such as ``"JPEG"``.
         damaged: What is damaged in the image, such as a missing end; None for an undamaged image.
         resized_from: Width and height in pixels before the conversion made the image smaller.
-        fields: Further values: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars, and lists
-            and str-keyed dicts of these.
+        fields: Further fields, which users add: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars,
+            and lists and str-keyed dicts of these.
         index: Position in the store; None for a record that is not from a store.
     """
 
@@ -106,11 +106,11 @@ def _line(value: object, most: int = 100) -> str:
 
 
 class EncodedRecord(NamedTuple):
-    """The BSON elements of a record without its index, and its values for the columns.
+    """A record's BSON elements, and its values for the columns. The record has no index yet.
 
     Attributes:
         elements: The pieces of the document between ``_id`` and ``crc32``. The image's bytes are one piece, so they are
-            copied only once.
+            copied only once, when ``document`` joins the pieces.
         crc32: CRC-32 of ``elements``.
         nbytes: Bytes of the image; 0 without an image.
         fields: The further fields, each with its value for a column (``field_columns.column_value``).
@@ -182,9 +182,9 @@ def checked_field_name(name: object) -> str:
     if not isinstance(name, str):
         raise FieldError(f"a field's name must be a str, got {name!r}")
     if name in RESERVED_FIELDS:
-        raise FieldError(f"{name!r} is a reserved field; give yours another name")
+        raise FieldError(f"{name!r} is a reserved field; give your field another name")
     if not name or name.startswith("$") or "." in name or "\0" in name:
-        # In MongoDB, dots and a leading dollar sign have a meaning.
+        # MongoDB gives dots and a leading dollar sign a special meaning.
         raise FieldError(f"a field's name may not be empty, contain '.' or NUL, or begin with '$', got {name!r}")
     return checked_str(name, name)
 

@@ -33,7 +33,7 @@ def checked_str(key: str, value: object) -> str:
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
-    """Return an int within its range."""
+    """Return a value as an int, if it is an integer from ``least`` to ``greatest``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise FieldError(f"field {key!r} must be an int, got {value!r}")
     number = int(value)
@@ -43,7 +43,7 @@ def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int =
 
 
 def checked_size(key: str, value: object) -> list[Int64]:
-    """Return a width and a height in pixels."""
+    """Return a width and a height in pixels as a list for BSON."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise FieldError(f"field {key!r} must be (width, height), got {value!r}")
     return [Int64(checked_int(key, pixels, 0, UINT32_MAX)) for pixels in value]
@@ -54,7 +54,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
-        return float(value)  # np.float64 is a subclass
+        return float(value)  # turns np.float64, a subclass of float, into a plain float
     if isinstance(value, str):
         return checked_str(key, value)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -66,7 +66,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return pack(key, value.item())
     if isinstance(value, (list, tuple, dict)) and depth == _MAX_DEPTH:
-        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} has more than {_MAX_DEPTH - 1} levels")
+        raise FieldError(f"field {key.split('.')[0].split('[')[0]!r} has more than {_MAX_DEPTH - 1} nested levels")
     if isinstance(value, (list, tuple)):
         return [pack(f"{key}[{position}]", item, depth + 1) for position, item in enumerate(value)]
     if isinstance(value, dict):
@@ -98,7 +98,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
     if isinstance(array, np.ma.MaskedArray):
         raise FieldError(f"field {key!r} is a masked array; store its data and its mask as two fields")
     if array.dtype.hasobject or not array.dtype.itemsize or not _is_kept(array.dtype):
-        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file does not keep")
+        raise FieldError(f"field {key!r} is an array of the dtype {array.dtype}, which a .npy file cannot hold")
     file = io.BytesIO()
     try:
         np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
@@ -108,7 +108,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file keeps a dtype. It does not keep dtypes of other packages, or overlapping fields."""
+    """Return whether a .npy file can hold a dtype. It holds no dtypes of other packages, and no overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -118,7 +118,7 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     """Return the array in a .npy file, possibly as a view of ``data``."""
     try:
-        if data[6:8] != b"\x01\x00":  # versions 2 and 3 have longer headers
+        if data[6:8] != b"\x01\x00":  # in versions 2 and 3, the header's length is a uint32, not a uint16
             array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
         else:
             begin = _HEADER.size + _HEADER.unpack_from(data)[1]

@@ -227,7 +227,7 @@ def test_value_of_wrong_type_or_range_is_refused(values: dict[str, Any], message
             (name, "^a field's name may not be empty, contain")
             for name in ("", ".", "a.b", "a.", "$a", "$", "a\0", "\0")
         ),
-        *((name, f"^'{name}' is a reserved field; give yours") for name in sorted(RESERVED_FIELDS)),
+        *((name, f"^'{name}' is a reserved field; give your field") for name in sorted(RESERVED_FIELDS)),
         *((name, "^a field's name must be a str, got ") for name in (1, None, b"a", ("a",))),
         ("\udcff", r"is not valid Unicode: '\\udcff'$"),
     ],
@@ -248,11 +248,11 @@ def test_field_may_be_nested_99_levels_deep(wrap: Callable[[Any], Any]) -> None:
     for deeper in (1, 2, 2000):
         for _ in range(deeper):
             value = wrap(value)
-        with pytest.raises(FieldError, match=r"^field 'a' has more than 99 levels$"):
+        with pytest.raises(FieldError, match=r"^field 'a' has more than 99 nested levels$"):
             encode(Record(fields={"a": value}))
     itself: list[Any] = []
     itself.append(itself)
-    with pytest.raises(FieldError, match=r"^field 'a' has more than 99 levels$"):
+    with pytest.raises(FieldError, match=r"^field 'a' has more than 99 nested levels$"):
         encode(Record(fields={"a": itself}))
 
 
