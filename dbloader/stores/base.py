@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 READ_AT_ONCE = 64
 """A loop over a whole store reads this many records in each call. Larger calls are hardly faster."""
 
-_REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged keeps the rest"
+_REMEDY = "convert again, or copy the store again from the original; dbloader copy --skip-damaged copies intact records"
 
 
 class Handle(Protocol):
@@ -65,7 +65,7 @@ class Store(ABC):
     """The open handle; None if the store is closed. A forked child opens a new handle."""
 
     has_views = False
-    """Whether ``borrow`` yields images without copying them. Then each decoding thread borrows its part of a batch."""
+    """Whether ``borrow`` yields images without copying them. If so, each decoding thread borrows its own records."""
 
     downloads = False
     """Whether reading a record may copy a whole shard to this machine."""
@@ -112,9 +112,9 @@ class Store(ABC):
 
     @abstractmethod
     def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
-        """Return records for ``Writer.write``, as they are stored. Raise the same errors as ``read``.
+        """Return records as they are stored, for ``Writer.write``. Raise the same errors as ``read``.
 
-        Without ``elements``, a store need not copy the elements: the records have only their values for columns.
+        If ``elements`` is False, a store may leave the elements out to save time. The values for columns are complete.
         """
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
@@ -123,8 +123,8 @@ class Store(ABC):
         Args:
             name: ``"label"`` (int64; NO_LABEL without a label), ``"width"``, ``"height"`` (uint32 pixels; 0 if
                 unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image), ``"crc32"`` (uint32), or a
-                further field with numbers, booleans or short texts; see ``FieldColumn.array``. ``"field.nbytes"`` is a
-                further field called ``nbytes``.
+                field that a user added, with numbers, booleans or short texts; see ``FieldColumn.array``. If a user
+                added a field called ``nbytes``, its column is ``"field.nbytes"``.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -171,8 +171,8 @@ class Store(ABC):
     def find(self, name: str) -> int:
         """Return the index of the first record with a name.
 
-        An LMDB store scans the column ``name_hash`` (4 bytes per record, 3 ms per million records) and compares the
-        names with an equal hash. A MongoDB store uses an index.
+        An LMDB store scans the column ``name_hash`` (4 bytes per record, 3 ms per million records). It reads names
+        only where the hash is equal. A MongoDB store uses an index.
 
         Raises:
             RecordNotFoundError: No record has this name.
@@ -242,7 +242,7 @@ class Store(ABC):
             what = str(error)
         else:
             known = {name: event.get(name) for name in ("name", "event", "reason")}
-            if all(type(value) is str for value in known.values()):  # bson.Code is a str too, and cannot be hashed
+            if all(type(value) is str for value in known.values()):  # bson.Code, a subclass, cannot be hashed
                 return known
             what = "its name, event or reason is not a text"
         if not document:
@@ -332,7 +332,8 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
     handle, length = store.open_handle(), len(store)
     try:
         store.check_files()
-        # `chunks` raises an error if the manifest's length is wrong. A huge length would make the loop below endless.
+        # Raises an error if the store has too few chunks for the length in the manifest. Without this check, a wrong,
+        # huge length would keep the loop below running almost forever.
         handle.chunks("crc32")
     except DamagedStoreError as error:
         yield Damage(error)
@@ -384,7 +385,7 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
         "fields": totals.fields,
         "events": events.total(),
     }
-    # The report has lines only for events, such as rejections. Other counts of the outcome cannot be verified.
+    # The report has lines only for events, such as rejections. Other counts cannot be verified, so they are copied.
     expected["outcome"] = {kind: events.get(kind, count) for kind, count in manifest.outcome.items()}
     if any(not 0 <= label < len(manifest.classes) for label in summary.labels or ()):
         expected["classes"] = ()  # classes must name all labels, or none
@@ -419,7 +420,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
     """Return whether a stored chunk agrees with the chunk made from its records."""
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
-    # A field with several types in one chunk is stored as OTHER for each record of the chunk. The other type may come
-    # from a neighboring shard, or an interrupted commit. So OTHER agrees with every value.
+    # If the values of a field have several types in one chunk, the chunk holds OTHER for all its records. The value of
+    # the second type may be missing from `packed`: an interrupted commit wrote it, or it is in another chunk, because
+    # the index of a sharded store is divided into other chunks than the shards. So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)

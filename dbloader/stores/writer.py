@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # A killed conversion loses at most two commits. At 8 MiB, the conversion rarely waits for the disk, and a commit still
 # fits into the CPU's cache.
 COMMIT_BYTES = 8 * 2**20
-# Limits the loss when files arrive slowly.
+# A commit also begins after this time, so a killed conversion loses little even if files arrive slowly.
 COMMIT_SECONDS = 2.0
 
 
@@ -151,7 +151,7 @@ class Writer(ABC):
             self._close()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuse to resume with other settings, because they would give another store.
+        """Refuse to resume with other settings, because the rest of the store would be made in another way.
 
         Args:
             settings: Values that BSON can store. The error shows their names and values.
@@ -257,7 +257,7 @@ class Writer(ABC):
             raise StoreError(f"{self.place} is finished: nothing more can be written to it")
 
     def discard(self) -> None:
-        """Remove the store if the block ends without ``finish``, even if it is resumable."""
+        """Remove the store if the block ends without ``finish``, even if this writer is resumable."""
         self.resumable = False
 
     def finish(
@@ -303,7 +303,7 @@ class Writer(ABC):
             return
         if self.resumed:
             raise StoreExistsError(
-                f"another process has made {self.place} since this conversion began: move that store and resume"
+                f"another process has made {self.place} since this conversion began: move that store away, then resume"
             )
         if self.resume:
             raise StoreExistsError(

@@ -178,7 +178,7 @@ class WritingContract(Backend):
                 writer.finish()
         self.check_documents(place, theirs)
         # A resumed writer raises the error at once, not after hours of work.
-        with pytest.raises(StoreExistsError, match="since this conversion began: move that store and resume"):
+        with pytest.raises(StoreExistsError, match="since this conversion began: move that store away, then resume"):
             write_nothing(place, resume=True, resumable=True)
         self.remove(place)
         with create_store(place, resume=True) as writer:

@@ -1,4 +1,4 @@
-"""Share one LMDB environment among all stores on a file in a process.
+"""Open an LMDB file only once in each process: all stores on the file share one LMDB environment.
 
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. It also refuses to use
 an environment in a forked child, so a child closes the environments that it inherited.
@@ -65,7 +65,7 @@ class ForkGate:
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # ids of the threads; a KeyboardInterrupt could make a counter wrong
+        self._inside: set[int] = set()  # ids of threads in a block; a KeyboardInterrupt could make a count wrong
         self._forking = False
 
     def __enter__(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# A handle calls `release_pages` after reading this many column chunks. They take up to 40 MB.
+# A handle calls `release_pages` each time it has read this many column chunks, which take up to 40 MB of memory.
 _CHUNKS_KEPT = 256
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
@@ -134,7 +134,7 @@ class LMDBHandle:
                 document: Any = get(record_key(index), None, records)
                 yield document
         except lmdb.Error as error:
-            usable = False  # LMDB ends a transaction with its first error
+            usable = False  # after an error, LMDB refuses to use the transaction again
             raise translate(error, self.place) from error
         finally:
             if usable:
@@ -234,7 +234,7 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the version before shards were last added; None if it is gone or has another digest."""
+        """Return a handle of the version before shards were last added; None if that is lost or its digest differs."""
         with suppress(OSError, StoreError):
             older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
             if older.manifest.digest == digest:
@@ -312,9 +312,10 @@ class ShardedHandle:
                 handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
-        """Yield documents shard by shard without copying: (position in ``indices``, index and salt in the shard, view).
+        """Yield four values for each document: position in ``indices``, index in shard, salt of shard, and view.
 
-        The view is None if the document is missing. A view is valid until the next document is requested.
+        The documents come shard by shard, and are not copied. The view is None if the document is missing. A view is
+        valid until the next document is requested.
         """
         for number, positions in self._by_shard(indices).items():
             inside = [indices[position] - self._starts[number] for position in positions]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dbloader.remote.bucket import Item
 
-# Keys of shards, index files and kept manifests, relative to the place of the store.
+# Keys of shards, index files and kept manifests of previous versions, relative to the place of the store.
 _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb(\.{re.escape(MANIFEST_FILE)})?")
 
 
@@ -38,15 +38,15 @@ def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
 
 
 def read_table(bucket: Bucket) -> ShardTable:
-    """Return the table of shards of a store; NotAStoreError if there is no store."""
+    """Return the table of the shards of a store. Raise NotAStoreError if there is no store."""
     return ShardTable.decode(bucket.manifest(), bucket.place)
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
     """Publish a store by writing its manifest. All other files must be in the bucket already.
 
-    ``replaces`` is the manifest of the old store; None if the place has no store. If another process has published at
-    the place meanwhile, delete the keys ``own``, and raise StoreExistsError.
+    ``replaces`` is the manifest of the old store; None if the place has no store. ``own`` are the keys of the objects
+    of this upload. If another process has published meanwhile, delete these objects, and raise StoreExistsError.
     """
     try:
         target.put_if(MANIFEST_FILE, table.encode(), replaces)
@@ -54,11 +54,11 @@ def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Ite
         target.delete(own)
         raise
     except StoreError as error:  # the manifest may have been written, so keep the files
-        what = f"the store may be published anyway: check with dbloader info {target.place}"
+        what = f"the store may be published in spite of this error: check with dbloader info {target.place}"
         raise type(error)(f"{error}; {what}") from None
 
 
 def list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return all shards, index files and kept manifests at a place by their keys, also those that no manifest names."""
+    """Return the shards, index files and kept manifests at a place, by key, including files that no manifest names."""
     found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # if no server answers, ``folders`` fails quickly
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}

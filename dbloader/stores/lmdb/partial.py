@@ -61,8 +61,9 @@ class PartialFile:
         except StoreAccessError as error:
             if self.path.is_dir():
                 raise StoreAccessError(
-                    f"{self.path} is a folder, perhaps of unfinished parts: finish it (dbloader parts {self.place} "
-                    "lists the missing parts, dbloader publish joins all parts), or remove the folder"
+                    f"{self.path} is a folder, perhaps of an unfinished conversion in parts: finish the conversion "
+                    f"(dbloader parts {self.place} lists the missing parts, dbloader publish joins all parts), or "
+                    "remove the folder"
                 ) from error
             raise
         self.committed = os.fstat(self.fd).st_size > 0

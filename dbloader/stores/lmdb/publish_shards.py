@@ -173,7 +173,7 @@ def put_manifest(folder: Path, table: ShardTable) -> None:
 
 
 def move_into(folder: Path, table: ShardTable, target: Path) -> None:
-    """Move a new store to the folder of an older store. It replaces the older store, or adds shards to that store.
+    """Move a new store into the folder of an older store. The new store replaces the older store, or extends it.
 
     The new manifest is written last, and replaces the old manifest in one step.
 
@@ -270,7 +270,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 @contextmanager
 def durable(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file. After the block, wait until it is on the disk, and rename it to the path."""
+    """Yield a new file with a temporary name. After the block, wait until it is on the disk, and rename it."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with aside.open("xb") as file:

@@ -50,7 +50,7 @@ class ShardTable(NamedTuple):
         manifest: The manifest of all records.
         index_file: File name of the index.
         shards: The shards, in the order of their records.
-        previous: File name of the previous version's index, before shards were last added; "" if none were added.
+        previous: File name of the index before shards were last added; "" if no shards were ever added.
     """
 
     manifest: Manifest
@@ -133,10 +133,10 @@ class ShardTable(NamedTuple):
         if len({*values["names"]}) < len(shards) or len({*own}) < len(own):
             raise damaged("names a file twice")
         if min(lengths, default=0) < 0 or sum(lengths) != manifest.length:
-            raise damaged(f"has shards of {sum(lengths):,} records, not {manifest.length:,}")
+            raise damaged(f"has shards of {sum(lengths):,} records in all, not {manifest.length:,}")
         return cls(manifest, values["index"], shards, previous)
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name for the previous version's manifest. ``index_file`` is the previous version's index."""
+    """Return the file name under which a previous version's manifest is kept, given that version's index file."""
     return f"{index_file}.{MANIFEST_FILE}"

@@ -43,7 +43,7 @@ _COPIED = 16
 
 
 class LMDBStore(Store):
-    """A store in one LMDB file, or in a folder of LMDB files, its shards."""
+    """A store in one LMDB file, or in a folder of LMDB files, which are called shards."""
 
     handle: LMDBHandle | ShardedHandle | None = None
     has_views = True
@@ -198,5 +198,5 @@ def _encode_values(document: memoryview, index: int, salt: int) -> EncodedRecord
 
 
 def _is_in(path: Path, folder: Path) -> bool:
-    """Return whether a path is ``folder``, which may be a file, or below it; False if ``folder`` does not exist."""
+    """Return whether a path is ``folder`` (a folder or file) or below it; False if ``folder`` does not exist."""
     return folder.exists() and any(part.exists() and part.samefile(folder) for part in (path, *path.parents))

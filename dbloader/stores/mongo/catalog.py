@@ -32,8 +32,8 @@ _NO_PARTIAL = {"store": _NO_ID, "run": 1}
 class Catalog:
     """The document that describes a place, and the data of its stores.
 
-    Every method can be called again after an interruption. The server changes the document only if it still contains
-    the token of this writer's lease. So a writer changes nothing after another writer has taken over the place.
+    Every method can be called again after an interruption. The server changes the document only if the document still
+    contains the token of this writer's lease. So after another writer has taken over, this writer changes nothing.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
@@ -74,7 +74,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return the store's collection that the place is a view of. "" means another thing, and None nothing."""
+        """Return the records collection that the place is a view of; "" for anything else; None if nothing is there."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""
@@ -108,7 +108,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write, in place of the store ``replaces``; None if no store is published.
+        """Publish a partial store by one write. ``replaces`` is the id of the store published so far, or None.
 
         Raises:
             StoreLockedError: Another writer has taken over the place, or the published store is not ``replaces``.

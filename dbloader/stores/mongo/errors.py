@@ -64,7 +64,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
     if _UNAUTHORIZED in codes:
         remedy = "training needs the role read on the database, and converting needs readWrite"
         if place.stripped:
-            remedy = "the store was pickled without its password: make the store again from its place"
+            remedy = "the store object was pickled without its password: open the store again from its full URI"
         what = _COMMAND.sub(r"execute \1", text)
         return StoreAccessError(f"{name}: this user lacks a permission ({what}); {remedy}")
     if isinstance(error, errors.ConfigurationError):

@@ -1,4 +1,4 @@
-"""Keep a record that is too large for one document in GridFS, and a stub in the collection of records."""
+"""Keep a record too large for one document in GridFS. A stub, a small document among the records, names its file."""
 
 from __future__ import annotations
 

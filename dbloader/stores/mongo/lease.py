@@ -78,7 +78,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Release the place, and remove its document if the document contains nothing else."""
+        """Release the lease. If the document of the place contains nothing else, remove the document."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

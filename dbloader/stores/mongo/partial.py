@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.lease import Lease
     from dbloader.stores.writer import Commit
 
-# Limits of one insert. Records are limited because the answer must arrive in time: a busy server took over 10 s to
-# index 30,000 records.
+# Limits of one insert. The answer must arrive within SILENCE_SECONDS (10 s), but a busy server took longer to index
+# 30,000 records. So the number of records is limited, too.
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
 # Number of inserts that are sent at once. The server processes an insert while the next insert is being sent.
 _IN_FLIGHT = 3
-# A server needs this many free bytes besides twice the size of a commit, which it also writes into its journal.
+# The server's disk needs this many bytes, plus twice the size of a commit, because the server also writes a journal.
 _ROOM = 16 * 2**20
 
 # Layout of the BSON document {_id: int64, crc32: int64}, which the server returns for each record.
@@ -124,8 +124,8 @@ class PartialStore:
     def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
-        After a failure, every step is repeated. Only the last step waits for the journal, so a server that was killed
-        may have lost earlier steps.
+        After a failure, every step is repeated: a killed server may have lost the earlier steps too, because only the
+        last step waits for the journal.
         """
         self._commits += 1
         meta: list[dict[str, Any]] = [

@@ -53,7 +53,8 @@ class MongoReader:
     and is read from the primary, because a secondary may lag behind.
 
     Attributes:
-        newest: The same collection as ``records``, but read from the primary.
+        records: The collection of the store's records, read according to the place's read preference.
+        newest: The same collection, read from the primary.
     """
 
     def __init__(self, place: MongoURI) -> None:
@@ -256,7 +257,7 @@ class MongoReader:
 
 
 def _fields(query: Mapping[str, Any]) -> set[str]:
-    """Return the fields in a query, and its operators other than ``$and``, ``$or`` and ``$nor``."""
+    """Return the fields in a query, and the operators other than ``$and``, ``$or`` and ``$nor``."""
     fields: set[str] = set()
     for key, value in query.items():
         if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):

@@ -42,7 +42,7 @@ class MongoStore(Store):
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
-            strings. Messages never contain its credentials. A pickle contains the credentials only if multiprocessing
+            strings. Messages never contain the credentials. A pickle contains the credentials only if multiprocessing
             makes the pickle to start a process.
     """
 

@@ -29,10 +29,10 @@ class MongoURI(NamedTuple):
     """A parsed place on a server.
 
     Attributes:
-        user: The user, with a colon and the password if the place has one, as escaped in the connection string.
+        user: ``user``, or ``user:password`` if the place has a password, escaped as in the connection string.
         hosts: One or more hosts, with their ports.
         query: The options, as in the connection string.
-        stripped: Whether credentials were removed.
+        stripped: Whether ``without_credentials`` removed credentials.
     """
 
     scheme: str
@@ -78,7 +78,7 @@ class MongoURI(NamedTuple):
 
     @property
     def lacks_password(self) -> bool:
-        """Whether the place has a user without a password, and the server checks passwords, not certificates etc."""
+        """Whether the place has a user but no password, and its authentication mechanism needs a password."""
         for option in _split_options(self.query):
             if _option_name(option) == "authmechanism":
                 mechanism = unquote(option.partition("=")[2]).upper()
@@ -87,14 +87,14 @@ class MongoURI(NamedTuple):
         return self.user != "" and ":" not in self.user
 
     def without_credentials(self) -> MongoURI:
-        """Return this place without secret options. If it has a password, also leave out the user and the password."""
+        """Return this place without secret options. If the place has a password, also remove user and password."""
         query = "&".join(part for part in _split_options(self.query) if _option_name(part) not in _SECRET)
         user = "" if ":" in self.user else self.user
         stripped = self.stripped or user != self.user or not set(_SECRET).isdisjoint(self.options)
         return self._replace(user=user, query=query, stripped=stripped)
 
     def redact(self, text: str) -> str:
-        """Return a message of a library with ``***`` in place of this place's credentials."""
+        """Return a message of a library with ``***`` instead of the credentials in this place."""
         secrets = {self.user, *self.user.split(":", 1)}
         options = _split_options(self.query)
         secrets |= {part.partition("=")[2] for part in options if _option_name(part) in _SECRET}
@@ -112,7 +112,7 @@ def is_mongo(place: object) -> bool:
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:
-    """Parse a place in MongoDB without connecting to a server. No error message repeats a possible password."""
+    """Parse a place in MongoDB without connecting to a server. No error message repeats what may be a password."""
     match = _PLACE.fullmatch(os.fspath(place))
     scheme, user, hosts, database, collection, query = match.groups(default="") if match else [""] * 6
     # An '@' in the options may end a password that contains '?'.

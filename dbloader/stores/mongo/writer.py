@@ -35,8 +35,8 @@ class MongoWriter(Writer):
 
     The records are in ``collection.<id>``. When the store is finished, ``collection`` becomes a view of the records.
     Each write waits for a majority of the replica set's members, and a commit also waits for the journal. The place's
-    options ``w`` and ``journal`` change that. Writes are repeated for up to a minute after network errors, a restart or
-    an election.
+    options ``w`` and ``journal`` change what writes wait for. Writes are repeated for up to a minute after network
+    errors, a restart or an election.
 
     A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer at the place
     removes the replaced store.
@@ -139,7 +139,7 @@ class MongoWriter(Writer):
             self._partial.trim(self.length, self.totals.events)
 
     def _find_replaceable(self) -> str | None:
-        """Return the id of the published store, or None. Raise StoreExistsError if it may not be overwritten."""
+        """Return the id of the published store, or None. Raise StoreExistsError if the store may not be overwritten."""
         published = self._catalog.published()
         if published is not None:
             self._refuse_finished()

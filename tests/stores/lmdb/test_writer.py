@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: (folder / "store.lmdb.partial").mkdir(),
         "store.lmdb",
         StoreAccessError,
-        r"store\.lmdb\.partial is a folder, perhaps of unfinished parts",
+        r"store\.lmdb\.partial is a folder, perhaps of an unfinished conversion in parts",
     ),
     "missing folder": (
         lambda folder: None,

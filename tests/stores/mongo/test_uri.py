@@ -315,7 +315,7 @@ def test_credentials_are_in_no_message_log_or_pickle(
         with open_store(wrong) as store, pytest.raises(DBLoaderError, match="mongodb") as caught:
             len(store)
         check_secret(caught.value)
-    message = r"the store was pickled without its password: make the store again"
+    message = r"the store object was pickled without its password: open the store again"
     with pickle.loads(pickled) as stripped:  # noqa: S301 - our own
         with pytest.raises(StoreAccessError, match=message) as caught:
             len(stripped)
