@@ -55,16 +55,16 @@ def convert(
 
     The number of workers does not change the records. A resumed conversion makes the same records as an uninterrupted
     conversion. An interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With
-    ``shards``, a repeated call makes only the missing shards, unless ``overwrite`` is given without ``resume``.
+    ``shards``, a repeated call makes only missing shards. With ``overwrite`` but not ``resume``, it makes all shards.
 
     Args:
         source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
             names its images; tar, zip or Parquet files (``"shard-{000..127}.tar"``, one file, or a folder of only
             such files); the place of a store with image files (the new records have the same fields); a folder that
             Hugging Face's ``save_to_disk`` wrote; an LMDB file of another program, or the folder with its
-            ``data.mdb``. With a listing: the folder where its paths start, or the ``mongodb://`` place of a collection
-            with a document for each file. A folder of images may be in object storage (``s3://``, ``gs://``,
-            ``az://``), and with a listing also on a web server (``https://``).
+            ``data.mdb``. With a listing: the folder that its paths are relative to, or the ``mongodb://`` place of a
+            collection with a document for each file. A folder of images may be in object storage (``s3://``,
+            ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the new store.
         listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md).
@@ -80,24 +80,24 @@ def convert(
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only, and ``"none"`` checks
-            nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails.
+            nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails the check.
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report) it, or
             ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field
-            ``damaged``). Records of a store that have this field keep it.
+            ``damaged``). If the source is a store, its records with this field are always kept, except with ``raw``.
         shuffle_seed: Seed of a random order of the records; None for the source's order.
         shards: Number of LMDB files in a folder; None for one file, or for MongoDB. The number does not change the
             records or the digest.
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
             uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
-            ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit. It is not
-            shut down. All its machines must see the source and the destination at the same paths.
-        append: Add the images to the folder of shards at the destination, as ``shards`` more files (default 1). Old
+            ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit.
+            ``convert`` does not shut it down. All its machines must see source and destination at the same paths.
+        append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
             open continue to read its old state. Names are not compared, so an image can be stored twice.
         overwrite: Replace the store at the destination when the new store is finished.
-        resume: Continue an interrupted conversion. If there is none, begin a conversion, with a warning. If the files
-            or an option that affects records have changed, raise an error.
+        resume: Continue an interrupted conversion. If no conversion was interrupted, warn, and begin a new conversion.
+            If the files or an option that affects records have changed, raise an error.
         progress: Called from the calling thread as the conversion advances.
 
     Raises:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 # After this many unreadable files in a row, the conversion ends, because the whole disk seems to fail.
 _UNREADABLE_IN_A_ROW = 8
 
-# Number of files in one task if pixels are stored. It is small, because the oldest task may exceed the memory limit.
+# Number of files in a task if pixels are stored. It is small, because MEMORY_LIMIT does not apply to the oldest task.
 _RAW_TASK_FILES = 4
 
-# After one of these events, a file is read again if its source may have corrupted the bytes in transit.
+# After one of these events, a file in object storage is read again, because the network may have corrupted its bytes.
 _SUSPECT = {"rejected", "damaged", "repaired"}
 
 
@@ -100,10 +100,10 @@ class FileWriter:
         return convert_file(self._settings, item, data, hold, self._source.file_fields)
 
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
-        """Return the results to write, and hold back unreadable files at the end.
+        """Return the results that can be written now, and hold back unreadable files at the end of the batch.
 
-        Unreadable files are held back until a later file is readable or the list ends. If the conversion fails before
-        that, a resumed conversion reads the files again.
+        An unreadable file is held back, and not reported as rejected, until a later file can be read or the list ends.
+        If the conversion fails before that, a resumed conversion reads the file again.
 
         Raises:
             SourceError: The file system seems to fail for all files.
@@ -126,7 +126,8 @@ class FileWriter:
             kind, action = ("bad", self._settings.on_bad) if done.bad else ("damaged", self._settings.on_damaged)
             if done.rejected and action == "fail":
                 raise ConversionError(
-                    f"{_reason(done)}; fix it, or choose --on-{kind} reject, and convert again with resume (--resume)"
+                    f"{_reason(done)}; fix the file, or choose on_{kind}='reject' (--on-{kind} reject), "
+                    "and convert again with resume (--resume)"
                 )
         for done in batch:
             record, done.record = done.record, None  # its memory is freed when the record is committed

@@ -28,8 +28,8 @@ class DryRun(NamedTuple):
         boxes: Number of boxes of objects in these files.
         labels: Number of files or boxes by class name, or by label if labels have no names; None for over 65,536
             different labels.
-        rejected: Number of problems in the list of files.
-        problems: Name and reason of the first 1,000 problems.
+        rejected: Number of files and rows of a listing that ``convert`` would reject without reading a file.
+        problems: Names of the first 1,000 of these files and rows, with the reasons.
     """
 
     source: str

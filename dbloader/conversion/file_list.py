@@ -1,9 +1,9 @@
 """Keep the list of a source's entries in a file.
 
 With the list, a conversion has the number of files before it reads the first file, and can read files in random order.
-A resumed conversion compares the list to check that its source is unchanged. Memory holds only the positions of the
-entries in the file. Each entry has a checksum, because the list of a conversion in parts may be on a shared disk for
-days.
+A resumed conversion compares the SHA-256 of its list with the SHA-256 of the interrupted conversion's list, to check
+that the source is unchanged. Memory holds only the positions of the entries in the file. Each entry has a checksum,
+because the list of a conversion in parts may be on a shared disk for days.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FileList:
 
     @classmethod
     def of_span(cls, data: IO[bytes], begin: int, end: int) -> FileList:
-        """Return the list of the entries between two bytes of a file. Reading a damaged entry raises an error."""
+        """Return the list of the entries between two offsets of a file. Reading a damaged entry raises an error."""
         ends = array("Q", [begin])
         while ends[-1] < end:  # each entry begins with its length, because it is a BSON document
             data.seek(ends[-1])
@@ -89,12 +89,14 @@ class FileList:
         line = unseal_chunk("file", 0, self.sealed(position))
         if line is None:
             at = self._bounds[position]
-            raise DamagedStoreError(f"the list of files is damaged at byte {at:,}: plan again (--overwrite)")
+            raise DamagedStoreError(
+                f"the list of files is damaged at byte {at:,}: plan again (dbloader plan --overwrite)"
+            )
         document = bson.decode(line)
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # `convert_file` unpacks the arrays, so a wrong array rejects one file
+        return Entry(**document)  # `convert_file` unpacks the arrays of boxes: an invalid array rejects only its file
 
     def __enter__(self) -> Self:
         return self

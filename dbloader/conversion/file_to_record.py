@@ -42,7 +42,7 @@ class FileResult:
     events: dict[str, str] = field(default_factory=dict)
     bad: bool = False  # True if a rejected file is unreadable or not an image, False if it is damaged
     unreadable: bool = False  # whether the file system raised an error, which may affect all files
-    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if only encoded again
+    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded in its own size
     depth: str = ""  # bits and type of the stored image's values; "" if unknown
     nbytes: int = 0  # bytes read
 
@@ -72,8 +72,8 @@ def convert_file(
     """Return the result of a file: its record, or the reason why the file is rejected.
 
     ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-    freed. The bytes of stored pixels stay counted, because the record contains them. Errors that the file does not
-    cause are raised: OSError (no memory, ``jpegtran`` killed) and OptionError (``jpegtran`` removed).
+    freed. The bytes of stored pixels are not given back here, because the record holds them. If the machine fails, and
+    not the file, an error is raised: OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
     """
     files = [name for name in file_fields if name in entry.fields]
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
@@ -113,9 +113,9 @@ def check_fields(
 ) -> tuple[dict[str, Any], str]:
     """Check and repair the image files in some fields of a record, like `check_image`.
 
-    ``files`` has the file of each field, for messages; it is {} if the fields were not read from files. Return the
-    fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The message names its
-    field.
+    ``files`` gives the file from which each field was read, because messages name this file; {} if there are no such
+    files. Return the fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The
+    message names the field.
     """
     fields, repaired = dict(fields), []
     for name in names:
@@ -148,7 +148,7 @@ def _relabeled(entry: Entry, labels: Sequence[int]) -> Entry:
 
 def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
     images = settings.images
-    damage = entry.fields.get("damaged")  # set if the source is a store that contains the image as damaged
+    damage = entry.fields.get("damaged")  # the reason, if the source is a store that keeps a damaged image
     try:
         if damage:
             raise DamagedImageError(damage)  # noqa: TRY301
@@ -232,8 +232,8 @@ def _describe_depth(image: Facts | None, stored: Facts | None) -> str:
     if stored.depth != image.depth:
         return f"has {image.depth} values, and is stored with {stored.depth} values"
     if image.depth not in KNOWN_RANGE:
-        return f"has {image.depth} values of unknown range: they are stored, but decoding them needs your own decode="
-    return f"has {image.depth} values: all bits are stored, but decoded images have 8"
+        return f"has {image.depth} values of unknown range: they are stored, but only your own decode= can decode them"
+    return f"has {image.depth} values: all bits are stored, but decoded images have 8 bits per value"
 
 
 def _describe_frames(image: Facts | None, stored: Stored) -> str:

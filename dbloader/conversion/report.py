@@ -150,14 +150,14 @@ def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, rep
             with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
                 file.writelines(json.dumps(event) + "\n" for event in store.events())
             aside.replace(path)
-        elif replaces:  # otherwise the file may be the report of a store with the same name on another server
+        elif replaces:  # if no store is replaced, the file may be the report of a store of this name on another server
             path.unlink(missing_ok=True)
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
         return [
-            f"{readable(path)} cannot be written: {error.strerror or error}; the store contains the report too "
-            "(dbloader info with --report)"
+            f"{readable(path)} cannot be written: {error.strerror or error}; the store contains the same report: read "
+            "it with dbloader info --report"
         ]
     return []
 

@@ -144,8 +144,8 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
     smaller = image.resize(size, Image.Resampling.LANCZOS, box)
     if image.mode not in ("LA", "RGBA"):
         return smaller
-    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha and sees these
-    # colors. So take them from bands that are resized separately.
+    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha, and would see
+    # wrong colors there. So take the colors of transparent pixels from bands that are resized separately.
     bands = [band.resize(size, Image.Resampling.LANCZOS, box) for band in image.split()]
     seen = bands[-1].point([255 * (opacity >= _SEE_THROUGH) for opacity in range(256)])
     return Image.composite(smaller, Image.merge(image.mode, bands), seen)

@@ -61,7 +61,7 @@ class SampleEncoder:
         return cls(names, name, {} if quality is None else {"quality": quality})
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Return the records of a batch. They contain no tensors, because torch keeps a file open for each tensor."""
+        """Return the records of a batch. They have no tensors: torch keeps a file open for each tensor of a worker."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Record | DBLoaderError:

@@ -77,7 +77,7 @@ class Settings:
         return replace(self, source=_absolute(self.source), listing=listing)
 
     def open(self) -> Source:
-        """Open the source. Raise OptionError if images would be made smaller, but not the image files in fields."""
+        """Open the source. Raise OptionError if images would shrink, but their masks or other files would not."""
         found = open_source(
             self.source,
             self.listing,
@@ -90,8 +90,8 @@ class Settings:
             found.close()
             raise OptionError(
                 "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
-                f"field {', '.join(map(repr, found.file_fields))}, so their sizes would differ: make all of them "
-                "smaller before the conversion, or leave the option out"
+                f"field {', '.join(map(repr, found.file_fields))}, so an image and its files would differ in size: "
+                "leave the option out, or make images and files smaller before the conversion"
             )
         return found
 

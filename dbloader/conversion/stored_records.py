@@ -1,7 +1,7 @@
 """Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
 
-Such a dataset has a property ``gives_records`` that is true. This package may not import ``dbloader.datasets``, and
-does not import torch.
+Such a dataset has a property ``gives_records`` that is true. The property is found by its name, because this package
+may not import ``dbloader.datasets``. Classes of torch are found in ``sys.modules``, so torch is not imported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_divisible(samples: Any) -> bool:
 
 
 def contains_store(samples: Any) -> bool:
-    """Return whether some of the samples come from a Store without a dataset."""
+    """Return whether some of the samples are read from a Store directly, not through a dataset."""
     return any(isinstance(part, Store) for part in _parts(samples))
 
 
@@ -95,11 +95,12 @@ def source_of(samples: Any) -> dict[str, Any]:
 def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
     """Return ``source`` for the manifest of a store made of records from several stores.
 
-    The result has the entries that are equal in all stores, such as how images were checked. It describes the further
-    fields of all stores.
+    The result keeps the entries that are equal in all stores, such as ``check``. It lists the file fields of all
+    stores, and the class names of their further fields.
 
     Raises:
-        OptionError: A field has different class names in two stores, or image files in only one of them.
+        OptionError: A field has different class names in two stores, or image files in one store and other values in
+            another.
     """
     first, *others = (manifest.source for manifest in manifests)
     common = {

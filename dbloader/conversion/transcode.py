@@ -48,12 +48,12 @@ class ImageFormat:
     Args:
         short_side: Limit for the shorter side of images, in pixels. Images beyond the limit are made smaller.
         max_side: Limit for the longer side of images, in pixels. Images beyond the limit are made smaller.
-        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. With ``tile``, of all JPEGs.
+        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. If given with ``tile``, all JPEGs
+            are encoded again with this quality.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
-            field ``tiles`` contains the lengths of the tiles. JPEGs that are made smaller, or all JPEGs with a
-            ``quality``, are encoded tiled. The program ``jpegtran`` tiles all other JPEGs without loss. Bytes after
-            the end of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored
-            untiled, and reported.
+            field ``tiles`` contains the lengths of the tiles in bytes. The program ``jpegtran`` tiles JPEGs without
+            loss, unless they are made smaller or ``quality`` is given. Bytes after the end of a JPEG, such as a second
+            picture, are left out. An image that cannot be tiled is stored untiled, and reported.
         tile_width: Target width of tiles in pixels; default 32.
         raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns them.
             They take about six times as many bytes as photographs in JPEG. Images with values of unknown range, such

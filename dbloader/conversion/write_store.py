@@ -54,11 +54,11 @@ def write_store(
     The store appears at the place when all samples are written. After an error, the place is unchanged. Without
     samples, the result is an empty store, which never replaces another store.
 
-    Samples that are records of a store are copied with the bytes of their files, names, labels and further fields. Such
-    samples may be a Store, an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``, or
-    torch's Subset or ConcatDataset of these. From a dataset with ``fields``, only these fields are copied. The images
-    of all other datasets are encoded. With ``image_format``, ``quality`` or ``fields``, images of an LMDBDataset or
-    MongoDataset are encoded too. The images of a Store cannot be encoded again.
+    If ``samples`` is a Store, or an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or
+    ``decode``, or torch's Subset or ConcatDataset of these, its records are copied: their image files, names, labels
+    and further fields do not change. If a dataset has ``fields``, only these fields are copied. The images of all
+    other samples are encoded. If ``write_store`` is given ``image_format``, ``quality`` or ``fields``, it also encodes
+    the images of an LMDBDataset or MongoDataset. The images of a Store cannot be encoded again.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. They are not
     collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then makes
@@ -79,7 +79,7 @@ def write_store(
             the bytes of image files, or None. Datasets decode these fields like the image.
         classes: Class names in the order of their labels, () for labels without names; default the class names of the
             dataset, if it has any. Labels that are ints are not changed. If labels are names, all names must be given
-            here, because each record is written at once with its final label.
+            here, because each record is written with its final label before the next sample is read.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
@@ -148,7 +148,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # The copy needs its own workers, because persistent workers use the original's collate_fn. torch forbids setattr.
+    # The copy needs its own workers, because persistent workers use the original's collate_fn. setattr raises an error.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -166,7 +166,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderEr
                 )
     finally:
         if hasattr(iterator, "_shutdown_workers"):
-            # After an error, its traceback keeps the iterator alive. torch has no public method that ends the workers.
+            # After an error, the traceback would keep the workers alive. torch has no public method that ends them.
             iterator._shutdown_workers()
 
 

@@ -36,7 +36,7 @@ def test_deep_images_are_stored_unchanged_with_a_warning(root: Path, place: Path
     ]  # fmt: skip
     assert "all bits are stored" in colors["reason"]
     assert floats["reason"] == (
-        "has 32-bit float values of unknown range: they are stored, but decoding them needs your own decode="
+        "has 32-bit float values of unknown range: they are stored, but only your own decode= can decode them"
     )
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 1, "16-bit": 2, "32-bit float": 1}

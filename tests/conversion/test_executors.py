@@ -90,10 +90,10 @@ class Failing:
     [
         (ConversionError("cat/1.jpg: bad"), r"^part 2: cat/1\.jpg: bad$"),
         (OSError(28, "No space left on device"), r"^part 2 could not be made: OSError: \[Errno 28\] No space .*; "),
-        (CancelledError(), "^part 2 could not be made: CancelledError; the parts that are made are kept: "),
+        (CancelledError(), "^part 2 could not be made: CancelledError; finished parts are kept: "),
         (
             StoreNotFoundError("x has no plan"),
-            r"^part 2 ran where .*out\.lmdb\.partial cannot be seen: all machines must see the source and",
+            r"^part 2 ran on a machine that cannot see .*out\.lmdb\.partial: all machines must see the source and",
         ),
     ],
     ids=lambda value: type(value).__name__,
@@ -112,7 +112,7 @@ def test_error_asks_for_a_main_guard_if_the_script_has_none(root: Path, place: P
     script = f"import dbloader\ndbloader.convert({str(root)!r}, {str(place)!r}, shards=2)\n"
     place.with_name("script.py").write_text(script)
     done = subprocess.run([sys.executable, place.with_name("script.py")], capture_output=True, text=True, check=False)
-    assert "or a script calls convert outside of if __name__ == '__main__':; the parts" in done.stderr
+    assert "or a script calls convert outside of if __name__ == '__main__':; finished" in done.stderr
     assert not place.exists()
 
 

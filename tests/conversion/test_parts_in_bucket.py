@@ -212,7 +212,7 @@ def test_late_part_of_a_replaced_plan_uploads_no_shard(
 
     with HTTPProxy(object_store.port, held_at("/shards/", 1, plan_again)) as proxy:
         late = Machine(tmp_path / "late", object_store, proxy.endpoint)
-        assert "has another plan than when part 0 began" in late.run("part", place, 0, status=2)
+        assert "was planned again while part 0 was made" in late.run("part", place, 0, status=2)
     assert outside(keys, f"{place}/shards") == []
     for part in range(PARTS):
         direct.run("part", place, part)

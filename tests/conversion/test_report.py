@@ -22,8 +22,8 @@ def test_unwritable_report_is_a_warning(root: Path, place: Path) -> None:
     report = convert(root, place)
     assert report.report_file == ""
     assert report.warnings == (
-        f"{place}.report.jsonl cannot be written: Is a directory; the store contains the report too "
-        "(dbloader info with --report)",
+        f"{place}.report.jsonl cannot be written: Is a directory; the store contains the same report: "
+        "read it with dbloader info --report",
     )
     assert verified(place) == report.digest
     assert len(events(place)) == 1

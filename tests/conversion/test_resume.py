@@ -133,7 +133,7 @@ def test_failed_conversion_resumes_with_or_without_the_failing_file(
     plant_photos(root, 60)
     KINDS[kind].plant(root / "dog" / "z.jpg", 0)
     option = on.replace("_", "-")
-    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or choose --{option} reject, and convert again"):
+    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or choose .* \(--{option} reject\), and convert again"):
         convert(root, place, **{on: "fail"})  # type: ignore[arg-type]
     assert not place.exists()
     if mended:

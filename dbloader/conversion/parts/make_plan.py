@@ -1,7 +1,7 @@
 """Plan a conversion in parts: write the list of files and all options to ``DESTINATION.partial``.
 
-The plan of an append also unites the classes of the store and of the new images. The old shards stay as they are. New
-shards, a new index and a new manifest are added.
+With ``append``, the plan also unites the classes of the store and of the new images. The old shards do not change. New
+shards, a new index and a new manifest are added to the store.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def plan_parts(
     """Write the list of a source's files, and all options, to ``DESTINATION.partial``.
 
     Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
-    conversion again keeps finished parts. ``shards`` is the largest number of parts, because no part is empty.
+    conversion again keeps finished parts. If there are fewer files than ``shards``, each file is a part.
     ``append`` adds the records to the sharded store at the destination. ``overwrite`` replaces another plan, with its
     parts. ``progress`` is called with the number of files found so far.
     """
@@ -82,7 +82,7 @@ def plan_parts(
     if is_remote(destination):
         return _plan_in_bucket(settings, os.fspath(destination), shards, base, progress, overwrite=overwrite)
     if base is None:
-        check_target(target_of(destination), overwrite=True)  # `publish` asks whether a store may be replaced
+        check_target(target_of(destination), overwrite=True)  # `publish` checks ``overwrite``
     folder = partial_folder(destination)
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     try:
@@ -216,7 +216,7 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
     The classes of the store come first. The labels are None if the labels of the source need not change.
 
     Raises:
-        OptionError: The labels contradict each other.
+        OptionError: The store has integer labels, but the source has class names; or two classes have the same name.
     """
     if not found.classes:
         return [*base.classes], [] if base.classes else None  # with [], an image with a label is an error

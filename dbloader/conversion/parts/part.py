@@ -1,4 +1,4 @@
-"""Make a part of a planned conversion: a shard and its receipt. List the parts that are made."""
+"""Make a part of a planned conversion: a shard, and a receipt, which names the finished shard. List finished parts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from dbloader.conversion.parts.plan import PlanFolder
 
-_AT_ONCE = 16  # receipts that are read at once
+_AT_ONCE = 16  # receipts that are read at the same time
 _PREFIX = "dbloader-part-"
 _NEW_S = 60.0  # seconds in which an unlocked folder is kept: its process may lock it soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReceipt:
-    """The receipt of a part that is made.
+    """The facts about a finished part, as its receipt contains them. Without a receipt, a part is not finished.
 
     Attributes:
         plan: Id of the plan.
@@ -80,9 +80,9 @@ def convert_part(
 ) -> PartReceipt:
     """Make a part of a planned conversion, unless it is made already.
 
-    The shard is made in a local folder (``scratch``, or the system's ``TMPDIR``) by some threads (``workers``), and
-    copied to its place. The receipt is written last, and nobody uses a shard without a receipt. So a part may be killed
-    and made again, and several processes may make the same part: all make the same records.
+    ``workers`` threads make the shard in a local folder (``scratch``, or the system's ``TMPDIR``). The shard is then
+    copied to its place. The receipt is written last, and no program uses a shard without a receipt. So a process that
+    makes a part may be killed, and several processes may make the same part: all make the same records.
     """
     shards, files = open_places(destination)
     plan = Plan.read(files)
@@ -124,7 +124,7 @@ def convert_part(
         shards.delete([shard_key])
         files.delete([receipt_key, index_key])
         if now:
-            raise ConversionError(f"{plan.where} has another plan than when part {part} began: make the part again")
+            raise ConversionError(f"{plan.where} was planned again while part {part} was made: make the part again")
     return receipt
 
 
@@ -154,7 +154,7 @@ def _make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int
 
 
 def token_of(files: PlanFolder | Bucket) -> str:
-    """Return the token of the plan that is there now; "" if there is none."""
+    """Return the token of the plan that ``files`` contains now; "" if it contains no plan."""
     with suppress(StoreNotFoundError):
         return Plan.read(files).token
     return ""
@@ -170,7 +170,7 @@ def named_files(shards: PlanFolder | Bucket) -> set[str]:
 def read_receipt(
     shards: PlanFolder | Bucket, files: PlanFolder | Bucket, plan: Plan, part: int
 ) -> tuple[PartReceipt, bytes] | None:
-    """Return the receipt of a part, and in a bucket the manifest of a store with only this part's shard.
+    """Return the receipt of a part, and the ``manifest.bson`` of a store with only this part's shard (b"" on a disk).
 
     Return None if the part is not made, or if its shard is missing or cut short. The receipt is opened by its name,
     because a network file system may show an outdated list of a folder's files.

@@ -44,7 +44,7 @@ PLAN_FILE = "plan.bson"
 LIST_FOLDER = "files"  # contains the FileList, part by part
 RECEIPT_FOLDER = "parts"
 MAKING = ".making"
-# Packages that decide pixels and bytes. All parts must be made with the same versions.
+# Another version of one of these packages may make other pixels or bytes, so all parts need the same versions.
 _PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif")
 
 
@@ -63,7 +63,7 @@ class Plan:
         described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
         left_out: The ``warnings``, ``skipped`` and ``hidden`` of the report, from ``report.left_out``.
-        grows: File name of the index of the store that the records are added to; "" for a new store.
+        grows: With ``append``: file name of the index of the store at the destination. "" for a new store.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
 
@@ -126,7 +126,7 @@ class Plan:
 
     def receipt_name(self, number: int) -> str:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
-        # An older plan has another token. So a late receipt of its parts has another name.
+        # A part of a replaced plan may be finished late. Its receipt has another token, so this plan does not use it.
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
@@ -158,7 +158,7 @@ class PlanFolder:
         self.place = str(folder)
         for name in (RECEIPT_FOLDER, SHARD_FOLDER):
             with suppress(OSError), os.scandir(folder / name):
-                pass  # NFS may deny a new file until its folder is opened again
+                pass  # NFS may claim that a new file does not exist, until its folder is opened again
 
     def head(self, key: str) -> Item | None:
         """Return the size and time of a file; None if the file does not exist."""
@@ -188,7 +188,7 @@ class PlanFolder:
         copy_durably(path, self.folder / key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Write a file. Unlike a bucket, a folder lets the last writer win, since all receipts of a part are right."""
+        """Write a file. Unlike in a bucket, the last writer wins: each receipt of a part names a complete shard."""
         del replaces
         write_durably(self.folder / key, data)
 
@@ -234,8 +234,8 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
     """Return the path of a sharded store, after symbolic links; PlaceError for a place in MongoDB."""
     if is_mongo(destination):
         raise PlaceError(
-            "shards are files: the destination must be a path that all machines see, got a place in MongoDB; convert "
-            "without shards (--shards) to write there"
+            "shards are files: the destination must be a path that all machines see, got a place in MongoDB; leave out "
+            "shards (--shards) to convert into MongoDB"
         )
     return Path(os.path.realpath(checked_path(destination)))
 

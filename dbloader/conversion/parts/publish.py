@@ -1,8 +1,8 @@
 """Publish a conversion in parts: check that all parts are made, and make one store of them in one step.
 
 On a disk, the shards move to the store, and a manifest is written last. In a bucket, the shards are there already: the
-indices of the parts are joined, and ``manifest.bson`` is put by a conditional request, so one of several publishers
-wins.
+indices of the parts are joined, and a conditional request puts ``manifest.bson``. So if several processes publish at
+the same time, only one of them succeeds.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
     """Make one store of the parts of a conversion, in one step.
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
-    ``overwrite`` replaces the sharded store that is there. Objects are removed from a bucket only after no manifest has
-    named them for ``keep_hours`` (24 by default), because programs may still read a replaced store.
+    ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
+    for ``keep_hours`` (24 by default), because programs may still read them. The next call after that removes them.
     """
     if is_remote(destination):
         hours = _KEEP_HOURS if keep_hours is None else keep_hours
@@ -111,7 +111,7 @@ def _check_parts(
         if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
                 f"part {receipt.part} has {counted(receipt.records, 'record')} and "
-                f"{counted(receipt.rejected, 'rejected file')}, not {files:,}; remove "
+                f"{counted(receipt.rejected, 'rejected file')}, but {counted(files, 'file')} in the plan; remove "
                 f"{plan.where}/{plan.receipt_name(receipt.part)}, and make the part again"
             )
     if not any(receipt.records for receipt in receipts):
@@ -166,7 +166,7 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
 
     try:
         plan, receipts, missing, _ = list_parts(destination)
-        if missing:  # perhaps because another process has published meanwhile; then there is no plan
+        if missing:  # if another process has published meanwhile, there is no plan, and this raises StoreNotFoundError
             Plan.read(PlanFolder(plan.folder))
     except StoreNotFoundError:
         if not is_sharded(target):
@@ -208,7 +208,8 @@ def _make(
 ) -> Manifest:
     """Make a store of the parts of a plan, at its target."""
     shards = [receipt.shard for receipt in receipts]
-    # The options depend only on the plan. Another process may publish it now, and must write the same index.
+    # Another process may publish the same plan now, and both must write the same index. So the options depend only on
+    # the plan.
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
@@ -238,7 +239,7 @@ def _make(
 
 
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove files that only the plan needed from the folder of a store, the plan last."""
+    """Remove files that only publishing needed from a store's folder. The plan is last: it shows that files remain."""
     for folder in (LIST_FOLDER, RECEIPT_FOLDER):
         shutil.rmtree(target / folder, ignore_errors=True)
     with suppress(OSError):
@@ -307,7 +308,7 @@ def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Rep
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
 
-    A kept manifest is written when its store is replaced. Until it is ``keep_hours`` old, the files in it stay too.
+    When a store is replaced, a copy of its manifest is kept. Until this copy is ``keep_hours`` old, its files stay too.
     """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 
@@ -344,7 +345,7 @@ def _join(
     folder: Path,
     index: str,
 ) -> ShardTable:
-    """Write the index of a new store of the parts, after the records of ``base``, and return the store's table."""
+    """Write the index of a new store: the records of ``base``, then of the parts. Return the table of the store."""
     manifests = [table.manifest for _, table in made]
     source = plan.described if base is None else _joined_source([base.manifest, *manifests])
     folder.mkdir()
@@ -361,7 +362,7 @@ def _join(
     table = ShardTable(manifest, index, [*(base.shards if base else ()), *shards])
     if sum(shard.length for shard in table.shards) != manifest.length:
         raise ConversionError(
-            f"{bucket.place}: the receipts and indices of the parts disagree: plan again (--overwrite)"
+            f"{bucket.place}: the receipts and indices of the parts disagree: plan again (dbloader plan --overwrite)"
         )
     return table
 

@@ -97,15 +97,15 @@ def _check_same(plan: Plan, plan_id: str) -> None:
     """Raise StoreExistsError if a plan has another id than the plan of this conversion."""
     if plan_id != plan.id:
         raise StoreExistsError(
-            f"{plan.where} has another plan than before: another conversion to the same place has replaced it"
+            f"another conversion to the same place has replaced the plan in {plan.where}: convert again after it ends"
         )
 
 
 def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[PartReceipt, None, None]:
     """Make parts, and yield the receipt of each one as soon as it is made.
 
-    After an error, parts that have not begun are canceled, and the message names the part. The wait for free workers
-    has no limit, because a cluster may grow. The executor is not shut down.
+    After an error, parts that have not begun are canceled, and the message names the part that failed. The wait for
+    free workers has no limit, because a cluster may grow. The executor is not shut down.
     """
     part, running = None, dict[Any, int]()
     try:
@@ -121,7 +121,7 @@ def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> 
                         receipt = future.result()
                         if not isinstance(receipt, PartReceipt):
                             got = short_repr(receipt)
-                            raise OptionError(f"executor must return what the function returns, got {got}")
+                            raise OptionError(f"executor must return the result of the submitted function, got {got}")
                         part = None
                         yield receipt
             finally:
@@ -146,14 +146,14 @@ def _wait_for_one(running: Collection[Any]) -> Collection[Any]:
 
 
 def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError:
-    """Return an error that names its part, if it has one, and the remedy."""
+    """Return an error that names the part that failed, if a part failed, and the remedy."""
     if isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause  # Ray raises a RayTaskError with the error of the task as its cause
     if isinstance(error, StoreNotFoundError):
         folder = list_parts(place).plan.where  # raises if this machine cannot find the plan either
         return ConversionError(
-            f"part {part} ran where {folder} cannot be seen: all machines must see the source and the "
-            "destination at the same places"
+            f"part {part} ran on a machine that cannot see {folder}: all machines must see the source and the "
+            "destination at the same paths"
         )
     which = "the parts" if part is None else f"part {part}"
     if isinstance(error, DBLoaderError):
@@ -163,8 +163,8 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(error, BrokenProcessPool):  # a new process imports the script that started it
         hint = "a process was killed, or a script calls convert outside of if __name__ == '__main__':; "
     return ConversionError(
-        f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {hint}the parts that "
-        "are made are kept: repeat the conversion to make the others"
+        f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {hint}finished "
+        "parts are kept: repeat the conversion to make the remaining parts"
     )
 
 
@@ -213,8 +213,8 @@ def _begin_process() -> None:
 def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
     """Yield an executor whose calls are tasks of Ray, each with as many CPUs as a part has threads.
 
-    A program that has initialized Ray keeps its cluster. Otherwise dbloader connects to the cluster on this machine or
-    at RAY_ADDRESS. If there is none, it starts a cluster on this machine.
+    If the program has initialized Ray, the tasks run in its cluster, which is not shut down. Otherwise dbloader
+    connects to the cluster on this machine or at RAY_ADDRESS. If there is none, dbloader starts one on this machine.
     """
     try:
         import ray
