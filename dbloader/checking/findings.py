@@ -27,8 +27,8 @@ class Findings:
 
     Attributes:
         counts: Number of findings of each kind.
-        first: The first thousand findings. Each has the keyword arguments of `add`, and ``difference``, a text with its
-            kinds.
+        first: The first thousand findings. Each is a dict with the keyword arguments of `add`, and with ``difference``:
+            its kinds, joined by commas.
     """
 
     def __init__(self, file: IO[bytes] | None, found: Callable[[dict[str, Any]], object]) -> None:
@@ -51,7 +51,7 @@ class Findings:
 def collect_findings(
     output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
 ) -> Iterator[Findings]:
-    """Yield the findings of a check. The new file ``output`` appears after the block, unless the block fails."""
+    """Yield Findings for a check to fill. The new file ``output`` appears after the block, unless the block fails."""
     if output is None:
         yield Findings(None, found)
         return

@@ -43,10 +43,10 @@ class VerifyReport:
             ``extra`` (not in the source), ``bytes`` and ``label``. A comparison with a store also adds ``fields`` and
             ``classes``.
         first: The first thousand problems, each with ``index``, ``name``, ``difference`` (its kind) and ``reason``.
-        compared: Number of other results of a comparison, of each kind: ``same``; ``repaired`` (the conversion appended
-            the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the record is damaged, and
-            was not compared); ``changed`` (the conversion resized or tiled the image, or stored its pixels, so the
-            image was not compared); ``moved`` (the same record has a different index in the other store).
+        compared: Number of records and files for which a comparison adds no problem, by kind: ``same``; ``repaired``
+            (the conversion appended the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the
+            record is damaged, and was not compared); ``changed`` (the conversion resized or tiled the image, or stored
+            its pixels, so the image was not compared); ``moved`` (the same record has a new index in the other store).
         notes: Remarks that are not problems. They are about files that a source leaves out, and files in a folder of
             shards that are not part of the store.
     """

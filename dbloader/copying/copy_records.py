@@ -213,7 +213,7 @@ def copy_intact(
 
 
 def _check_length(store: Store) -> None:
-    """Raise DamagedStoreError if no column confirms the number of records. A damaged manifest may have a huge one."""
+    """Raise DamagedStoreError if no column confirms the number of records. A damaged manifest may say any number."""
     for name in COLUMNS[:-1]:
         with suppress(DamagedStoreError):
             store.open_handle().chunks(name)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 # Number of files that are copied at the same time. Each file takes several requests.
 _AT_ONCE = 4
-_REMEDY = "copy the store there again (--overwrite)"
-_AGAIN = "repeat the command: it fetches only missing files, or the new store if the store there was replaced"
+_REMEDY = "copy the store to the bucket again (--overwrite)"
+_AGAIN = "repeat the command: it fetches only missing files, or the new store if the store in the bucket was replaced"
 
 
 def copy_remote(
@@ -73,7 +73,8 @@ def copy_remote(
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = objects.open_target(place)
-    # List first, so an older upload cannot overwrite a newer manifest.
+    # List before reading the manifest. The uploads that put these files began with this manifest or an older one. When
+    # this upload replaces the manifest, they can no longer be published, so their files may be deleted below.
     there = objects.list_files(bucket)
     replaces = objects.check_target(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
@@ -122,7 +123,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        # The index is the same when the upload is repeated.
+        # With the given facts and a fixed name, a repeated upload makes the same index.
         yield folder, index_shards(folder, [shard.name], [manifest.digest], **manifest.given, index="index.lmdb")
 
 
@@ -165,7 +166,7 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
 
     _for_each_file(table, fetch, bucket, progress)
     for path in folder.rglob("*.lmdb.*"):
-        path.unlink(missing_ok=True)  # a killed copy has left this file
+        path.unlink(missing_ok=True)  # an unfinished file of a killed copy
     if replaces:
         move_into(folder, table, target)
         shutil.rmtree(folder, ignore_errors=True)

@@ -78,8 +78,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         resume: Continue an interrupted copy, or begin a new copy. The sources, and the options that affect the records,
             must be the same. A copy to or from object storage always continues.
         skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
-            the reason for each. The report of the copy contains the reasons too. Images are not decoded; if the store
-            was made with ``check="none"``, ``convert`` checks them.
+            the reason for each. The report of the copy contains the reasons too. Images are not decoded: if the store
+            was made with ``check="none"``, only ``convert``, with this store as its source, finds damaged images.
         progress: Called with the number of records copied, and the total.
 
     Returns:
@@ -103,8 +103,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     for file in decided:
         check_path("marks", file)
     if len(places) != (1 if split is None else len(split)):
-        wanted = "one destination without split" if split is None else f"a destination for each of {len(split)} parts"
-        raise OptionError(f"split (--split): there must be {wanted}, got {len(places)}")
+        wanted = "one destination without split" if split is None else f"one destination for each of {len(split)} parts"
+        raise OptionError(f"split (--split): give {wanted}, got {len(places)}")
     if len(set(map(str, places))) < len(places):
         raise OptionError("split (--split): each part needs its own destination, but two destinations are the same")
     options: dict[str, Any] = {
@@ -124,8 +124,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         wrong = [*given, *(["resume"] if resume else []), *(["object storage"] if remote else [])]
         if wrong:
             raise OptionError(
-                f"skip_damaged (--skip-damaged) copies one store, without {', '.join(wrong)}: make this copy first, "
-                "and use the other options on the copy"
+                f"skip_damaged (--skip-damaged) cannot be combined with {', '.join(wrong)}: copy each store with "
+                "skip_damaged alone first, then copy that copy"
             )
         with open_store(sources[0]) as store:
             check_destination(places[0], [store])
@@ -135,8 +135,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         checked_flag("resume", resume)  # has no effect, because such a copy always continues
         if given:
             raise OptionError(
-                f"a copy to or from object storage is a whole store, without {', '.join(given)}: copy the store to a "
-                "path on this machine first, and use these options there"
+                f"a copy to or from object storage is always a whole store, so {', '.join(given)} cannot be used: copy "
+                "the store to a path on this machine first, and use these options on that copy"
             )
         overwrite = checked_flag("overwrite", overwrite)
         return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)

@@ -4,8 +4,8 @@ A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``p
 number of a record if the records of all stores are counted together, in the order of the stores.
 
 Marks are decisions about records that people make in the viewer, in a ``.jsonl`` beside the store. Each line has the
-``index`` and the ``name`` of a record, and the decisions: ``"drop": true``, a ``label``, or ``tags``. The name must be
-the name of the record, because the marks of another store are an error.
+``index`` and the ``name`` of a record, and the decisions: ``"drop": true``, a ``label``, or ``tags``. If the record at
+the index has another name, the marks belong to another store, and reading them raises an error.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RecordNames:
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield the name of each record whose name also occurs in an earlier store. ``keep`` masks the records."""
+        """Yield the name of each record whose name also occurs in an earlier store. Only records in ``keep`` count."""
         hashes = np.where(keep, self._hashes, 0)  # unnamed records have the hash 0 too
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
@@ -180,7 +180,7 @@ def join_labels(
         rows: For each row: what it is called in messages, its label, and the positions of its records.
         names: The names of the records.
         where: The place of all rows, for messages.
-        may_be_integers: Whether a text such as "3" may be an integer.
+        may_be_integers: Whether the labels are integers if all labels are texts such as "3".
     """
     given = np.zeros(names.starts[-1], bool)
     labels = np.full(len(given), NO_LABEL)
@@ -218,7 +218,7 @@ def read_marks(file: str | os.PathLike[str], names: RecordNames) -> dict[int, di
         if wrong := _why_not(row):
             raise SourceError(f"{where}: {wrong}")
         if not row.get("name") and any(map(names.name, positions)):
-            raise SourceError(f"{where}: has no name: the name of the record shows that the marks belong to this store")
+            raise SourceError(f"{where}: has no name, which would show that the marks belong to this store: add it")
         if not marks.keys().isdisjoint(positions):
             raise SourceError(f"{where}: an earlier row has the same record; keep one row for each record")
         marks |= {position: {key: row[key] for key in MARKS if key in row} for position in positions}
@@ -228,7 +228,7 @@ def read_marks(file: str | os.PathLike[str], names: RecordNames) -> dict[int, di
 def _why_not(row: dict[str, Any]) -> str | None:
     """Return why a row cannot be a mark; None if it can."""
     if unknown := row.keys() - {"index", "name", *MARKS}:
-        return f"a mark has index, name, {', '.join(MARKS)}, but not {short_repr(min(unknown), 50)}"
+        return f"a mark may have only index, name, {', '.join(MARKS)}, got {short_repr(min(unknown), 50)}"
     if not isinstance(row.get("drop", False), bool):
         return f"drop must be true or false, got {short_repr(row['drop'], 50)}"
     label = row.get("label")

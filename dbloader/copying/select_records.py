@@ -35,8 +35,8 @@ class Selection(NamedTuple):
         labels: New labels: int64, shape (records of all sources,); None if no label changes.
         classes: Class names, the same for every destination.
         complete: Whether there is one destination, which gets all records.
-        tables: A dict for each source, which maps old labels of remaining classes to new labels, for the labels of
-            boxes. None if no label of the source changes.
+        tables: For each source, a dict from the old to the new label of each remaining class, which changes the labels
+            of boxes; None if no label of the source changes.
     """
 
     parts: list[Any]
@@ -161,7 +161,7 @@ def _unite_classes(
 ) -> tuple[tuple[str, ...], list[Array]]:
     """Return all class names, and for each item of ``classes`` an array with the new label of each old label.
 
-    The new label is -1 if the class is None. The new names are sorted if the names in each item are sorted.
+    None stands for a class that is left out, with the new label -1. If each item is sorted, so are the new names.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)
@@ -189,7 +189,7 @@ def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: in
     sizes = np.floor(shares).astype(np.int64)
     sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1
     if not sizes.all():
-        raise OptionError(f"split (--split) leaves a part without a record: the number of records is {len(positions)}")
+        raise OptionError(f"split (--split): a destination would get none of the {counted(len(positions), 'record')}")
     # Sort the records by label, in random order within each label, and spread each part evenly along this order.
     evenly = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes.tolist()])
     sequence = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(evenly, kind="stable")]

@@ -109,7 +109,7 @@ def test_skip_damaged_without_an_intact_record_leaves_nothing(tmp_path: Path, so
 
 
 def test_skip_damaged_cannot_be_combined_with_a_selection(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(OptionError, match=r"skip_damaged \(--skip-damaged\) copies one store, without where, resume: "):
+    with pytest.raises(OptionError, match=r"skip_damaged \(--skip-damaged\) cannot be combined with where, resume: "):
         copy_store(source, tmp_path / "new.lmdb", skip_damaged=print, where="label==1", resume=True)
 
 

@@ -171,8 +171,8 @@ def test_parts_of_a_split_selection_have_the_selected_classes(tmp_path: Path) ->
     [
         ([0.9, 0.2], 2, r"split \(--split\) must be fractions with the sum 1, got \[0.9, 0.2\]"),
         ([float("nan"), 0.5], 2, "with the sum 1"),
-        ([0.9, 0.1], 2, r"split \(--split\) leaves a part without a record: the number of records is 2"),
-        ([0.9, 0.1], 1, r"split \(--split\): there must be a destination for each of 2 parts, got 1"),
+        ([0.9, 0.1], 2, r"split \(--split\): a destination would get none of the 2 records"),
+        ([0.9, 0.1], 1, r"split \(--split\): give one destination for each of 2 parts, got 1"),
     ],
 )
 def test_wrong_split_is_refused(tmp_path: Path, fractions: list[float], count: int, message: str) -> None:

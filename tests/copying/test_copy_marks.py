@@ -96,7 +96,7 @@ def test_contradiction_error_names_both_files(store: Path, tmp_path: Path, mark:
         ({"index": 1, "label": True}, "row 2: a label must be an integer, a name or null, got True"),
         ({"index": 1, "tags": "blurry"}, "row 2: tags must be a list of texts"),
         ({"index": 1, "tags": ["x" * 501]}, "row 2: its tags have 501 letters, but at most 500 fit"),
-        ({"index": 1, "lable": "dog"}, "row 2: a mark has index, name, drop, label, tags, but not 'lable'"),
+        ({"index": 1, "lable": "dog"}, "row 2: a mark may have only index, name, drop, label, tags, got 'lable'"),
     ],
 )
 def test_invalid_mark_is_refused_with_the_reason(store: Path, tmp_path: Path, mark: dict[str, Any], what: str) -> None:

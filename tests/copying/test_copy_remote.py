@@ -355,7 +355,7 @@ def test_refused_remote_copies_leave_nothing(
     assert outside(keys, place) == []
     with pytest.raises(OptionError, match="https://host/train: a store cannot be put on a web server"):
         outside(copy_store, stores / "shards.lmdb", "https://host/train")
-    with pytest.raises(OptionError, match="a copy to or from object storage is a whole store"):
+    with pytest.raises(OptionError, match="a copy to or from object storage is always a whole store"):
         copy_store(stores / "shards.lmdb", place, classes=("cat",))
     for other in (place, "mongodb://server/images.train"):
         with pytest.raises(OptionError, match=f"{place} can be copied only to or from a path on this machine"):
