@@ -125,7 +125,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Flush a standard stream. If that fails, discard the rest, which Python would try to write again at exit."""
+    """Flush a standard stream. If that fails, discard the unwritten text, or Python would try to write it at exit."""
     if stream is None:
         return
     try:

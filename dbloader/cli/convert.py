@@ -48,8 +48,8 @@ _OPTIONS = (
         "file_fields",
         metavar="COLUMN",
         multiple=True,
-        help="Store further files of each image, such as its mask; repeatable. COLUMN is a column of the listing that "
-        "contains their paths. For tar files, mask means files such as 17.mask.png beside 17.jpg.",
+        help="Store further files of each image, such as its mask; repeatable. COLUMN is the listing's column with "
+        "their paths. Tar files need no listing: COLUMN mask means files such as 17.mask.png beside 17.jpg.",
     ),
     click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
     click.option(
@@ -85,8 +85,8 @@ _OPTIONS = (
     click.option(
         "--tile",
         is_flag=True,
-        help="Tile JPEGs, so training decodes only the crops. Without --quality, jpegtran tiles all JPEGs that are not "
-        "shrunk, without loss.",
+        help="Tile JPEGs, so training decodes only the crops. jpegtran tiles them without loss, unless they are shrunk "
+        "or --quality is given.",
     ),
     click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
     click.option(
@@ -107,7 +107,7 @@ def conversion_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pop_image_format(options: dict[str, Any]) -> ImageFormat:
-    """Pop the image options into an ImageFormat."""
+    """Remove the image options from ``options``, and return them as an ImageFormat."""
     return ImageFormat(**{field.name: options.pop(field.name) for field in fields(ImageFormat)})
 
 
@@ -116,14 +116,14 @@ def pop_image_format(options: dict[str, Any]) -> ImageFormat:
     short_help="Turn a folder of images into a store.",
     epilog="""\b
 SOURCE is one of these:
-  a folder with a folder of images for each class, here or at s3://, gs:// or az://bucket/folder
+  a folder with a folder of images for each class, local or at s3://, gs:// or az://bucket/folder
   a folder with metadata.csv or metadata.jsonl: the column file_name names the images, and a
     column such as mask_file_name names further files
   tar, zip or Parquet files: one, a folder of them, or 'shard-{000..127}.tar' in quotes
   a folder that Hugging Face's save_to_disk wrote
   a store (records keep all fields), or an LMDB file of another program
-  with --listing, the place where its paths start: a folder, object storage, a web server
-    (https://), or a collection with a document for each file (mongodb://)
+  with --listing, the place that its paths are relative to: a folder, object storage, a web
+    server (https://), or a collection with a document for each file (mongodb://)
 
 \b
 Exit status: 0 every file is stored, 1 some were rejected, 2 error, 130 interrupted.
@@ -168,7 +168,7 @@ Examples:
 @click.option(
     "--append",
     is_flag=True,
-    help="Add the images to the folder of shards DESTINATION. This makes one new file, or N with --shards N.",
+    help="Add the images to the folder of shards DESTINATION, in one new file, or in N new files with --shards N.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the store at DESTINATION when the new store is finished.")
 @click.option(
@@ -230,7 +230,7 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
     say(f"  digest    {report.digest}")
     if raw and report.bytes_read and not report.resumed_at:
         growth = report.image_bytes / report.bytes_read
-        say(f"  raw       the pixels are {growth:.1f} times larger than the {size(report.bytes_read)} of files")
+        say(f"  raw       the pixels take {growth:.1f} times the space of the files ({size(report.bytes_read)})")
     for count, text in (
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),

@@ -30,7 +30,7 @@ _NAMED = 10
 LISTING is a .txt file with one record name per line, or a .jsonl, .json, .csv or .tsv file with a
 column "name", "path" or "index" (the position in the first SOURCE).
 QUERY has conditions such as 'class:cat width<256 score>=0.5'. A record must match all of them. A
-record without a value matches no comparison.
+record without a score does not match score>=0.5.
 
 \b
 Examples:

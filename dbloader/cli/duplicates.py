@@ -70,7 +70,7 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
     for problem in report["problems"][:_NAMED]:
         complain(problem)
     if report["unreadable"] > _NAMED:
-        complain(f"in total, the pictures of {report['unreadable']:,} records cannot be compared")
+        complain(f"in total, {report['unreadable']:,} records have no picture that can be decoded and compared")
     if quiet:
         return status
     for one, records in zip(report["places"], report["records"]):  # noqa: B905

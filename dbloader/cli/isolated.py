@@ -26,7 +26,7 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of dbloader in another process, or in this process if none of the places is a file.
 
-    ``function`` is its module and name, such as ``"stores.open.open_store"``. Its arguments are places, then options.
+    ``function`` is its module and name, such as ``"stores.open.open_store"``. Its positional arguments are places.
     Return the function's result. A dataclass is returned as a dict. Errors and warnings of the function are raised in
     this process, and callbacks in the options, such as ``progress``, are called in this process.
 
@@ -78,8 +78,8 @@ def _run(
 ) -> None:
     signal.signal(signal.SIGTERM, _end_once)  # lets the function clean up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Discard stderr (descriptor 2), because LMDB prints failed assertions there. If the command was started without
-    # stderr, descriptor 2 may be the pipe.
+    # Discard stderr (descriptor 2), because LMDB prints failed assertions there. But if the command was started without
+    # stderr, descriptor 2 may be the pipe to the parent, which is needed.
     if sender.fileno() != 2:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:

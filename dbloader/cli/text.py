@@ -1,4 +1,4 @@
-"""Print text with escaped control characters, because a terminal would obey them. All commands use this module."""
+"""Print text, and escape its control characters, because a terminal would obey them. All commands use this module."""
 
 from __future__ import annotations
 
