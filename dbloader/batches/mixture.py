@@ -36,7 +36,8 @@ class MixtureBatchFetcher(BatchFetcher):
         self.collate_fn = collate_fn
         self.releases_gil = all(part.releases_gil for part in parts)
         self.image_nbytes = parts[0].image_nbytes
-        # Datasets with the same functions share random numbers, which are drawn once for the whole batch.
+        # Random numbers are drawn as an array with a row for each sample of the batch. Datasets with the same functions
+        # take their rows from the same array.
         self._functions = [
             None if part.makes_own_samples else (id(part.decode), id(part.transform), id(part.transforms))
             for part in mixture.datasets

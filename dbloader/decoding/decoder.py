@@ -79,7 +79,7 @@ class Decoder(ABC):
             height: Height of the image in pixels.
 
         Raises:
-            OptionError: There are not ``draws`` random numbers, or one is out of range.
+            OptionError: The number of random numbers is not ``draws``, or one is out of range.
         """
 
     def __call__(

@@ -95,7 +95,7 @@ class WebDatasetExporter(Exporter):
         if extension.lower() not in EXTENSIONS:
             extension = extension_of(record.format or "unknown")
         if extension.lower() not in EXTENSIONS:
-            what = f"is a file of the format {record.format or 'unknown'}, which convert does not find in a tar"
+            what = f"has an image of the format {record.format or 'unknown'}, which convert does not read from a tar"
             raise ExportError(f"{describe(record)} {what}: {REMEDY}")
         return image, extension
 

@@ -261,7 +261,7 @@ def _spread(values: Any, px: int) -> Image.Image:
 
 
 def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:
-    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # with a palette, Pillow uses the nearest pixel
+    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # Pillow ignores LANCZOS for an image with a palette
     file = io.BytesIO()
     if lossless or image.mode not in ("L", "RGB"):
         image.save(file, "PNG")

@@ -274,11 +274,11 @@ class Bucket:
         """Return False if the ETags show that an answer is incomplete, otherwise True.
 
         ``stated`` is the server's ETag. ``found`` and ``before`` are the ETags that S3 would give the bytes of this
-        answer and of the previous answer. An answer is complete if ``found`` equals ``stated`` or ``before``. Some
-        servers make ETags that only look like MD5s. So if two answers in a row have the same bytes, and no ETag of this
-        server has ever matched, this method ignores the server's ETags from now on.
+        answer and of the previous answer. If ``found`` equals ``stated``, the answer is complete. If it equals
+        ``before``, two answers had the same bytes, so both are complete, and the server's ETag is no MD5 of the bytes.
+        If no ETag of this server has matched before that, its ETags are ignored until one matches.
         """
-        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or parts of another size
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or an MD5 of other parts
             return True
         if stated == found:
             self._has_md5 = True

@@ -135,7 +135,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
             return StoreSource(source, where)
         except NotAStoreError as error:
             raise OptionError(
-                f"{error}; a collection of files needs a listing (--listing) of the files to take and their labels"
+                f"{error}; if its documents hold image files, give a listing (--listing) of the files and their labels"
             ) from error
     if is_remote(source):
         from dbloader.sources.objects import ObjectFolder

@@ -44,7 +44,7 @@ def send(place: str, paths: list[Path], most_parts: int = 10_000) -> None:
     module.MAX_PARTS = before
 
 
-def test_objects_of_any_size_are_uploaded_and_copied_once(
+def test_files_of_any_size_are_uploaded_only_if_changed_and_fetched_whole(
     object_store: ObjectStore, outside: Outside, tmp_path: Path
 ) -> None:
     place = object_store.place()

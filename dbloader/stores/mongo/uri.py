@@ -115,7 +115,8 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     """Parse a place in MongoDB without connecting to a server. No error message repeats what may be a password."""
     match = _PLACE.fullmatch(os.fspath(place))
     scheme, user, hosts, database, collection, query = match.groups(default="") if match else [""] * 6
-    # An '@' in the options may end a password that contains '?'.
+    # If a password contains '/' and '?', the pattern takes the '?' for the beginning of the options, and then the '@'
+    # after the password is in the options.
     if not match or ("@" in query and not user):
         raise PlaceError(
             "a place in MongoDB has the form mongodb://host/database.collection, got another form; "
