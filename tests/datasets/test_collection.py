@@ -195,7 +195,7 @@ def test_listing_may_name_file_fields_in_the_collection(old: Old, tmp_path: Path
 
 
 def test_collection_needs_a_listing(old: Old, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is not a dbloader store.*; if its documents hold .*, give a listing"):
+    with pytest.raises(OptionError, match=r"is not a dbloader store.*; if its documents hold .*, give a listing"):
         convert(old.uri, tmp_path / "out.lmdb")
     with pytest.raises(
         OptionError,
