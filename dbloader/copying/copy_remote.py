@@ -90,6 +90,16 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
             bucket.put_file(key, files[key], there.get(key))
 
         _for_each_file(new, put, bucket, progress)
+    sizes = {key: item.size for key, item in objects.list_files(bucket).items()}
+    whole = new.index_file in sizes and all(
+        sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
+    )
+    # If the manifest has changed, its publisher may have removed these files. Then the put below fails.
+    if not whole and bucket.head(MANIFEST_FILE) == replaces:
+        raise StoreError(
+            f"{bucket.place}: some files are missing or have another size, because {source} was replaced or another "
+            "program removes files there: repeat the command"
+        )
     objects.put_table(bucket, new, replaces, files)
     bucket.delete(there.keys() - files.keys())  # files of the replaced store and of failed uploads
     return table.manifest

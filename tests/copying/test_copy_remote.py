@@ -67,9 +67,11 @@ def digest(place: Path) -> str:
         return store.verify()
 
 
-def start_copy(object_store: ObjectStore, proxy: HTTPProxy, source: object, to: object) -> subprocess.Popen[str]:
+def start_copy(
+    object_store: ObjectStore, proxy: HTTPProxy, source: object, to: object, *options: str
+) -> subprocess.Popen[str]:
     """Begin to copy a store through a proxy, in a process of its own."""
-    line = [sys.executable, "-m", "dbloader", "copy", str(source), str(to)]
+    line = [sys.executable, "-m", "dbloader", "copy", str(source), str(to), *options]
     environment = object_store.environment(endpoint=proxy.endpoint)
     return subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -136,7 +138,9 @@ def test_concurrent_upload_has_one_winner(
 
 
 @contextmanager
-def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator[subprocess.Popen[str]]:
+def held_copy(
+    object_store: ObjectStore, source: object, to: object, *options: str
+) -> Iterator[subprocess.Popen[str]]:
     """Begin to copy a store of three shards, and pause the copy at the last shard, 00002, until the block ends."""
     reached, release = threading.Event(), threading.Event()
 
@@ -148,7 +152,7 @@ def held_copy(object_store: ObjectStore, source: object, to: object) -> Iterator
         return None
 
     with HTTPProxy(object_store.port, decide) as proxy:
-        process = start_copy(object_store, proxy, source, to)
+        process = start_copy(object_store, proxy, source, to, *options)
         try:
             assert reached.wait(WAIT_S)
             yield process
@@ -225,6 +229,25 @@ def test_upload_removes_files_of_outdated_uploads(object_store: ObjectStore, out
     outside(copy_store, stores / "other.lmdb", place)
     table = outside(read_table, place)
     assert {*outside(keys, place)} == {*table.files, "manifest.bson", *others}
+
+
+def test_upload_keeps_the_old_store_if_its_own_files_are_removed_meanwhile(
+    object_store: ObjectStore, outside: Outside, stores: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    outside(copy_store, stores / "other.lmdb", place)
+    old = outside(keys, place)
+    with held_copy(object_store, stores / "shards.lmdb", place, "--overwrite") as process:
+        deadline = time.monotonic() + WAIT_S
+        while len(outside(keys, place)) < len(old) + 3:
+            assert time.monotonic() < deadline, "the other files are not uploaded"
+        outside(publish, place, keep_hours=0)
+        assert outside(keys, place) == old
+    assert "some files are missing or have another size" in process.communicate()[1]
+    assert {*old} <= {*outside(keys, place)}
+    assert outside(read_table, place).manifest.digest == digest(stores / "other.lmdb")
+    outside(copy_store, stores / "shards.lmdb", place, overwrite=True)
+    assert {*outside(keys, place)} == {*outside(read_table, place).files, "manifest.bson"}
 
 
 def test_download_fails_if_the_remote_store_is_replaced_meanwhile(
