@@ -138,9 +138,7 @@ def test_concurrent_upload_has_one_winner(
 
 
 @contextmanager
-def held_copy(
-    object_store: ObjectStore, source: object, to: object, *options: str
-) -> Iterator[subprocess.Popen[str]]:
+def held_copy(object_store: ObjectStore, source: object, to: object, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Begin to copy a store of three shards, and pause the copy at the last shard, 00002, until the block ends."""
     reached, release = threading.Event(), threading.Event()
 
