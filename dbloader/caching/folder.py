@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dbloader.errors import NotAStoreError
+from dbloader.errors import NotAStoreError, OptionError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 
@@ -79,7 +79,14 @@ def arriving_bytes(cache: str) -> int:
 
 
 def make_folder(cache: str, origin: str) -> None:
-    """Make the folder of a cache, if it is not a cache already. Refuse a file, and a folder with other files."""
+    """Make the folder of a cache, if it is not a cache already. Refuse a file, and a folder with other files.
+
+    Refuse the origin, and a folder inside or around it, because the fetcher could remove the origin's shards.
+    """
+    if "://" not in origin:
+        there, here = os.path.realpath(origin), os.path.realpath(cache)
+        if os.path.commonpath((there, here)) in (there, here):
+            raise OptionError(f"cache {cache} must not be its origin {origin}, or be inside or contain the origin")
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ class LMDBDataset(StoreDataset):
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
             ``transforms`` is given with another transform; or ``resize`` is another word, or is given with another
-            ``decode``; or ``where`` is wrong; or the cache is smaller than a shard.
+            ``decode``; or ``where`` is wrong; or the cache is at the store's place, or smaller than a shard.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,37 @@ def test_full_disk_raises_but_cached_shards_stay_readable(origin: Path, tmp_path
     wait_until_ended(tmp_path / "cache")
 
 
+def link_to(folder: Path) -> Path:
+    link = folder.with_name("link")
+    link.symlink_to(folder)
+    return link
+
+
+@pytest.mark.parametrize("is_cache", [False, True])
+@pytest.mark.parametrize(
+    "cache_of",
+    [lambda origin: origin, lambda origin: origin / "shards" / "cache", lambda origin: origin.parent, link_to],
+    ids=["origin", "inside", "around", "link"],
+)
+def test_cache_at_its_origin_is_refused_and_left_unchanged(
+    origin: Path, cache: Path, cache_of: Callable[[Path], Path], is_cache: bool
+) -> None:
+    if is_cache:
+        with CachedStore(origin, cache) as store:
+            store.read([0])
+        wait_until_ended(cache)
+        origin = cache
+    place = cache_of(origin)
+    before = sorted(origin.parent.rglob("*"))
+    message = f"^cache {place} must not be its origin {origin}, or be inside or contain the origin$"
+    with CachedStore(origin, place) as store, pytest.raises(OptionError, match=message):
+        len(store)
+    assert sorted(origin.parent.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("place", "message"),
-    [
-        ("origin.lmdb", "is not a cache, and not empty"),
-        ("precious", "is not a cache, and not empty"),
-        ("precious/file", "is a file, but a cache is a folder"),
-    ],
+    [("precious", "is not a cache, and not empty"), ("precious/file", "is a file, but a cache is a folder")],
 )
 def test_folder_that_is_not_a_cache_is_refused_and_left_unchanged(origin: Path, place: str, message: str) -> None:
     (origin.parent / "precious").mkdir()
