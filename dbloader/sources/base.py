@@ -92,6 +92,9 @@ class Tally:
     # Number of files that are not images, by extension; "" for files without one.
     skipped: Counter[str] = field(default_factory=Counter)
     hidden: int = 0  # number of names that begin with a dot
+    metadata: str = ""  # path of the first metadata file that is not used
+    not_utf8: int = 0  # number of names with invalid bytes
+    not_utf8_example: str = ""
 
     def skip(self, name: bytes) -> None:
         """Count a file that is not an image, by its extension."""

@@ -147,8 +147,14 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 contents.images.append(entry.name)  # or a named pipe, which becomes a problem when it is read
                 continue
             tally.skip(entry.name)
+            if path and readable(entry.name) in METADATA_FILES:  # open.py looks for metadata directly in the root
+                tally.metadata = tally.metadata or readable(posixpath.join(path, entry.name))
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
+    for name in (*contents.folders, *contents.images):
+        if readable(name).encode() != name:
+            tally.not_utf8 += 1
+            tally.not_utf8_example = tally.not_utf8_example or readable(name)
     where = readable(path)
     problems = [Problem(posixpath.join(where, name), reason) for name, reason in sorted(contents.problems)]
     return contents._replace(problems=problems)
@@ -182,7 +188,10 @@ def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
 
 
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:
-    """Raise SourceError if no class has an image, and add a warning about classes without images to the tally."""
+    """Raise SourceError if no class has an image, and add the last warnings to the tally.
+
+    They are about classes without images, metadata that is not used, and names that are not UTF-8.
+    """
     if not any(filled):
         others = tally.skipped.most_common(3)
         found = "".join(f", found {count} {kind or 'without extension'}" for kind, count in others)
@@ -191,6 +200,18 @@ def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally
     if empty:
         has = "class has" if len(empty) == 1 else "classes have"
         tally.warnings.append(f"{len(empty)} {has} no images: {_named(empty)}")
+    if tally.metadata:
+        tally.warnings.append(describe_unused(tally.metadata))
+    if tally.not_utf8:
+        names = "name is" if tally.not_utf8 == 1 else "names are"
+        example = f"each invalid byte is written as in '{tally.not_utf8_example}'"
+        tally.warnings.append(f"{tally.not_utf8} {names} not valid UTF-8: {example}")
+
+
+def describe_unused(path: str) -> str:
+    """Return the warning that a metadata file is not used."""
+    what = "metadata must be a metadata.csv or metadata.jsonl directly in the folder, with a column file_name"
+    return f"{path} is not used: {what}; or use a listing (--listing)"
 
 
 def _named(names: Sequence[str]) -> str:

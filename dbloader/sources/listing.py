@@ -22,7 +22,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
-from dbloader.sources.folder import METADATA_FILES, SUFFIXES, first_warnings
+from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 from dbloader.sources.labels import number_labels, read_classes
 from dbloader.sources.listing_rows import is_text, read_header, read_rows
 
@@ -183,8 +183,8 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 
 def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:
-    """Yield a warning if there are images in the folder that no row of the metadata names."""
-    found, top = array("q"), os.fsencode(root)
+    """Yield warnings about images in a folder that no row of the metadata names, and about further metadata files."""
+    found, unused, top = array("q"), "", os.fsencode(root)
     for folder, folders, files in os.walk(top):
         folders[:] = [name for name in folders if not name.startswith(b".")]
         below = posixpath.relpath(folder, top) if folder != top else b""
@@ -192,10 +192,14 @@ def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:
             path = posixpath.join(below, name)
             if name.lower().endswith(SUFFIXES) and not name.startswith(b"."):
                 found.append(hash(path))
+            elif below and readable(name) in METADATA_FILES:
+                unused = unused or readable(path)
     missing = len(np.setdiff1d(np.frombuffer(found, np.int64), np.frombuffer(listed, np.int64)))
     if missing:
         images = f"{missing:,} image{' is' if missing == 1 else 's are'}"
         yield f"{images} in the folder, but in no row of the metadata: left out"
+    if unused:
+        yield describe_unused(unused)
 
 
 def _top_folder(path: bytes) -> str:

@@ -179,4 +179,6 @@ def _is_taken(item: Item, tally: Tally) -> bool:
         return True
     if item.size or b"." in name:  # an empty object without a dot in its name is a placeholder of a folder
         tally.skip(name)
+        if name.decode() in METADATA_FILES:
+            tally.metadata = tally.metadata or item.key
     return False

@@ -17,7 +17,7 @@ from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
 from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource, describe_unused
 from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.mongo.uri import is_mongo
@@ -173,8 +173,7 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
         return _with_others(ZipSource(source, zips), source, zips)
     found = FolderSource(source)
     if metadata:
-        what = "give the folder a metadata.csv or metadata.jsonl with a column file_name, or use a listing (--listing)"
-        found.warnings = (*found.warnings, f"{metadata[0]} is not used: {what}")
+        found.warnings = (*found.warnings, describe_unused(metadata[0]))
     return found
 
 

@@ -246,6 +246,7 @@ def test_name_in_another_encoding_is_stored_as_text(tmp_path: Path) -> None:
         ("\\xfcber/b\\xff/1.jpg", b"\xfcber/b\xff/1.jpg"),
         ("\\xfcber/b\\xff/2.jpg", b"\xfcber/b\xff/2.jpg"),
     ]
+    assert warnings_of(source) == ("3 names are not valid UTF-8: each invalid byte is written as in '\\xfcber'",)
 
 
 def test_folder_without_classes_is_an_error_with_remedy(tmp_path: Path) -> None:

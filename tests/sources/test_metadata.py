@@ -15,7 +15,7 @@ from dbloader.sources.base import Problem, Source
 from dbloader.sources.open import open_source
 from tests.support.conversion import records
 from tests.support.images import plant, plant_photos
-from tests.support.tallies import only_entries
+from tests.support.tallies import only_entries, warnings_of
 
 
 @pytest.fixture
@@ -104,12 +104,19 @@ def test_images_without_a_row_are_counted(root: Path) -> None:
     assert source.warnings == ("3 images are in the folder, but in no row of the metadata: left out",)
 
 
-@pytest.mark.parametrize("name", ["metadata.csv", "metadata.parquet"])
+@pytest.mark.parametrize("name", ["metadata.csv", "cat/metadata.jsonl", "metadata.parquet"])
 def test_unused_metadata_file_is_named(root: Path, name: str) -> None:
     source = opened(root, name, "id,caption\n1,x\n")
     assert len(found(source)) == 4
-    [warning] = source.warnings
-    assert warning.startswith(f"{name} is not used: give the folder a metadata.csv or metadata.jsonl with a column ")
+    [warning] = warnings_of(source)
+    assert warning.startswith(f"{name} is not used: metadata must be a metadata.csv or metadata.jsonl directly in ")
+
+
+def test_metadata_file_below_the_metadata_is_named(root: Path) -> None:
+    plant(root, {"cat/metadata.csv": b"file_name,label\n1.jpg,3\n"})
+    source = opened(root, "metadata.jsonl", [{"file_name": name, "label": 1} for name in ALL])
+    [warning] = warnings_of(source)
+    assert warning.startswith("cat/metadata.csv is not used: metadata must be ")
 
 
 def test_two_metadata_files_are_an_error(root: Path) -> None:

@@ -54,6 +54,8 @@ def test_conversion_whole_or_in_parts_gives_the_digest_of_the_folder(
     report = outside(convert, f"{place}/", tmp_path / "one.lmdb", shuffle_seed=3)
     assert (report.digest, report.records, report.rejected) == (expected.digest, expected.records, 2)
     assert report.skipped == {".txt": 1, ".md": 1, ".csv": 1}
+    assert report.warnings == expected.warnings
+    assert any(warning.startswith("cat/metadata.csv is not used: ") for warning in report.warnings)
     outside(plan_conversion, place, parts, 3, shuffle_seed=3)
     for part in range(3):
         outside(convert_part, parts, part)
