@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,10 +147,13 @@ class RecordCopier:
         inside[part] = True
         for number, store in enumerate(self._stores):
             start = self._names.starts[number]
+            seen: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
             for event in store.events():
                 if not self.selection.complete:
                     found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
-                    if event["event"] == "rejected" or not inside[found].any():
+                    # If several records have the same name, the report has their lines in the order of the records.
+                    nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
+                    if event["event"] == "rejected" or nth >= len(found) or not inside[found[nth]]:
                         continue
                 yield event
 

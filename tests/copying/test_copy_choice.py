@@ -14,6 +14,7 @@ from dbloader import Record, convert, copy_store, open_store
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.manifest import Manifest
 from dbloader.records.record import encode
+from dbloader.stores.open import create_store
 from tests.support.conversion import documents, events, records, verified
 from tests.support.images import photo, plant, plant_kinds, plant_photos
 from tests.support.stores import store_records
@@ -140,6 +141,19 @@ def test_selection_keeps_all_classes_and_report_lines_of_its_records(store: Path
     _, manifest = copied(store, classes=[str(before[repaired])])
     assert manifest.outcome == {"repaired": 1, "rejected": 0}
     assert [event["name"] for event in events(store.with_name("copy.lmdb"))] == [repaired]
+
+
+def test_split_copies_each_report_line_once_if_records_have_the_same_name(tmp_path: Path) -> None:
+    lines = [{"name": "a.jpg", "event": "repaired", "reason": reason} for reason in ("first", "second")]
+    with create_store(tmp_path / "all.lmdb") as writer:
+        same_name = [Record("a.jpg", fields={"line": line["reason"]}) for line in lines]
+        writer.write(map(encode, same_name), events=lines, outcome={"repaired": 2})
+        writer.finish()
+    places = [tmp_path / "t.lmdb", tmp_path / "v.lmdb"]
+    parts = copy_store(tmp_path / "all.lmdb", places, split=(0.5, 0.5))
+    assert [part.outcome for part in parts] == [{"repaired": 1}, {"repaired": 1}]
+    for place in places:
+        assert [event["reason"] for event in events(place)] == [record.fields["line"] for record in records(place)]
 
 
 # Labels and classes
