@@ -12,12 +12,14 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_STYLE = (_FOLDER / "style.css").read_text()
+_STYLE = (_FOLDER / "style.css").read_text(encoding="utf-8")
 # Hash of the style sheet, for a Content-Security-Policy. With this policy, a browser applies no other style sheet.
 STYLE_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'"
 # File name -> (content, media type). All files are read at import, so no text of a request is used as a path.
 STATIC = {
-    path.name: (path.read_text(), _TYPES[path.suffix]) for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES
+    path.name: (path.read_text(encoding="utf-8"), _TYPES[path.suffix])
+    for path in sorted(_FOLDER.iterdir())
+    if path.suffix in _TYPES
 }
 
 _preloads = "\n".join(f'<link rel="modulepreload" href="/static/{name}">' for name in STATIC if name.endswith(".js"))

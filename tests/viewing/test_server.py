@@ -19,6 +19,7 @@ import dbloader
 from dbloader import convert
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
+from dbloader.viewing.page_files import STATIC
 from dbloader.viewing.training_process import load_transform
 from tests.package.test_without_torch import BLOCKER
 from tests.support.children import run_program
@@ -311,6 +312,13 @@ def test_transform_may_be_an_object_a_function_or_a_functions_result(module: str
 def test_transform_that_cannot_be_loaded_is_an_error(module: str, name: str, sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         load_transform(name.format(module))
+
+
+def test_files_of_the_page_are_read_as_utf8_in_every_locale() -> None:
+    code = "from dbloader.viewing.page_files import STATIC; print(ascii([*STATIC.values()]))"
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    printed, _ = run_program(sys.executable, "-c", code, env={**os.environ, **ascii_only})
+    assert printed.strip() == ascii([*STATIC.values()])
 
 
 def test_mixture_is_shown_with_all_of_its_stores(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ class Environment:
 
     def release_pages(self) -> None:
         """Remove the file's pages from this process's memory. They stay in the page cache."""
-        with suppress(OSError, AttributeError), Path("/proc/self/maps").open() as maps:  # only Linux has this file
+        # Only Linux has this file. It contains the paths of files, which need not be UTF-8.
+        with suppress(OSError, AttributeError), Path("/proc/self/maps").open(errors="replace") as maps:
             for span, mode, _, device, inode, *_ in map(str.split, maps):
                 key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
                 # A shared map of a file loses nothing: the next read takes the page from the page cache.

@@ -146,7 +146,7 @@ def _start_time(pid: int) -> str:
     try:
         # See proc(5). After the name of the process, which is in parentheses, the first field is its state. Field 20 is
         # its start time. The name may contain parentheses too, so split at the last parenthesis.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]

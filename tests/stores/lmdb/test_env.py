@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import sys
 import threading
@@ -40,6 +41,14 @@ def test_stores_on_one_file_share_one_environment(place: Path, tmp_path: Path, l
     with open_store(place) as one, open_store(other) as two:
         assert shared(one) is shared(two)
         assert open_descriptors(place) == ONE_ENVIRONMENT
+
+
+def test_pages_are_released_beside_a_mapped_file_whose_name_is_not_utf8(place: Path, tmp_path: Path) -> None:
+    other = os.fsencode(tmp_path) + b"/caf\xe9"
+    with open(other, "wb") as file:  # noqa: PTH123 - a path of bytes
+        file.write(b"content")
+    with open(other, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), open_store(place) as store:  # noqa: PTH123
+        shared(store).release_pages()
 
 
 @pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])

@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,15 @@ def enter_and_die(place: str) -> None:
     with create_store(place, resumable=True) as writer:
         write_one_by_one(writer, RECORDS[:5])
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_process_whose_name_is_not_utf8_writes_a_store(mongo_uri: str) -> None:
+    def write_under_another_name() -> None:
+        Path("/proc/self/comm").write_bytes(b"caf\xe9")
+        write(mongo_uri, RECORDS[:3])
+
+    assert in_child(write_under_another_name) == 0
+    check_is(mongo_uri, RECORDS[:3])
 
 
 def test_lease_of_another_machine_can_be_taken_only_after_it_expires(mongo_server: Server, mongo_uri: str) -> None:
