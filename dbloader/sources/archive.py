@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.sources.base import Entry, Source, Tally, full_path
+from dbloader.sources.base import Entry, Source, Tally, full_path, readable
 from dbloader.sources.folder import class_names
+from dbloader.sources.labels import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -59,7 +60,7 @@ class ArchiveSource(Source):
         if self._shared is not None:
             folders = posixpath.dirname(image).split("/")
             text = folders[self._shared] if len(folders) > self._shared else ""
-        return self._labels[text] if text else None
+        return label_of(self._labels, text, f"{self.place}, {readable(image)}") if text else None
 
 
 def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:

@@ -101,8 +101,12 @@ class CocoSource(Source):
             for (number, first, last), begin, end in zip(self._images.tolist(), begins, ends, strict=True):
                 spans = [(first, last), *self._annotations[begin:end, 1:].tolist()]
                 texts = [os.pread(file.fileno(), last - first, first) for first, last in spans]
-                image, *annotations = map(json.loads, texts)
-                yield self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
+                try:
+                    image, *annotations = map(json.loads, texts)
+                    entry = self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
+                except (ValueError, AttributeError) as error:
+                    raise SourceError(f"{readable(self.listing)}: was changed since it was first read") from error
+                yield entry
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
             reason = f"no image has the id {self._images_of[row]}"
             yield Problem(f"annotation {self._annotations[row, 0]}", reason)

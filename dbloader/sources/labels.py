@@ -56,6 +56,13 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
     raise SourceError(f"{readable(path)}: {what}; mend it, or move it away")
 
 
+def label_of(labels: dict[str, int], text: str, where: str) -> int:
+    """Return the label of a text; SourceError if the source did not have this text when it was opened."""
+    if text not in labels:
+        raise SourceError(f"{where}: was changed since it was first read")
+    return labels[text]
+
+
 def _look_up(first: dict[str, str], where: str, classes: tuple[str, ...], *, may_be_integers: bool) -> dict[str, int]:
     """Return the label of each text: the position of a name in ``classes``, or an integer."""
     known = {name: label for label, name in enumerate(classes)}

@@ -23,7 +23,7 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
 from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
-from dbloader.sources.labels import number_labels, read_classes
+from dbloader.sources.labels import label_of, number_labels, read_classes
 from dbloader.sources.listing_rows import is_text, read_header, read_rows
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class ListingSource(Source):
             if isinstance(row, Problem):
                 yield row
                 continue
-            label = self.labels[row.label] if isinstance(row.label, str) else row.label
+            label = row.label
+            if isinstance(label, str):
+                label = label_of(self.labels, label, f"{readable(self.listing)}, row {row.number}")
             files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
             yield Entry(name_below(row.path, prefix), (row.path,), label, row.fields, files=files)
         return Tally()

@@ -18,7 +18,7 @@ from dbloader.records.values import pack
 from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
-from dbloader.sources.labels import number_labels
+from dbloader.sources.labels import label_of, number_labels
 from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, open_file, why
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class ParquetSource(Source):
 
     def _label(self, label: int | str | None, name: str) -> int | Problem | None:
         if isinstance(label, str):
-            return self._labels[label] if label else None
+            return label_of(self._labels, label, self.place) if label else None
         count = len(self.classes)
         if label is None or (count and label == -1):  # -1 means no label to Hugging Face
             return None

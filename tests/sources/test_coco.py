@@ -127,6 +127,14 @@ def test_truncated_coco_file_is_refused(photos: Path) -> None:
         open_source(photos, listing)
 
 
+def test_coco_file_changed_after_opening_is_an_error(photos: Path) -> None:
+    listing = coco(photos, box(10, 1, 2, 3, 4))
+    found = open_source(photos, listing)
+    listing.write_bytes(b" " + listing.read_bytes())
+    with pytest.raises(SourceError, match=r"instances\.json: was changed since it was first read$"):
+        list(found.entries())
+
+
 def test_boxes_are_scaled_only_with_their_image(photos: Path, tmp_path: Path) -> None:
     listing = coco(photos, box(10, 8, 12, 32, 24))
     first, small = [8, 12, 40, 36], [2, 3, 10, 9]

@@ -91,6 +91,13 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path, name: str)
     assert peak(2000) < 1.5 * peak(500)
 
 
+def test_label_added_after_opening_is_an_error(tmp_path: Path) -> None:
+    source = listed(tmp_path, "a.csv", "path,label\na,cat\n")
+    (tmp_path / "a.csv").write_text("path,label\na,dog\n")
+    with pytest.raises(SourceError, match=r"a\.csv, row 2: was changed since it was first read$"):
+        list(source.entries())
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

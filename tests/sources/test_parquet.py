@@ -200,6 +200,14 @@ def test_label_without_a_class_is_a_problem(tmp_path: Path) -> None:
     assert problem == ("2.jpg", "its label is 1, not from 0 to 0")
 
 
+def test_label_changed_after_opening_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", image=images(1), label=["cat"])
+    source = source_of(path)
+    write(path, image=images(1), label=["cow"])
+    with pytest.raises(SourceError, match=r"x\.parquet: was changed since it was first read$"):
+        list(source.entries())
+
+
 def test_repeated_paths_get_names_that_begin_with_file_and_row(tmp_path: Path) -> None:
     source = source_of(write(tmp_path / "x.parquet", image=[images(1)[0]] * 2 + images(2)[1:] + images(1, paths=False)))
     names = [entry.name for entry in entries(source)]

@@ -262,3 +262,11 @@ def test_class_names_in_cls_files_become_labels(tmp_path: Path) -> None:
     assert source.classes == ("cat", "dog")
     assert [entry.label for entry in entries(source)] == [1, 0, 1, None]
     assert warnings_of(source) == ("1 of 4 images have no label",)
+
+
+def test_label_changed_after_opening_is_an_error(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.tar", {"0.jpg": b"j", "0.cls": b"cat"})
+    source = source_of(path)
+    pack(path, {"0.jpg": b"j", "0.cls": b"cow"})
+    with pytest.raises(SourceError, match=r"x\.tar, 0\.jpg: was changed since it was first read$"):
+        list(source.entries())
