@@ -84,9 +84,10 @@ class ViewerState:
     ) -> None:
         self.stores, self.tell, self.training = stores, tell, training or Training(stores)
         self.thumbnails = Thumbnails()
-        self.selections = [
-            Selections(store, None if listing is None else join_listing(store, listing, tell)) for store in stores
-        ]
+        self.selections: list[Selections] = []
+        for store in stores:  # in Python 3.11, a comprehension would add a frame to the stack level of a warning
+            joined = None if listing is None else join_listing(store, listing, tell)
+            self.selections.append(Selections(store, joined))
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
         self.duplicates = [*map(Duplicates, self.selections)]
         self.viewer_id = secrets.token_hex(4)

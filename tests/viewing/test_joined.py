@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbloader import Record, open_store
+from dbloader import Record, open_store, view
 from dbloader.errors import OptionError, SourceError
 from dbloader.records.field_columns import NO_BOOL, FieldColumn
 from dbloader.stores.base import Store
@@ -64,6 +64,12 @@ def test_joined_csv_gives_each_record_the_values_of_its_row(tmp_path: Path, stor
     assert joined["labels.differ"].values.tolist() == [0, 1, NO_BOOL, NO_BOOL, 1, NO_BOOL, 0]
     assert "2 of 7 records have no row" in said[0]
     assert "left out: label, width;" in said[1]
+
+
+def test_warning_about_unknown_names_points_to_the_caller_of_view(tmp_path: Path, store: Store) -> None:
+    with pytest.warns(UserWarning, match="1 row has no record in") as caught:
+        view(store.place, port=0, listing=listing(tmp_path, CSV)).close()
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.filterwarnings("ignore:.*no record in:UserWarning")
