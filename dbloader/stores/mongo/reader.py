@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
+import pymongo
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo.read_preferences import Primary
+from pymongo.errors import PyMongoError
+from pymongo.read_preferences import Primary, PrimaryPreferred
 from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreNotFoundError
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from dbloader.stores.mongo.uri import MongoURI
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+# Look for a primary this long before reading from other members.
+_PRIMARY_SECONDS = 2.0
 # Number of records in one query. The list of their _ids must fit into a document.
 _RECORDS_AT_ONCE = 2**16
 # Number of column chunks in one query. 64 chunks of names take about 8 MB.
@@ -50,11 +55,12 @@ class MongoReader:
     """One process's connection to a place, and the store that was there when the process connected.
 
     Records are read from members of the replica set according to the place's read preference. Everything else is small,
-    and is read from the primary, because a secondary may lag behind.
+    and is read from the primary, because a secondary may lag behind. If there is no primary, and the place's read
+    preference allows secondaries, it is read from a secondary.
 
     Attributes:
         records: The collection of the store's records, read according to the place's read preference.
-        newest: The same collection, read from the primary.
+        newest: The same collection, read from the primary if there is one.
     """
 
     def __init__(self, place: MongoURI) -> None:
@@ -62,19 +68,24 @@ class MongoReader:
         self.connection = Connection(place)
         self.pid = self.connection.pid
         database = self.connection.database
+        preference = Primary() if database.read_preference == Primary() else PrimaryPreferred()
         # GridFS refuses the place's option w=0, even for reading.
-        primary = database.with_options(read_preference=Primary(), write_concern=WriteConcern())
-        self.meta: Collection[Any] = primary[place.collection + MANIFEST]
+        newest = database.with_options(read_preference=preference, write_concern=WriteConcern())
+        self.meta: Collection[Any] = newest[place.collection + MANIFEST]
         try:
             self.store, self.manifest = self._find_store()
         except BaseException:
             self.connection.close()  # otherwise a caller that keeps the error keeps the client open
             raise
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
-        self.newest: Collection[Any] = primary[self.records.name]
-        self.large = LargeRecords(primary, place.collection, self.store)
+        self.newest: Collection[Any] = newest[self.records.name]
+        self.large = LargeRecords(newest, place.collection, self.store)
 
     def _find_store(self) -> tuple[str, Manifest]:
+        if self.meta.read_preference != Primary():
+            # PrimaryPreferred reads from any member that is known already. So first wait until the primary is known.
+            with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
+                self.connection.database.command("ping")
         document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE})) or {}
         store, manifest, name = document.get("store"), document.get("manifest"), self.place.redacted
         if is_id(store) and isinstance(manifest, dict):

@@ -121,6 +121,19 @@ def test_records_on_lagging_members_do_not_look_damaged(three_members: ReplicaSe
             assert len(list(store.events())) == 40
 
 
+@pytest.mark.slow
+def test_reader_reads_from_a_secondary_if_there_is_no_primary(replica_set: ReplicaSet, replica_set_uri: str) -> None:
+    records = [*RECORDS, Record(name="large", image=bytes(17 * 2**20))]
+    write(replica_set_uri, records)
+    replica_set.step_down(60)
+    with open_store(f"{replica_set_uri}&readPreference=secondaryPreferred") as store:
+        assert stored(store, range(61)) == documents_of(records)
+        assert store.find("large") == 60
+        assert store.verify() == store.manifest.digest
+    with replica_set.members[0].client() as client:
+        assert not client.admin.command("hello")["isWritablePrimary"]
+
+
 # ---- Stores that are replaced or removed while they are read
 
 
