@@ -55,7 +55,7 @@ class Board:
     def put(self, cell: int, parts: int, task: bytes) -> None:
         """Put a new batch into a free cell."""
         self.counts[cell] = 0, parts, parts, 0
-        os.pwrite(self._file, len(task).to_bytes(8, "little") + task, (2 * cell + 1) * _STRIDE)
+        self._write((2 * cell + 1) * _STRIDE, task)
 
     def send(self, cell: int) -> None:
         """Send a message. The worker that reads the message makes parts of the cell's batch."""
@@ -79,7 +79,7 @@ class Board:
         while message := os.read(self._reader, _MESSAGE):
             yield int.from_bytes(message, "little")
 
-    def task(self, cell: int) -> bytes:
+    def task(self, cell: int) -> bytearray:
         """Return the task of a cell."""
         return self._read((2 * cell + 1) * _STRIDE)
 
@@ -117,13 +117,12 @@ class Board:
         with self.lock:
             start = int(self.counts[cell, 3])
             self.counts[cell, 3] += 8 + len(parts)
-        place = (2 * cell + 2) * _STRIDE + start
-        os.pwritev(self._file, [len(parts).to_bytes(8, "little"), parts], place)
+        self._write((2 * cell + 2) * _STRIDE + start, parts)
         with self.lock:
             self.counts[cell, 2] -= count
         return self.finish(cell, 0)
 
-    def stored_parts(self, cell: int) -> Iterator[bytes]:
+    def stored_parts(self, cell: int) -> Iterator[bytearray]:
         """Yield the bytes that each worker has stored for a batch."""
         start = (2 * cell + 2) * _STRIDE
         end = start + int(self.counts[cell, 3])
@@ -131,9 +130,20 @@ class Board:
             yield (parts := self._read(start))
             start += 8 + len(parts)
 
-    def _read(self, place: int) -> bytes:
-        length = int.from_bytes(os.pread(self._file, 8, place), "little")
-        return os.pread(self._file, length, place + 8)
+    def _write(self, place: int, data: bytes) -> None:
+        os.pwrite(self._file, len(data).to_bytes(8, "little"), place)
+        place, left = place + 8, memoryview(data)
+        while left:  # Linux writes less than 2 GiB at once
+            written = os.pwrite(self._file, left, place)
+            place, left = place + written, left[written:]
+
+    def _read(self, place: int) -> bytearray:
+        data = bytearray(int.from_bytes(os.pread(self._file, 8, place), "little"))
+        place, left = place + 8, memoryview(data)
+        while left:  # Linux reads less than 2 GiB at once
+            read = os.preadv(self._file, [left], place)
+            place, left = place + read, left[read:]
+        return data
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.lock, len(self.counts), *map(DupFd, (self._reader, self._writer, self._file))

@@ -170,7 +170,7 @@ class _Parts:
         except Exception:  # the worker that joins the batch makes these parts again
             return pickle.dumps(({}, errors), protocol=5)
 
-    def load(self, stored: bytes) -> None:
+    def load(self, stored: bytearray) -> None:
         """Add the stored parts of a worker, which may be this worker."""
         results, errors = ForkingPickler.loads(stored)
         self._errors.update(errors)

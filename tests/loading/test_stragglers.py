@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 from dbloader import LMDBDataset, PrefetchLoader, Record, create_loader, write_store
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError
+from dbloader.loading.board import Board
 from dbloader.sampling import OrderedSampler
 from tests.support.images import photo
 from tests.support.loaders import Numbers, batches_of, numbers, process_loader
@@ -117,6 +118,20 @@ def called(samples: list[Callable[[], int]]) -> list[int]:
 def test_samples_that_cannot_be_pickled_are_made_by_the_worker_that_collates() -> None:
     dataset = Numbers(BATCH, Meeting(unpicklable))
     assert batches_of(process_loader(dataset, BATCH, num_workers=2, collate_fn=called)) == [[*range(BATCH)]]
+
+
+@pytest.mark.nightly  # takes 6 GiB of memory
+def test_parts_of_more_than_two_gib_are_stored_whole() -> None:
+    board = Board(multiprocessing.get_context(), cells=1)
+    board.put(0, 3, b"task")
+    large = bytes(2**31) + b"end"
+    assert not board.store_parts(0, 1, large)
+    assert not board.store_parts(0, 1, b"small")
+    stored = board.stored_parts(0)
+    is_whole = next(stored) == large
+    assert is_whole  # pytest would show the bytes of a comparison
+    assert [*stored] == [b"small"]
+    board.close()
 
 
 def die_in_the_second_part(index: int) -> int:
