@@ -14,6 +14,7 @@ from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError, OptionError
 from dbloader.queries.select import find_matching
 from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb.errors import NO_ROOM
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
@@ -95,8 +96,9 @@ def export_store(
         except DBLoaderError:
             raise
         except OSError as error:
+            remedy = "free some space, or choose" if error.errno in NO_ROOM else "choose"
             what = f"{target} cannot be written: {error.strerror or error}"
-            raise ExportError(f"{what}; free some space, or choose another destination") from error
+            raise ExportError(f"{what}; {remedy} another destination") from error
     warnings = [*exporter.warnings]
     if format != "parquet" and (named := store.manifest.field_classes):
         warnings.append(

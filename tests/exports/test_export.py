@@ -65,9 +65,7 @@ def test_failed_export_leaves_nothing(place: Path) -> None:
         export_store(place.with_name("nowhere.lmdb"), place.with_name("folder"))
     with pytest.raises(OptionError, match="format must be one of folder, "):
         export_store(place, place.with_name("folder"), format="zip")
-    with pytest.raises(
-        ExportError, match=r"out\.lmdb/folder cannot be written: Not a directory; free some space, or choose another"
-    ):
+    with pytest.raises(ExportError, match=r"/folder cannot be written: Not a directory; choose another destination$"):
         export_store(place, place / "folder")
     assert names(place.parent) == ["out.lmdb"]
 
