@@ -202,9 +202,9 @@ class _Parser:
             raise query_error(position, what)
         if sign not in signs:
             raise query_error(position, f"use {' or '.join(signs)} after {key}, not {sign}")
-        if raw is None:
+        value: Any = _unquoted(raw or "")
+        if raw is None or (key == "name" and not value):  # every name contains ""
             raise query_error(position, f"{key}{sign} needs a value after it")
-        value: Any = _unquoted(raw)
         if kind == "bool":
             if value not in ("true", "false"):
                 raise query_error(position, f"{key}{sign} needs true or false, got {short_repr(value, 50)}")

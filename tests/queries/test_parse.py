@@ -149,6 +149,8 @@ def test_field_may_have_the_name_of_a_query_keyword() -> None:
         ("index:3-", "indices are integers and ranges, such as index:5 or index:1,5-9, got '3-'"),
         ("index:1,9-5", "a range goes from the lower index to the higher one, such as 1-5, got '1,9-5'"),
         ("name:", "letter 1: name: needs a value after it$"),
+        ('a name:""', "letter 3: name: needs a value after it$"),
+        ("caption=", "letter 1: caption= needs a value after it$"),
         ("a or", "letter 5: or needs conditions before and after it, such as class:cat or class:dog"),
         ("and a", "letter 1: and needs conditions before and after it"),
         ("a not", "letter 6: not needs a condition after it, such as not class:cat"),
