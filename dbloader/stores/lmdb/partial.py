@@ -107,15 +107,18 @@ class PartialFile:
     def write(self, meta: Sequence[Pair], records: Sequence[Pair] = ()) -> None:
         """Store keys and values in the two sub-databases, and commit. The keys of records must ascend."""
         try:
-            with self.env.begin(write=True) as txn:
-                for key, value in records:
-                    txn.put(key, value, append=True, db=self.records)
-                for key, value in meta:
-                    txn.put(key, value, db=self.meta)
-        except lmdb.MapFullError:
-            self._map_bytes *= 2
-            self.env.set_mapsize(self._map_bytes)
-            self.write(meta, records)
+            while True:
+                try:
+                    with self.env.begin(write=True) as txn:
+                        for key, value in records:
+                            txn.put(key, value, append=True, db=self.records)
+                        for key, value in meta:
+                            txn.put(key, value, db=self.meta)
+                except lmdb.MapFullError:
+                    self._map_bytes *= 2
+                    self.env.set_mapsize(self._map_bytes)
+                else:
+                    return
         except lmdb.Error as error:
             raise self._translate(error) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dbloader import Record, open_store
-from dbloader.errors import DamagedStoreError, StoreFullError
+from dbloader.errors import DamagedStoreError, StoreError, StoreFullError
 from dbloader.records.record import encode
 from dbloader.stores.lmdb import partial
 from dbloader.stores.lmdb.partial import PartialFile
@@ -37,6 +37,22 @@ def test_map_grows_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert store.verify() == manifest.digest
         size = place.stat().st_size
         assert 3 * 9**7 < size < 4 * 9**7
+
+
+def test_map_that_cannot_grow_raises_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
+    file = PartialFile(str(tmp_path / "store.lmdb"))
+
+    def write_limited() -> None:
+        file.lock()
+        file.open()
+        value = bytes(2**26)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, used + 2**25))
+        with pytest.raises(StoreError, match=r"store\.lmdb\.partial cannot be written: .*Cannot allocate memory$"):
+            file.write([(b"key", value)])
+
+    assert in_child(write_limited) == 0
 
 
 def test_commit_waits_for_the_disk_and_writes_through_no_map(tmp_path: Path) -> None:
