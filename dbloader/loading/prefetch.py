@@ -34,6 +34,10 @@ T = TypeVar("T")
 _STATE = ("state_dict", "load_state_dict")
 
 
+def _attribute_of_loader(name: str) -> property:  # read-only, because an assignment would not change the loader
+    return property(lambda self: getattr(self._loader, name), doc=f"The loader's ``{name}``.")
+
+
 class PrefetchLoader(Generic[T]):
     """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
 
@@ -242,6 +246,13 @@ class PrefetchLoader(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._loader)  # if the loader has no length, the error names the loader
+
+    dataset = _attribute_of_loader("dataset")
+    sampler = _attribute_of_loader("sampler")
+    batch_sampler = _attribute_of_loader("batch_sampler")
+    batch_size = _attribute_of_loader("batch_size")
+    drop_last = _attribute_of_loader("drop_last")
+    num_workers = _attribute_of_loader("num_workers")
 
     @property
     def multiprocessing_context(self) -> Any:

@@ -98,6 +98,16 @@ def test_wrapped_loader_gives_length_and_attributes() -> None:
         assert getattr(prefetched, name) is getattr(loader, name)
 
 
+@pytest.mark.parametrize("name", ["dataset", "sampler", "batch_sampler", "batch_size", "drop_last", "num_workers"])
+def test_attribute_of_the_wrapped_loader_cannot_be_assigned(name: str) -> None:
+    """An assignment would not change the batches."""
+    loader = DataLoader(Numbers(4), batch_size=2)
+    prefetched = PrefetchLoader(loader)
+    with pytest.raises(AttributeError, match=f"property '{name}' of 'PrefetchLoader' object has no setter"):
+        setattr(prefetched, name, [[0]])
+    assert getattr(prefetched, name) is getattr(loader, name)
+
+
 def test_loader_without_a_length_can_be_passed_to_list() -> None:
     prefetched = PrefetchLoader(Epochs(3))
     with pytest.raises(TypeError, match=r"object of type 'Epochs' has no len\(\)"):
