@@ -17,6 +17,8 @@ class WorkerStart:
     runs, so it must not import torch, nor a module of dbloader that does.
     """
 
+    _collects: bool
+
     def __init__(self, function: Callable[..., object], *arguments: Any) -> None:
         self._work = function, arguments
 
@@ -31,10 +33,13 @@ class WorkerStart:
     def __setstate__(self, work: tuple[Callable[..., object], tuple[Any, ...]]) -> None:
         self._work = work
         gc.freeze()
-        gc.enable()
+        if self._collects:
+            gc.enable()
 
 
 def _stop_collecting() -> WorkerStart:
     """Stop the garbage collector. Return a WorkerStart without its work, which is unpickled next."""
+    start = WorkerStart.__new__(WorkerStart)
+    start._collects = gc.isenabled()  # the program may have stopped the collector
     gc.disable()
-    return WorkerStart.__new__(WorkerStart)
+    return start

@@ -1,5 +1,6 @@
 """The start of worker processes, and the memory that they reuse when no reference to a batch is left."""
 
+import copy
 import gc
 import multiprocessing
 import os
@@ -220,6 +221,17 @@ def test_spawned_worker_unpickles_its_work_without_garbage_collections() -> None
     process.start()
     assert reading.recv() == (False, True, True)
     process.join()
+
+
+def test_worker_keeps_a_stopped_garbage_collector_stopped() -> None:
+    start = WorkerStart(print)
+    gc.disable()
+    try:
+        copy.copy(start)  # calls the same functions as unpickling
+        assert not gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def test_workers_for_lmdb_import_neither_pymongo_nor_slow_parts_of_pillow() -> None:
