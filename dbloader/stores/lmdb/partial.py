@@ -56,9 +56,10 @@ class PartialFile:
     def lock(self) -> None:
         """Create the file if needed, and lock it for this process, or raise StoreLockedError."""
         try:
-            # A link could lead to another user's file.
             self.fd = open_locked(self.path, os.O_CREAT | os.O_NOFOLLOW, self.place)
         except StoreAccessError as error:
+            if self.path.is_symlink():  # the link could lead to another user's file
+                raise StoreAccessError(f"{self.path} is a symbolic link: remove it") from error
             if self.path.is_dir():
                 raise StoreAccessError(
                     f"{self.path} is a folder, perhaps of an unfinished conversion in parts: finish the conversion "

@@ -10,6 +10,7 @@ from typing_extensions import override
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
+    StoreAccessError,
     StoreError,
     StoreExistsError,
     StoreVersionError,
@@ -72,6 +73,8 @@ class LMDBWriter(Writer):
 
     def _check_target(self) -> None:
         """Raise an error if no new store can be written to the place."""
+        if self._target.is_symlink():  # realpath has resolved all links, unless they form a circle
+            raise StoreAccessError(f"{self.place} cannot be written: its symbolic links form a circle")
         if is_sharded(self._target):
             raise StoreExistsError(
                 f"{self.place} is a folder of shards, and the new store is one file: replace the folder by other "

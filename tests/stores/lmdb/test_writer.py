@@ -91,7 +91,13 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: (folder / "store.lmdb.partial").symlink_to(folder / "victim"),
         "store.lmdb",
         StoreAccessError,
-        r"store\.lmdb\.partial cannot be written: Too many levels of symbolic links",
+        r"store\.lmdb\.partial is a symbolic link: remove it$",
+    ),
+    "link to itself": (
+        lambda folder: (folder / "store.lmdb").symlink_to("store.lmdb"),
+        "store.lmdb",
+        StoreAccessError,
+        r"store\.lmdb cannot be written: its symbolic links form a circle$",
     ),
     "folder at the partial file": (
         lambda folder: (folder / "store.lmdb.partial").mkdir(),
