@@ -37,6 +37,7 @@ class PartialFile:
     """``PLACE.partial``. One process at a time can lock and open it.
 
     Attributes:
+        resumable: Whether the file's writer keeps committed records after an error.
         target: Path of the finished store. If the place is a symbolic link, ``target`` is the link's target.
         committed: Whether the file may contain a commit.
         fd: File descriptor, open for writing after ``lock``.
@@ -45,8 +46,9 @@ class PartialFile:
 
     env: lmdb.Environment
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, resumable: bool = False) -> None:
         self.place = place
+        self.resumable = resumable
         self.target = Path(os.path.realpath(place))  # Path.resolve raises an error for links in a circle
         self.path = Path(f"{self.target}{PARTIAL}")
         self.committed = True
@@ -150,7 +152,8 @@ class PartialFile:
         may_fail = os.strerror(errno.EIO) in str(error)
         if may_fail or isinstance(found, StoreFullError):
             what = f"no room is left for {self.place}" + (", or its disk fails" if may_fail else "")
-            return StoreFullError(f"{what}: free some space, then resume (--resume)")
+            resume = ", then resume (--resume)" if self.resumable and self.committed else ""
+            return StoreFullError(f"{what}: free some space{resume}")
         return found
 
 

@@ -42,7 +42,7 @@ class LMDBWriter(Writer):
         self, place: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False, resumable: bool = False
     ) -> None:
         super().__init__(checked_path(place), overwrite=overwrite, resume=resume, resumable=resumable)
-        self._partial = PartialFile(self.place)
+        self._partial = PartialFile(self.place, resumable=resumable)
         self._target = self._partial.target
         self.scratch = self._target.parent
         self._published = False

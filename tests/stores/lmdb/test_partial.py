@@ -95,6 +95,16 @@ def test_full_disk_keeps_committed_records(small_disk: Path, monkeypatch: pytest
     check_resumes(place, records, range(11, 25))
 
 
+@pytest.mark.parametrize(("commit_bytes", "resumable"), [(10**6, False), (10**8, True)])
+def test_full_disk_mentions_no_resume_if_nothing_is_kept(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, commit_bytes: int, resumable: bool
+) -> None:
+    monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", commit_bytes)
+    with pytest.raises(StoreFullError, match=r"no room is left for .*store\.lmdb.*: free some space$"):
+        write(small_disk / "store.lmdb", records_of(64, 500_000), resumable=resumable)
+    assert list(small_disk.iterdir()) == []
+
+
 def test_exhausted_quota_is_reported_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A file size limit acts like a quota: the disk has free space, and LMDB reports "Input/output error".
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
