@@ -82,7 +82,8 @@ class LMDBWriter(Writer):
             )
         if self._target.is_dir() or self.place.endswith("/"):
             path = self.place.rstrip("/")
-            raise StoreExistsError(f"{self.place} must be a file, not a folder: name a file, such as {path}/train.lmdb")
+            file = f"{path}/train.lmdb" if self._target.is_dir() else f"{path.removesuffix('.lmdb')}.lmdb"
+            raise StoreExistsError(f"{self.place} must be a file, not a folder: name a file, such as {file}")
         if not (self.resume and self._partial.path.exists()):
             self._check_replaceable()
 

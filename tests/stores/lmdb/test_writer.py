@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: None,
         "images/",
         StoreExistsError,
-        r"images/ must be a file, not a folder: name a file, such as .*/images/train\.lmdb$",
+        r"images/ must be a file, not a folder: name a file, such as .*/images\.lmdb$",
     ),
 }
 
