@@ -49,6 +49,8 @@ class FileWriter:
         self._writer = writer
         self._settings = settings
         self._source = source
+        # The store of a part is not resumable. A part that fails is made again from its beginning.
+        self._again = "convert again with resume (--resume)" if writer.resumable else "run the same command again"
         self._held_back: list[FileResult] = []
         self.bytes_read = 0
         self.first_rejected = ""
@@ -114,8 +116,8 @@ class FileWriter:
             if in_a_row == _UNREADABLE_IN_A_ROW or (in_a_row and not os.access(self._source.root, os.R_OK)):
                 raise SourceError(
                     f"{_reason(done)} ({counted(in_a_row, 'file')} in a row): check the disk of {self._source.place}; "
-                    "when it works, convert again with resume (--resume); if it is damaged, remove these files from "
-                    "the source and begin again"
+                    f"when it works, {self._again}; if it is damaged, remove these files from the source and begin "
+                    "again"
                 )
         end = len(batch) - in_a_row
         self._held_back = batch[end:]
@@ -125,10 +127,7 @@ class FileWriter:
         for done in batch:
             kind, action = ("bad", self._settings.on_bad) if done.bad else ("damaged", self._settings.on_damaged)
             if done.rejected and action == "fail":
-                raise ConversionError(
-                    f"{_reason(done)}; fix the file, or choose on_{kind}='reject' (--on-{kind} reject), "
-                    "and convert again with resume (--resume)"
-                )
+                raise ConversionError(f"{_reason(done)}; {self._remedy(done, kind)}")
         for done in batch:
             record, done.record = done.record, None  # its memory is freed when the record is committed
             self._writer.write(
@@ -138,6 +137,15 @@ class FileWriter:
                 position=self._writer.position + 1,
                 depths={done.depth: 1} if done.depth else {},
             )
+
+    def _remedy(self, done: FileResult, kind: str) -> str:
+        """Return what the user can do about a file that ends the conversion."""
+        choose, afresh = self._again, "begin again with overwrite (--overwrite)"
+        if not self._writer.resumable:  # the plan contains the options
+            choose = afresh = "plan again (dbloader plan --overwrite)"
+        # A problem is in the list of files, so fixing it changes the list.
+        fix = f"fix it and {afresh}" if isinstance(done.item, Problem) else f"fix the file and {self._again}"
+        return f"{fix}, or choose on_{kind}='reject' (--on-{kind} reject) and {choose}"
 
 
 def _reason(done: FileResult) -> str:

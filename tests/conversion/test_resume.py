@@ -133,7 +133,7 @@ def test_failed_conversion_resumes_with_or_without_the_failing_file(
     plant_photos(root, 60)
     KINDS[kind].plant(root / "dog" / "z.jpg", 0)
     option = on.replace("_", "-")
-    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or choose .* \(--{option} reject\), and convert again"):
+    with pytest.raises(ConversionError, match=rf"dog/z.jpg: .*, or choose .* \(--{option} reject\) and convert again"):
         convert(root, place, **{on: "fail"})  # type: ignore[arg-type]
     assert not place.exists()
     if mended:
@@ -141,6 +141,22 @@ def test_failed_conversion_resumes_with_or_without_the_failing_file(
     report = convert(root, place, resume=True, **({on: "fail"} if mended else {}))  # type: ignore[arg-type]
     assert (report.records, report.rejected) == ((61, 0) if mended else (60, 1))
     assert 0 < report.resumed_at < 61
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_problem_in_the_list_is_fixed_or_rejected_as_the_message_says(root: Path, place: Path, fixed: bool) -> None:
+    plant_photos(root, 3)
+    (root / "loose.jpg").write_bytes(photo())
+    fix, choose = r"fix it and begin again with overwrite \(--overwrite\)", r"on_bad='reject' \(--on-bad reject\)"
+    remedy = rf"; {fix}, or choose {choose} and convert again with resume \(--resume\)$"
+    with pytest.raises(ConversionError, match=f"^loose.jpg: is outside of all class folders: .*{remedy}"):
+        convert(root, place, on_bad="fail")
+    if fixed:
+        (root / "loose.jpg").rename(root / "cat" / "loose.jpg")
+        report = convert(root, place, on_bad="fail", overwrite=True)
+    else:
+        report = convert(root, place, resume=True)
+    assert (report.records, report.rejected) == ((4, 0) if fixed else (3, 1))
 
 
 def unreadable_file() -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,13 +327,34 @@ def test_part_is_refused_if_a_library_version_differs_from_the_plan(root: Path, 
     assert list_parts(place).missing == [0]
 
 
-def test_bad_file_fails_its_part_if_on_bad_is_fail(root: Path, place: Path) -> None:
-    plant_kinds(root, "photo", "text", "photo")
-    choice = r"on_bad='reject' \(--on-bad reject\)"
-    remedy = rf"fix the file, or choose {choice}, and convert again with resume \(--resume\)"
-    with pytest.raises(ConversionError, match=rf"^part 1: dog/001\.jpg: .*; {remedy}$"):
-        convert(root, place, shards=2, executor=Here(), on_bad="fail")
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("dog/9.jpg", "fix the file and run the same command again"),
+        ("loose.jpg", r"fix it and plan again \(dbloader plan --overwrite\)"),
+    ],
+)
+def test_part_is_made_after_the_remedy_for_its_bad_file(
+    root: Path, place: Path, name: str, fix: str, fixed: bool
+) -> None:
+    plant_photos(root, 3)
+    (root / name).write_bytes(b"nothing")
+    convert_all = partial(convert, root, place, shards=2, executor=Here())
+    choose = r"choose on_bad='reject' \(--on-bad reject\) and plan again \(dbloader plan --overwrite\)"
+    with pytest.raises(ConversionError, match=rf"^part \d: {name}: .*; {fix}, or {choose}$"):
+        convert_all(on_bad="fail")
     assert not place.exists()
+    on_bad = "fail" if fixed else "reject"
+    if fixed:
+        (root / name).unlink()
+        (root / "dog/9.jpg").write_bytes(photo())
+    if "plan again" in (fix if fixed else choose):
+        with pytest.raises(StoreExistsError, match="has the plan of another conversion"):
+            convert_all(on_bad=on_bad)
+        plan_conversion(root, place, 2, on_bad=on_bad, overwrite=True)
+    report = convert_all(on_bad=on_bad)
+    assert (report.records, report.rejected) == ((4, 0) if fixed else (3, 1))
 
 
 def publish_with_others(place: Path, barrier: threading.Barrier) -> object:
