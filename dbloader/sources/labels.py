@@ -70,8 +70,12 @@ def _look_up(first: dict[str, str], where: str, classes: tuple[str, ...], *, may
     for text, place in first.items():
         label = int(text) if may_be_integers and _ANY_INTEGER.fullmatch(text) else known.get(text)
         if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
-            what = f"the label of {place} is {short_repr(text, 50)}"
-            raise SourceError(f"{where}: {what}, which is not in {CLASSES}: add it")
+            wrong = f"which is not in {CLASSES}: add it"
+            if may_be_integers and not classes:  # an export of integer labels writes an empty list
+                wrong = f"but {CLASSES} allows only 64-bit integers"
+            elif label is not None:
+                wrong = f"but {CLASSES} allows only integers from 0 to {len(classes) - 1}"
+            raise SourceError(f"{where}: the label of {place} is {short_repr(text, 50)}, {wrong}")
         labels[text] = label
     return labels
 

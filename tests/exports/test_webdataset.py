@@ -154,8 +154,8 @@ def test_export_whose_files_are_sorted_by_webdataset_is_converted(tmp_path: Path
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (b'["cat"]', "is '1', which is not in classes.json: add it"),
-        (b"[]", "is 'dog', which is not in classes.json: add it"),
+        (b'["cat"]', "is '1', but classes.json allows only integers from 0 to 0"),
+        (b"[]", "is 'dog', but classes.json allows only 64-bit integers"),
         (b'{"0": "cat"}', "must be a list of names, got .*; mend it, or move it away"),
         (b"[", "cannot be read"),
     ],
