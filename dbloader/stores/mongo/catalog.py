@@ -174,11 +174,13 @@ class Catalog:
 def _is_own(document: Mapping[str, Any]) -> bool:
     """Return whether dbloader can have written the document that describes a place."""
     manifest, partial = document.get("manifest", {"format": FORMAT}), document.get("partial", _NO_PARTIAL)
+    writer, replaced = document.get("writer", {}), document.get("replaced", [])
     return (
         document.keys() <= {"_id", "store", "manifest", "partial", "writer", "replaced"}
         and ("store" in document) == ("manifest" in document)
-        and all(isinstance(part, dict) for part in (manifest, partial))
+        and all(isinstance(part, dict) for part in (manifest, partial, writer))
+        and isinstance(replaced, list)
         and manifest.get("format") == FORMAT
         and isinstance(partial.get("run"), int)
-        and all(map(is_id, (document.get("store", _NO_ID), partial.get("store"), *document.get("replaced", ()))))
+        and all(map(is_id, (document.get("store", _NO_ID), partial.get("store"), *replaced)))
     )

@@ -140,6 +140,9 @@ def test_collection_named_like_part_of_store_is_kept(mongo_uri: str, database: A
         {"_id": "store", "x": 1},
         {"_id": "store", "store": "Ann's"},
         {"_id": "store", "manifest": {"format": "dbloader"}},
+        {"_id": "store", "replaced": 3},
+        {"_id": "store", "replaced": None},
+        {"_id": "store", "writer": "Ann"},
     ],
 )
 def test_foreign_manifest_collection_is_kept(mongo_uri: str, database: Any, document: dict[str, Any]) -> None:
