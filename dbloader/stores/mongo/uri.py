@@ -23,6 +23,8 @@ _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyuse
 # would unescape it.
 _NOT_IN_DATABASE = re.compile(r'[\x00\\ "$*<>:|%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
+# MongoDB allows names of 255 bytes. The collection with the chunks of large records has the longest name; see schema.py.
+_MAX_NAME_BYTES = 255 - len(f".{'0' * 24}.large.chunks")
 
 
 class MongoURI(NamedTuple):
@@ -127,6 +129,8 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
             f"MongoDB allows no collection {database + '.' + collection!r}: the name of the database is too long, or a "
             "name has a forbidden character"
         )
+    if len(f"{database}.{collection}".encode()) > _MAX_NAME_BYTES:
+        raise PlaceError(f"{database}.{collection} is too long: database.collection can have {_MAX_NAME_BYTES} bytes")
     return MongoURI(scheme.lower(), user, hosts, database, collection, query)
 
 

@@ -14,6 +14,7 @@ from dbloader import Record
 from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.records.columns import COLUMNS
 from dbloader.stores.mongo import catalog, partial
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one
 from tests.support.children import in_child
@@ -120,6 +121,16 @@ def test_collections_indexes_and_keys_are_as_documented(
     assert {key: set(found) for key, found in others.items()} == columns | {event: {"event", "run"}}
     # The second writer's first commit wrote all these records again.
     assert {found["run"] for found in others.values()} == {2 << 32 | 1}
+
+
+def test_longest_name_of_a_place_allows_large_records(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "MAX_ON_SERVER", 10_000)
+    at = parse(mongo_uri)
+    at = at._replace(collection="c" * (217 - len(f"{at.database}.")))
+    write(at.uri, [Record("a", image=bytes(20_000))])
+    check_is(at.uri, [Record("a", image=bytes(20_000))])
+    with pytest.raises(PlaceError, match=r"\.c+ is too long: database\.collection can have 217 bytes$"):
+        create_store(at._replace(collection=f"{at.collection}c").uri)
 
 
 # ---- Other programs
