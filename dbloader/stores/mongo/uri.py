@@ -23,7 +23,7 @@ _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyuse
 # would unescape it.
 _NOT_IN_DATABASE = re.compile(r'[\x00\\ "$*<>:|%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
-# MongoDB allows names of 255 bytes. The collection with the chunks of large records has the longest name; see schema.py.
+# MongoDB allows names of 255 bytes. The collection of the large records' chunks has the longest name; see schema.py.
 _MAX_NAME_BYTES = 255 - len(f".{'0' * 24}.large.chunks")
 
 
