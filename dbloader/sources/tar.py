@@ -8,7 +8,6 @@ dot of their names, as in WebDataset (https://github.com/webdataset/webdataset).
 from __future__ import annotations
 
 import bz2
-import errno
 import gzip
 import json
 import lzma
@@ -33,6 +32,7 @@ from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
 from dbloader.sources.labels import FILE_FIELDS, number_labels, read_classes
+from dbloader.stores.lmdb.errors import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -209,7 +209,7 @@ def _decompressed(path: Path) -> IO[bytes] | None:
             except BaseException as error:
                 with suppress(OSError):  # if the disk is full, closing fails too
                     into.close()
-                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                if isinstance(error, OSError) and error.errno in NO_ROOM:
                     what = f"{tempfile.gettempdir()} cannot hold it decompressed; set TMPDIR to a folder with room"
                     raise SourceError(f"{readable(path)}: {what}") from error
                 if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):

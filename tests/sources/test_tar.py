@@ -7,6 +7,9 @@ import gzip
 import io
 import lzma
 import os
+import re
+import resource
+import signal
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -22,6 +25,7 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
 from dbloader.sources.open import find_archives
 from dbloader.sources.tar import TarSource
+from tests.support.children import from_child
 from tests.support.conversion import records, report_lines
 from tests.support.images import photo
 from tests.support.sources import pack
@@ -116,6 +120,19 @@ def test_truncated_compressed_tar_is_refused(tmp_path: Path, kind: str) -> None:
     path.write_bytes(path.read_bytes()[:900])
     with pytest.raises(SourceError, match=rf"x\.{kind}: is damaged: .*; copy it again$"):
         source_of(path)
+
+
+def test_compressed_tar_without_room_for_its_content_is_refused(tmp_path: Path) -> None:
+    path = compressed(tmp_path / "x.tar.gz", {"a/1.jpg": bytes(2**20)})
+
+    def opened() -> object:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**19, 2**19))
+        return source_of(path)
+
+    error = from_child(opened)
+    assert isinstance(error, SourceError)
+    assert re.search(r"x\.tar\.gz: .* cannot hold it decompressed; set TMPDIR to a folder with room$", str(error))
 
 
 def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:
