@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from dbloader.errors import StoreExistsError, StoreLockedError
 from dbloader.records.manifest import FORMAT
 from dbloader.stores.mongo.connection import retried
+from dbloader.stores.mongo.errors import UNAUTHORIZED
 from dbloader.stores.mongo.schema import (
     LARGE,
     MANIFEST,
@@ -127,11 +129,20 @@ class Catalog:
     def update_view(self) -> None:
         """Make the place's collection a view of the published records, unless another program made the collection."""
         store, viewed = self._read().get("store"), self._viewed()
-        records = records_collection(self._place.collection, str(store))
-        if store is not None and viewed not in (records, ""):
-            if viewed is not None:  # changing a view needs a right that readWrite lacks
-                self._database.drop_collection(self._place.collection)
-            self._database.create_collection(self._place.collection, check_exists=False, viewOn=records, pipeline=[])
+        name, records = self._place.collection, records_collection(self._place.collection, str(store))
+        if store is None or viewed in (records, ""):
+            return
+        if viewed is not None:
+            try:
+                self._database.command("collMod", name, viewOn=records, pipeline=[])
+            except OperationFailure as error:
+                if error.code != UNAUTHORIZED:
+                    raise
+                # A user with the role readWrite may not change a view, but may drop it and create it again.
+                self._database.drop_collection(name)
+            else:
+                return
+        self._database.create_collection(name, check_exists=False, viewOn=records, pipeline=[])
 
     @retried
     def abandon(self, store: str, *, forget: bool = False) -> None:

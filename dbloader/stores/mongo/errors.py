@@ -22,7 +22,7 @@ _TEMPORARY = frozenset({
     175, 237,  # the server killed a query or a cursor
     276, 12586, 12587,  # an election aborted an index build, or another operation blocks this operation
 })  # fmt: skip
-_UNAUTHORIZED = 13
+UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000  # any refusal by MongoDB Atlas, such as a wrong password or an exceeded quota
 _OUT_OF_DISK_SPACE = 14031
@@ -61,7 +61,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             f"{name}: the server refuses this user or password ({text}); if the user is not in the database "
             f"{place.database!r}, add ?authSource=DATABASE to the place"
         )
-    if _UNAUTHORIZED in codes:
+    if UNAUTHORIZED in codes:
         remedy = "training needs the role read on the database, and converting needs readWrite"
         if place.stripped:
             remedy = "the store object was pickled without its password: open the store again from its full URI"

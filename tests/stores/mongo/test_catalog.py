@@ -13,12 +13,12 @@ import pytest
 from dbloader import Record
 from dbloader.errors import PlaceError, StoreExistsError
 from dbloader.records.columns import COLUMNS
-from dbloader.stores.mongo import catalog, partial
+from dbloader.stores.mongo import catalog, connection, partial
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one
 from tests.support.children import in_child
-from tests.support.mongo import Server
+from tests.support.mongo import Mongod, Server
 from tests.support.mongo_stores import database_of, document_of, records_in
 
 RECORDS = make_records(60)
@@ -70,6 +70,18 @@ def publish_and_die(place: str, after: bool) -> None:
         write_one_by_one(writer, RECORDS)
         catalog.Catalog.publish = die  # type: ignore[method-assign, assignment]
         writer.finish()
+
+
+def test_store_is_published_if_the_old_view_cannot_be_changed(
+    mongod: Mongod, mongod_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.2)
+    write(mongod_uri, RECORDS[:2])
+    with mongod.fail_point("collMod", times=None, error_code=91) as count, database_of(mongod, mongod_uri) as database:
+        write(mongod_uri, RECORDS, overwrite=True)
+        check_is(mongod_uri, RECORDS)
+        assert count()
+        assert database["store"].count_documents({}) == 2
 
 
 def test_place_is_a_view_of_the_published_store(mongo_uri: str, database: Any) -> None:
