@@ -173,6 +173,8 @@ def fetch_shard(
             if isinstance(failed, StoreFullError):
                 remedy = f"make room on the disk of {cache}, or limit the cache by cache_bytes"
                 raise StoreFullError(f"{failed}: {remedy}") from error
+            if isinstance(error, FileNotFoundError):  # or its subclass StoreNotFoundError
+                failed = type(failed)(f"{failed}: {_REMEDY}")
             if pause is None:
                 raise failed from error
             note(failed)

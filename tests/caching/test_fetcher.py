@@ -302,6 +302,17 @@ def test_damaged_shard_of_the_origin_leaves_other_shards_readable(origin: Path, 
         assert images_of(store) == IMAGES
 
 
+def test_missing_shard_of_a_replaced_origin_is_an_error_that_names_the_remedy(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        assert images_of(store, [0]) == [IMAGES[0]]
+        make_shards(origin, (12, 12), base=100)
+        missing = "00005.lmdb cannot be fetched: .*No such file"
+        with pytest.raises(
+            StoreAccessError, match=rf"{missing}.*: if the store was replaced, open it again, with another"
+        ):
+            store.read([20])
+
+
 def test_reading_after_the_origin_is_replaced_raises_and_mixes_no_records(origin: Path, cache: Path) -> None:
     with CachedStore(origin, cache) as store:
         assert images_of(store, [0]) == [IMAGES[0]]

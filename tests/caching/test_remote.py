@@ -14,7 +14,7 @@ from dbloader import LMDBDataset
 from dbloader.caching.folder import read_stats
 from dbloader.caching.store import CachedStore
 from dbloader.copying.copy_store import copy_store
-from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError
+from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError, StoreNotFoundError
 from tests.support.caching import image_of, images_of, make_shards, wait_until_ended
 from tests.support.http_proxy import SLOW_DOWN, HTTPProxy
 from tests.support.object_store import ObjectStore, Outside, read_table
@@ -103,6 +103,20 @@ def test_fetcher_repeats_refused_requests(
         wait_until_ended(tmp_path / "cache")
     stats = read_stats(tmp_path / "cache")
     assert (stats.fetches, stats.last_error, len(refused)) == (1, "", 3)
+
+
+def test_missing_shard_of_a_replaced_store_is_an_error_that_names_the_remedy(
+    place: str, outside: Outside, tmp_path: Path
+) -> None:
+    with CachedStore(place, tmp_path / "cache") as store:
+        assert images_of(store, [0]) == [image_of(0)]
+        make_shards(tmp_path / "new.lmdb", base=100)
+        outside(copy_store, tmp_path / "new.lmdb", place, overwrite=True)
+        with pytest.raises(
+            StoreNotFoundError, match=r"00005-.*\.lmdb does not exist: if the store was replaced, open it"
+        ):
+            store.read([20])
+    wait_until_ended(tmp_path / "cache")
 
 
 def test_error_says_why_a_store_in_object_storage_cannot_be_opened(
