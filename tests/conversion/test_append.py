@@ -18,6 +18,7 @@ from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
+    ConversionError,
     NotAStoreError,
     OptionError,
     PlaceError,
@@ -220,6 +221,22 @@ def test_images_that_two_processes_append_at_once_are_added_once(grown: Path, tm
             convert(tmp_path / "new", grown, append=True, executor=executor)
     else:
         assert convert(tmp_path / "new", grown, append=True, executor=executor).records == 12
+    assert len(contents(grown)) == 12
+    assert verify_store(grown).problems == {}
+    assert not Path(f"{grown}.partial").exists()
+
+
+def test_part_that_another_process_publishes_meanwhile_is_refused(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish_first() -> None:
+        monkeypatch.undo()
+        convert(tmp_path / "new", grown, append=True, executor=Here())
+
+    monkeypatch.setattr("dbloader.conversion.parts.part.return_large_blocks", publish_first)
+    gone = r"out\.lmdb\.partial is gone: another process has published its parts, or removed the plan$"
+    with pytest.raises(ConversionError, match=f"^part 0: .*{gone}"):
+        convert(tmp_path / "new", grown, append=True, executor=Here())
     assert len(contents(grown)) == 12
     assert verify_store(grown).problems == {}
     assert not Path(f"{grown}.partial").exists()

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import socket
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -38,7 +38,7 @@ from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PLAN_FILE = "plan.bson"
 LIST_FOLDER = "files"  # contains the FileList, part by part
@@ -185,12 +185,26 @@ class PlanFolder:
 
     def put_file(self, key: str, path: Path) -> None:
         """Copy a file to the folder."""
-        copy_durably(path, self.folder / key)
+        with self._still_there():
+            copy_durably(path, self.folder / key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
         """Write a file. Unlike in a bucket, the last writer wins: each receipt of a part names a complete shard."""
         del replaces
-        write_durably(self.folder / key, data)
+        with self._still_there():
+            write_durably(self.folder / key, data)
+
+    @contextmanager
+    def _still_there(self) -> Iterator[None]:
+        """Raise ConversionError for an OSError in the block if the folder does not exist any more."""
+        try:
+            yield
+        except OSError as error:
+            if self.folder.exists():
+                raise
+            raise ConversionError(
+                f"{self.place} is gone: another process has published its parts, or removed the plan"
+            ) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files that nobody needs."""
