@@ -34,7 +34,8 @@ def translate_refusal(error: OSError, place: str) -> StoreError:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
     if error.errno in _TOO_MANY:
         return StoreError(f"{place}: {error.strerror}: allow this process more open files (ulimit -n)")
-    return StoreAccessError(f"{place} cannot be written: {error.strerror or error}")
+    remedy = ": its folder does not exist, make it first" if error.errno == errno.ENOENT else ""
+    return StoreAccessError(f"{place} cannot be written: {error.strerror or error}{remedy}")
 
 
 @contextmanager

@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: None,
         "missing/store.lmdb",
         StoreAccessError,
-        "cannot be written: No such file or directory",
+        "cannot be written: No such file or directory: its folder does not exist, make it first",
     ),
     "folder": (
         lambda folder: (folder / "images").mkdir(),
