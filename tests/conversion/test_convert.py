@@ -176,7 +176,7 @@ def test_unwritable_destination_is_refused_before_the_source_is_read(root: Path,
     (root / "cat").mkdir()  # an empty class would make reading the folder fail
     taken = tmp_path / "taken.txt"
     taken.write_text("not a store")
-    with pytest.raises(StoreAccessError, match=r"cannot be written: No such file or directory: its folder does not exist"):
+    with pytest.raises(StoreAccessError, match=r"cannot be written: No such file .*: its folder does not exist"):
         convert(root, tmp_path / "none" / "out.lmdb")
     with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
         convert(root, taken, overwrite=True)
