@@ -75,7 +75,7 @@ def test_bad_or_damaged_file_ends_the_conversion_on_request(
     plant_kinds(root, *KINDS)
     with pytest.raises(
         ConversionError,
-        match=r"\w+/\d+\.\w+: .*; fix the file, or choose on_(bad|damaged)='reject' \(--on-\1 reject\), and convert",
+        match=r"\w+/\d+\.\w+: .*; fix .* again .*, or choose on_(bad|damaged)='reject' \(--on-\1 reject\) and convert",
     ):
         convert(root, place, check=check, on_bad=on_bad, on_damaged=on_damaged)
     assert not place.exists()
