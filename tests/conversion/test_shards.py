@@ -22,6 +22,7 @@ from dbloader import convert, open_store
 from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.plan import list_name
 from dbloader.conversion.parts.publish import publish
+from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
@@ -325,6 +326,20 @@ def test_part_is_refused_if_a_library_version_differs_from_the_plan(root: Path, 
     assert "this machine has DBLOADER_MAX_PIXELS 1000 and" in done.stderr
     assert f": export DBLOADER_MAX_PIXELS={values['versions']['DBLOADER_MAX_PIXELS']}, or plan again" in done.stderr
     assert list_parts(place).missing == [0]
+
+
+def test_part_is_refused_if_jpegtran_differs_from_the_plan(
+    root: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant_photos(root, 2)
+    program = plant(tmp_path, {"bin/jpegtran": b"#!/bin/sh\necho version 2.1 >&2\n"}) / "bin" / "jpegtran"
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    plan_conversion(root, place, 1, images=ImageFormat(tile=True))
+    program.write_text("#!/bin/sh\necho version 3.0\n")
+    what = r"has jpegtran version 3\.0 and .* was planned with version 2\.1, .*: put version 2\.1 first on the PATH, or"
+    with pytest.raises(ConversionError, match=what):
+        convert_part(place, 0)
 
 
 @pytest.mark.parametrize("fixed", [True, False])

@@ -174,7 +174,7 @@ def _write_plan(
             "described": settings.describe(found),
             "classes": classes,
             "grows": "" if base is None else base.index_file,
-            "versions": library_versions(),
+            "versions": library_versions(settings.images),
         }
         # The path of the source may be written in several ways; ``described`` has only one.
         known = {**decisive, "options": {**options, "source": None, "listing": None}}

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, DamagedStoreError, PlaceError, StoreNotFoundError
 from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
+from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
 from dbloader.records.document import open_sealed
 from dbloader.remote.bucket import Bucket, Item
 from dbloader.remote.places import is_remote
@@ -135,12 +137,14 @@ class Plan:
 
     def check_versions(self) -> None:
         """Raise ConversionError if this process has other library versions than the plan."""
-        found = library_versions()
+        found = library_versions(self.settings.images)
         for name, planned in self.versions.items():
             if (here := found[name]) != planned:
                 remedy = f"pip install {name}=={planned}" if planned != "none" else f"pip uninstall {name}"
                 if name == LIMIT_VARIABLE:
                     remedy = f"export {name}={planned}"
+                elif name == JPEGTRAN:
+                    remedy = f"put {planned} first on the PATH"
                 raise ConversionError(
                     f"this machine has {name} {here} and {self.where} was planned with {planned}, so a part made here "
                     f"might have other records: {remedy}, or plan again"
@@ -254,10 +258,14 @@ def target_of(destination: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(checked_path(destination)))
 
 
-def library_versions() -> dict[str, str]:
+def library_versions(images: ImageFormat) -> dict[str, str]:
     """Return the versions of dbloader and libraries, and the limit of pixels, by name. All of these affect records."""
     versions = {"dbloader": __version__, **dict.fromkeys(_PACKAGES, "none"), LIMIT_VARIABLE: f"{max_pixels():.0f}"}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
+    if images.tile and images.quality is None:
+        done = subprocess.run([find_jpegtran(), "-version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        # IJG's jpegtran does not know -version. It prints its help, whose first line is then taken.
+        versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions
