@@ -112,7 +112,7 @@ def test_names_survive_export_and_no_path_in_a_tar_leaves_the_folder(
     [
         ({"name": "1.jpg"}, r"record 0 \(1\.jpg\) has no image"),
         ({"image": np.zeros((2, 2, 3))}, r"record 0 \(without a name\) has an array of float64 of the shape \(2, 2, 3"),
-        ({"image": b"unknown"}, "is a file of the format unknown, which convert does not find"),
+        ({"image": b"unknown"}, "has an image of the format unknown, which convert does not read"),
         ({"image": photo(1), "x": bytes(2**24)}, "has 22,369,6.. bytes of fields, but convert reads"),
     ],
 )  # fmt: skip
