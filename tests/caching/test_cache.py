@@ -117,7 +117,7 @@ def test_full_disk_raises_but_cached_shards_stay_readable(origin: Path, tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # the fetcher inherits this limit
         with CachedStore(origin, tmp_path / "cache") as store:
             assert images_of(store, [0]) == [image_of(0)]
-            with pytest.raises(StoreFullError, match=r"no room is left for .*00001.lmdb: .* give cache_bytes$"):
+            with pytest.raises(StoreFullError, match=r"no room is left for .*00001.lmdb: .* by cache_bytes$"):
                 store.read([50])
             return images_of(store, [1])
 
