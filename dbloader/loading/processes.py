@@ -117,11 +117,12 @@ class _Team:
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
         self._part_size = PartSize(workers, _LARGEST_PART)
         self._sent = 0  # batches of this run
-        self._board = Board(multiprocessing.get_context(), cells)
         self._fetcher = copy.copy(fetcher)
         if fetcher.image_nbytes is not None:
             self._fetcher.shared_pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
         self._pool = self._fetcher.shared_pool
+        # After the pool, which may fail: only the finalizer closes the board.
+        self._board = Board(multiprocessing.get_context(), cells)
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []
         self._busy = [0]  # number of unanswered messages, in a list because the finalizer reads it too

@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import textwrap
@@ -201,6 +202,20 @@ def test_spawned_workers_reuse_memory_and_end_with_the_program(place: Path) -> N
     file = place.with_name("program.py")
     file.write_text(program)
     assert run_program(sys.executable, file, place) == ("same\n", "")
+
+
+def test_loader_that_may_open_no_more_files_raises_and_closes_its_files(place: Path) -> None:
+    loader = make(place, "processes").wrapped_loader
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - names
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [number for number in range(soft) if str(number) not in before]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[6], hard))  # too few for the slots of the batches
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            iter(loader)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
 
 
 class CollectorState:
