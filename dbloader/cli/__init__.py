@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 FAILED = 2
+# Messages of the errors that Python raises if no memory is left for a library or a new thread.
+_NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread")
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # The module of each command. A module is imported when its command runs, because some modules import slowly.
@@ -115,9 +118,9 @@ def _run(arguments: list[str]) -> int:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
         return FAILED
-    except MemoryError as error:
-        return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
-    except Exception:
+    except Exception as error:
+        if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+            return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
         # This is a bug in dbloader. Python would print the traceback without escaping, and exit with status 1.
         for line in traceback.format_exc().splitlines():
             say(line, err=True)

@@ -188,6 +188,7 @@ def _convert(
         place=writer.place,
         started=started,
         replaces=writer.replaces,
+        raw=settings.images.raw,
         files=len(files),
         resumed_at=resumed_at,
         bytes_read=into.bytes_read,

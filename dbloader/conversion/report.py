@@ -102,6 +102,7 @@ def finish_report(
     place: str,
     started: float,
     replaces: bool,
+    raw: bool = False,
     warnings: Iterable[str] = (),
     outcome: Mapping[str, int] | None = None,
     **facts: Any,
@@ -115,6 +116,7 @@ def finish_report(
         place: Place of the store without a password, for the report.
         started: ``time.monotonic()`` when the conversion began.
         replaces: Whether the store replaces another store, whose report file is then removed.
+        raw: Whether this conversion stored pixels; the store's other records may be files.
         warnings: Warnings of the conversion.
         outcome: Number of this conversion's files with each event; None for ``manifest.outcome``.
         **facts: Further attributes of the report.
@@ -127,7 +129,7 @@ def finish_report(
         records=manifest.length,
         image_bytes=manifest.image_bytes,
         seconds=time.monotonic() - started,
-        warnings=(*warnings, *_image_warnings(counts, manifest), *problem),
+        warnings=(*warnings, *_image_warnings(counts, manifest, raw=raw), *problem),
         report_file=str(path) if manifest.events and not problem else "",
         **{**{name: counts.get(name, 0) for name in _FILE_COUNTS}, **facts},
     )
@@ -168,12 +170,12 @@ def nothing_stored(files: int, first_rejected: str) -> str:
     return f"no file of {files:,} could be stored{first}"
 
 
-def _image_warnings(outcome: Mapping[str, int], manifest: Manifest) -> list[str]:
+def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool) -> list[str]:
     """Return warnings about images that are not decoded completely, because of deep values or several frames."""
     warnings = []
     if deep := outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"
-        if manifest.source.get("raw"):
+        if raw:
             warnings.append(
                 f"{images} more than 8 bits per value, and only the upper 8 bits are stored: leave out raw to keep all "
                 "bits"

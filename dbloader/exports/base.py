@@ -8,17 +8,18 @@ import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections import Counter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from dbloader._describe import counted
+from dbloader._describe import counted, short_repr
 from dbloader.errors import ExportError
 from dbloader.stores.base import READ_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from dbloader.records.record import Record
@@ -78,6 +79,14 @@ def all_fields(record: Record) -> dict[str, Any]:
     """Return the fields of a record, and its ``damaged`` and ``resized_from`` if it has them."""
     kept = {"damaged": record.damaged, "resized_from": record.resized_from and [*record.resized_from]}
     return {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
+
+
+def check_files(record: Record, names: Iterable[str]) -> None:
+    """Raise ExportError unless each file field of a record is bytes or None."""
+    for name in names:
+        if not isinstance(value := record.fields.get(name), (bytes, NoneType)):
+            what = f"{short_repr(value)}, but the manifest promises an image file: make the store again"
+            raise ExportError(f"the field {name!r} of {describe(record)} is {what}")
 
 
 def extension_of(image_format: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError, OptionError
+from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import NO_ROOM
@@ -90,6 +91,7 @@ def export_store(
                 with closing(kind(store, indices, partial)) as exporter:
                     for done, record in enumerate(exporter.records()):
                         progress(done, total)
+                        check_files(record, store.manifest.file_fields)
                         exporter.write(record)
                     exporter.finish()
                 progress(total, total)

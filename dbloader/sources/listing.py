@@ -22,6 +22,8 @@ from dbloader._describe import short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
+from dbloader.sources.boxes import BOXES
+from dbloader.sources.boxes import LABELS as BOX_LABELS
 from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 from dbloader.sources.labels import label_of, number_labels, read_classes
 from dbloader.sources.listing_rows import is_text, read_header, read_rows
@@ -144,6 +146,12 @@ def read_listing(
             first_integer = first_integer or row
     if first is None:
         raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
+    column = next((name for name in (BOXES, BOX_LABELS) if name in first.fields), None)
+    if column and is_text(listing):
+        raise SourceError(
+            f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
+            "annotations of COCO, VOC or YOLO"
+        )
     classes = read_classes(listing.parent) if is_metadata else None
     if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
         rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0

@@ -180,7 +180,11 @@ def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], wh
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
     """Count the other files in the folder of a source, and return the source."""
     known = {*_COMPANIONS, *(path.name for path in paths), *(path.parent.name for path in paths)}
-    for name in os.listdir(place) if Path(place).is_dir() else ():  # noqa: PTH208 - pathlib makes "." of ""
+    try:
+        names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
+    except OSError:  # a file, a range of files, or a folder that may be searched but not listed
+        return found
+    for name in names:
         if name.startswith("."):
             found.beside.hidden += 1
         elif name not in known:

@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -175,14 +175,16 @@ def _find_layout(pairs: Pairs) -> _Layout:
     """Return the layout of a file; SourceError if it is not known."""
     if _number(pairs, b"num-samples") is not None and pairs.size(b"image-%09d" % 1) is not None:
         return _Layout("images with texts (num-samples, image-000000001, label-000000001)", _ocr_entries)
-    values = [value for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT and (value := pairs.get(key))]
+    keys = (key for key in islice(pairs.keys(), _LOOKED_AT) if key not in _ABOUT)
+    values = filter(None, map(pairs.get, keys))  # read one at a time: a value may be large
+    first = next(values, b"")
     about = pairs.get(b"__keys__") or pairs.get(b"__len__")
-    if values and _is_pickle(values[0]) and (about is None or _is_pickle(about)):
+    if _is_pickle(first) and (about is None or _is_pickle(about)):
         return _Layout("pickled images and labels", _pickled_entries, lambda value: image_of(unpickled(value)))
     names = pairs.path.with_name("meta_info.txt")
     if pairs.path.name == "data.mdb" and names.is_file():
         return _Layout("the images that meta_info.txt names", partial(_basicsr_entries, names))
-    if any(value.startswith(_IMAGES) for value in values):
+    if any(value.startswith(_IMAGES) for value in chain([first], values)):
         return _Layout("image files under any keys", _plain_entries)
     where = readable(pairs.path)
     key = next(pairs.keys(), None)

@@ -83,7 +83,7 @@ class TarSource(ArchiveSource):
         with ExitStack() as after_error:
             after_error.callback(self.close)
             folders, labels, fields = self._read_all(
-                paths, {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())}
+                paths, {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
             )
             if not folders:
                 raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")

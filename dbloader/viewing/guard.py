@@ -14,10 +14,13 @@ from urllib.parse import unquote
 
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dbloader.viewing.page_files import STYLE_SOURCE
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +39,7 @@ _TOKEN = "token"
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
+_REQUEST_S = 10  # a request must arrive completely within this time; a browser needs far less
 _CHANGES = re.compile("/api/[0-9]+/(marks|duplicates)")  # the only paths that accept POST
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
@@ -190,3 +194,31 @@ def _take_token(query: bytes) -> tuple[str | None, str]:
     found = [part for part in parts if part.partition("=")[0] == _TOKEN]
     rest = "&".join(part for part in parts if part not in found)
     return (unquote(found[0].partition("=")[2]) if found else None), rest
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a request does not arrive completely within 10 s.
+
+    uvicorn limits only the time between requests. Without this limit, anyone could hold all connections that the viewer
+    accepts with unfinished requests, even without a cookie.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(_REQUEST_S, transport.close)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # uvicorn stops its own timer here, even if the request is incomplete
+        is_answering = (
+            self.cycle is not None  # type: ignore[redundant-expr] # uvicorn sets it to None at first
+            and not self.cycle.response_complete
+        )
+        if not is_answering:
+            self._timer = self._timer or self.loop.call_later(_REQUEST_S, self.transport.close)
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

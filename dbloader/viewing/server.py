@@ -62,7 +62,7 @@ class View:
             import uvicorn
 
             from dbloader.viewing.app import ViewerState, create_app
-            from dbloader.viewing.guard import Guard
+            from dbloader.viewing.guard import Connection, Guard
             from dbloader.viewing.training_process import Training
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
@@ -87,7 +87,7 @@ class View:
             # application reports its own errors.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
-                proxy_headers=False, loop="asyncio", http="h11", ws="none", lifespan="off",
+                proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
                 limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=_CLOSING_S,
             )  # fmt: skip
             self._server = uvicorn.Server(config)
@@ -219,12 +219,15 @@ def _open(place: str | os.PathLike[str]) -> Store:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     whole_number("port", port, 0, 65535, none=True)
+    if not host or "\0" in host:  # to a socket, "" means all addresses of this machine
+        raise OptionError(f"host must be an address of this machine, such as 127.0.0.1, got {host!r}")
     is_ipv6 = ":" in host
+    is_dual = is_ipv6 and socket.has_dualstack_ipv6()  # create_server raises ValueError on a machine without IPv6
     tried = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for number in tried:
         try:
             family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
-            server = socket.create_server((host, number), family=family, dualstack_ipv6=is_ipv6)
+            server = socket.create_server((host, number), family=family, dualstack_ipv6=is_dual)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise OptionError(

@@ -101,10 +101,14 @@ def convert_part(
         # The token in the name of a shard shows which plan the shard belongs to.
         shard = folder / SHARD_FOLDER / f"{part:05}-{plan.token}{secrets.token_hex(4)}.lmdb"
         begin, end = plan.part_span(part)
-        with (folder / "list").open("x+b") as data:
-            data.write(files.get(list_name(plan.token), span=(begin, end)) if begin < end else b"")
-            data.flush()
-            receipt = _make_shard(plan, part, FileList.of_span(data, 0, end - begin), shard, workers)
+        if isinstance(files, Bucket):
+            path = folder / "list"
+            path.write_bytes(files.get(list_name(plan.token), span=(begin, end)) if begin < end else b"")
+            begin, end = 0, end - begin
+        elif not (path := files.folder / list_name(plan.token)).is_file():
+            raise StoreNotFoundError(f"{path} is missing: plan again with overwrite (--overwrite)")
+        with path.open("rb") as data:  # on a disk, the list is read where it is: it may be larger than the memory
+            receipt = _make_shard(plan, part, FileList.of_span(data, begin, end), shard, workers)
         shard_key, index_key, table = f"{SHARD_FOLDER}/{shard.name}", f"{RECEIPT_FOLDER}/{shard.name}", b""
         shards.put_file(shard_key, shard)
         if isinstance(files, Bucket):  # publishing fetches this index in place of the shard

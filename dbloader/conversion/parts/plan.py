@@ -177,13 +177,10 @@ class PlanFolder:
         names = (path.name for path in (self.folder / below).glob("*"))
         return [item for name in names if (item := self.head(f"{below}/{name}"))]
 
-    def get(self, key: str, *, span: tuple[int, int] | None = None) -> bytes:
-        """Return the bytes of a file, or the bytes between two offsets."""
-        begin, end = span or (0, -1)
+    def get(self, key: str) -> bytes:
+        """Return the bytes of a file."""
         try:
-            with (self.folder / key).open("rb") as file:
-                file.seek(begin)
-                return file.read(end - begin)
+            return (self.folder / key).read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFoundError(f"{self.folder / key} does not exist") from error
 

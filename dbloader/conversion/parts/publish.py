@@ -141,6 +141,7 @@ def _published_now(
     """Return the facts for the report of a store that is published now. ``base`` is the store before an append."""
     return {
         "outcome": Counter(manifest.outcome) - Counter(base.manifest.outcome if base else {}),
+        "raw": bool(plan.described["raw"]),
         "files": plan.files,
         "bytes_read": sum(receipt.bytes_read for receipt in receipts),
         "earlier_events": base.manifest.events if base else 0,
