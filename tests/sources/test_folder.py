@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,6 @@ def split(source: FolderSource) -> tuple[list[str], dict[str, str]]:
     problems = [item for item in found if isinstance(item, Problem)]
     assert len({problem.name for problem in problems}) == len(problems)
     return [item.name for item in found if isinstance(item, Entry)], dict(problems)
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """Return a folder that every user can open, because pytest's own folders are private."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 def torchvision_samples(root: Path) -> list[tuple[bytes, int]]:

@@ -270,6 +270,8 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         ("a.json", '"a"', r"a\.json: must be an object of lists or an array of objects, got 'a'$"),
         ("a.json", {"path_list": ["a"], "version": 1}, r"the lengths are {'path_list': 1, 'version': None}$"),
         ("a.json", {"path_list": [1, 2], "label_list": [1]}, r"the lengths are {'path_list': 2, 'label_list': 1}$"),
+        ("a.csv", 'path,boxes\ncat/a.jpg,"[[1, 2, 3, 4]]"\n', r"its column 'boxes' is text, .*: write a \.jsonl"),
+        ("a.tsv", "path\tbox_labels\na\t[0]\n", r"a\.tsv: its column 'box_labels' is text, .*: write a \.jsonl"),
         ("list", "path\na.jpg\n", r"a listing is one of \.csv, .*, got '': rename it"),
     ],
 )

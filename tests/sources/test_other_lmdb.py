@@ -8,6 +8,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +21,10 @@ from PIL import Image
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.open import find_lmdb
+from dbloader.sources.open import find_lmdb, open_source
 from dbloader.sources.other_lmdb import LMDBSource
-from tests.support.images import photo, picture
+from tests.support.children import traced_peak
+from tests.support.images import as_nobody, photo, picture
 from tests.support.tallies import contents, entries, problems, warnings_of
 
 SourceOf = Callable[[Mapping[bytes, bytes]], LMDBSource]
@@ -69,6 +71,22 @@ def test_lmdb_file_and_folder_are_converted(tmp_path: Path, *, subdir: bool) -> 
         assert {(record.name or "").encode(): record.image for record in store} == images
         assert store.manifest.source["path"] == str(old)
         assert all(record.label is None for record in store)
+
+
+def test_layout_is_found_without_all_values_in_memory(tmp_path: Path) -> None:
+    size = 2**20
+    values = {b"%02d" % number: bytes(size) for number in range(15)} | {b"image": b"\xff\xd8\xff" + bytes(size)}
+    path = pack(tmp_path / "old.lmdb", values)
+    assert traced_peak(lambda: LMDBSource(path, path).close()) < 6 * size
+
+
+def test_folder_that_may_not_be_listed_is_read(open_path: Path) -> None:
+    old = pack(open_path / "old", {b"%d" % number: photo(number) for number in range(3)}, subdir=True)
+    old.chmod(0o311)  # neither the owner nor others may list it
+    with as_nobody(), closing(open_source(old)) as source:
+        assert [entry.name for entry in entries(source)] == ["0", "1", "2"]
+        assert (source.beside.hidden, source.beside.skipped) == (0, {})
+    old.chmod(0o755)
 
 
 def test_truncated_file_is_refused(tmp_path: Path) -> None:

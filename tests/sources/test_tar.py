@@ -281,6 +281,14 @@ def test_class_names_in_cls_files_become_labels(tmp_path: Path) -> None:
     assert warnings_of(source) == ("1 of 4 images have no label",)
 
 
+def test_empty_name_of_a_file_field_is_ignored(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.tar", {"1.jpg": b"j", "1.mask.png": b"mask", "2.jpg": b"j"})
+    (tmp_path / "file_fields.json").write_text('["", "mask"]')
+    source = source_of(path)
+    assert source.file_fields == ("mask",)
+    assert [(entry.name, [*entry.files]) for entry in entries(source)] == [("1.jpg", ["mask"]), ("2.jpg", [])]
+
+
 def test_label_changed_after_opening_is_an_error(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.tar", {"0.jpg": b"j", "0.cls": b"cat"})
     source = source_of(path)

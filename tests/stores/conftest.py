@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +15,3 @@ def place(tmp_path: Path) -> Path:
     path = tmp_path / "store.lmdb"
     write(path, make_records(20))
     return path
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A folder that any user can open. pytest's own folders are private."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-        Path(folder).chmod(0o755)
