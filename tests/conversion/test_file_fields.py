@@ -15,8 +15,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from dbloader import ImageFormat, Record, convert, copy_store, open_store, verify_store, write_store
-from dbloader.errors import ConversionError, FieldError, OptionError, SourceError
+from dbloader import ImageFormat, Record, convert, copy_store, export_store, open_store, verify_store, write_store
+from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
+from dbloader.exports.export import FORMATS
 from dbloader.sources.base import Entry, Loaded
 from dbloader.sources.listing import read_listing
 from dbloader.sources.store import StoreSource
@@ -320,9 +321,15 @@ def test_second_image_column_of_parquet_is_a_file_field(tmp_path: Path) -> None:
     assert reasons[1].startswith("its annotation half.jpg is damaged")
 
 
-def test_stored_file_field_that_is_no_image_file_is_an_error(tmp_path: Path) -> None:
+def test_stored_file_field_that_is_no_file_is_an_error_everywhere(tmp_path: Path) -> None:
     place = tmp_path / "a.lmdb"
-    store_records(place, [Record(image=photo(1), name="a.jpg", fields={"mask": 5})], source={"file_fields": ["mask"]})
+    boxes = {"boxes": np.zeros((1, 4)), "box_labels": np.zeros(1, np.int64)}
+    record = Record(image=photo(1), name="a.jpg", fields={"mask": 5, **boxes})
+    store_records(place, [record], classes=("cat",), source={"file_fields": ["mask"]})
     with pytest.raises(ConversionError, match="its mask is not an image file: "):
         convert(place, tmp_path / "b.lmdb", check="none")
     assert verify_store(place, decode=True).problems == {"undecodable": 1}
+    for kind in FORMATS:
+        with pytest.raises(ExportError, match=r"the field 'mask' of record 0 \(a\.jpg\) is 5, but the manifest"):
+            export_store(place, tmp_path / "out", format=kind)
+        assert not (tmp_path / "out").exists()
