@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from dbloader import ImageFormat, convert, write_store
 from dbloader.stores.open import open_store
+from tests.conversion.test_shards import Here
 from tests.support.conversion import records, report_lines
 from tests.support.deep import BYTES, COLORED, GRAY, PLANES, UNKNOWN, UPPER, moving, planar_tiff, tiff
-from tests.support.images import photo, plant
+from tests.support.images import photo, plant, plant_photos
 
 
 @pytest.fixture
@@ -66,6 +68,19 @@ def test_raw_scales_deep_values_of_known_range_and_rejects_unknown_ranges(root: 
     )
     with open_store(place) as store:
         assert store.manifest.depths == {"8-bit": 3}
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize("raw", [False, True])
+def test_append_warns_of_its_own_deep_images(
+    root: Path, tmp_path: Path, place: Path, shards: int | None, raw: bool
+) -> None:
+    base, images = (ImageFormat(raw=True), None) if not raw else (None, ImageFormat(raw=True))
+    convert(plant_photos(tmp_path / "old", 3), place, shards=1, images=base, executor=Here())
+    report = convert(root, place, append=True, shards=shards, images=images, executor=Here())
+    lost = r"^2 images have more than 8 bits per value, and only the upper 8 bits are stored: leave out raw"
+    kept = r"^3 images have values of more than 8 bits"
+    assert re.match(lost if raw else kept, report.warnings[-1])
 
 
 def test_resized_gray_keeps_16_bits_and_resized_color_is_reported(root: Path, place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -33,7 +34,7 @@ from dbloader.errors import (
 )
 from dbloader.records.document import open_sealed, seal
 from tests.contracts.records import stored
-from tests.support.children import in_child
+from tests.support.children import in_child, traced_peak
 from tests.support.conversion import plan_conversion
 from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos, run
 from tests.support.sources import FILES, SOURCES
@@ -513,3 +514,23 @@ def test_damaged_list_of_files_is_refused_by_parts(root: Path, place: Path, at: 
             [convert_part(place, part) for part in range(2)]
     path.write_bytes(whole)
     assert [convert_part(place, part).records for part in range(2)] == [3, 3]
+
+
+def test_part_reads_a_list_that_is_larger_than_its_room(root: Path, place: Path, small_disk: Path) -> None:
+    plant_photos(root, 1)
+    listing, caption = root / "list.jsonl", "c" * 2**16
+    paths = ["cat/0000.jpg", *(f"cat/missing {number}.jpg" for number in range(500))]
+    listing.write_text("".join(json.dumps({"path": path, "caption": caption}) + "\n" for path in paths))
+    plan = plan_conversion(root, place, 1, listing=listing)
+    size = (plan.folder / list_name(plan.token)).stat().st_size
+    assert size > shutil.disk_usage(small_disk).total
+    assert traced_peak(lambda: convert_part(place, 0, scratch=small_disk)) < size / 4
+    assert (list_parts(place).missing, publish(place).records) == ([], 1)
+
+
+def test_missing_list_of_files_is_refused_by_parts(root: Path, place: Path) -> None:
+    plant_photos(root, 2)
+    plan = plan_conversion(root, place, 1)
+    (plan.folder / list_name(plan.token)).unlink()
+    with pytest.raises(StoreNotFoundError, match=r" is missing: plan again with overwrite \(--overwrite\)$"):
+        convert_part(place, 0)
