@@ -162,6 +162,7 @@ class FetcherClient:
             with suppress(ConnectionError, FileNotFoundError, BlockingIOError), socket.socket(socket.AF_UNIX) as end:
                 with socket_address(self._cache) as address:
                     end.connect(address)
+                end.setblocking(True)  # a Connection needs this, but the program may have set socket.setdefaulttimeout
                 return Connection(end.detach())
             with (Path(self._cache) / LOCK).open("ab") as lock:
                 try:

@@ -245,8 +245,8 @@ def why_not_tags(tags: Any) -> str | None:
     return f"its tags have {letters:,} letters, but at most {MOST_LETTERS} fit" if letters > MOST_LETTERS else None
 
 
-def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> tuple[list[int], Labels | None]:
-    """Return the positions of the records that some files of marks drop, and the labels that the files give, if any.
+def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> tuple[list[int], list[Labels]]:
+    """Return the positions of the records that some files of marks drop, and the labels that each file gives, if any.
 
     Raises:
         SourceError: Two files disagree about a record, or a file has a mistake.
@@ -256,10 +256,13 @@ def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> t
         for position, mark in read_marks(file, names).items():
             if mark.get("drop") or "label" in mark:
                 what = "drop" if mark.get("drop") else f"label {short_repr(mark['label'], 50)}"
-                before, _, other = joined.setdefault(position, (what, mark, readable(file)))
-                if before != what:
+                before, first, other = joined.setdefault(position, (what, mark, readable(file)))
+                if before != what or (what != "drop" and first["label"] != mark["label"]):
                     record = f"record {position} ({names.name(position)})"
                     raise SourceError(f"{other} and {readable(file)} disagree about {record}: {before} or {what}")
     drops = [position for position, (what, _, _) in joined.items() if what == "drop"]
-    labels = [(f"record {at}", mark["label"], [at]) for at, (_, mark, _) in joined.items() if "label" in mark]
-    return drops, join_labels(labels, names, ", ".join(map(readable, files))) if labels else None
+    labels: dict[str, list[tuple[str, Any, list[int]]]] = {}  # for each file: one file may give names, another integers
+    for at, (_, mark, file) in joined.items():
+        if "label" in mark:
+            labels.setdefault(file, []).append((f"record {at}", mark["label"], [at]))
+    return drops, [join_labels(rows, names, file) for file, rows in labels.items()]

@@ -116,7 +116,7 @@ def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
 
 
 def _unite_labels(
-    names: RecordNames, old: Array, keep: Array, marked: Labels | None, options: Mapping[str, Any]
+    names: RecordNames, old: Array, keep: Array, marked: list[Labels], options: Mapping[str, Any]
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the new label of each record, and the class names. Classes with the same name become one class."""
     # The origin of a label is a store or a listing. Each origin has its own class names.
@@ -129,7 +129,7 @@ def _unite_labels(
     ]
     common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing mean labels of these classes
     listed = read_labels(options["labels"], names) if options["labels"] else None
-    for listing in filter(None, (listed, marked)):
+    for listing in filter(None, (listed, *marked)):
         labels = np.where(listing.given, listing.labels, labels)
         origin = np.where(listing.given, len(classes), origin)
         classes.append(listing.classes or common)

@@ -48,9 +48,9 @@ _SEEDED_PART = 2
 class ProcessLoader(ThreadLoader):
     """A ThreadLoader whose workers are processes. They make the batches in memory that they share with this process.
 
-    At most ``prefetch_factor`` batches for each worker are in production or wait for the consumer. The workers start
-    with the first ``iter()``, and end when nothing refers to this object and its iterators any more. Without workers,
-    the caller's thread makes the batches.
+    At most ``prefetch_factor`` batches for each worker are made ahead of the batch that the consumer takes. The workers
+    start with the first ``iter()``, and end when nothing refers to this object and its iterators any more. Without
+    workers, the caller's thread makes the batches.
     """
 
     shares_prefetch_factor = False
@@ -71,7 +71,7 @@ class ProcessLoader(ThreadLoader):
         if team is None or team.failed:
             # As in a DataLoader, torch.manual_seed decides this seed of the workers.
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
-            ahead = self.num_workers * self.prefetch_factor
+            ahead = 1 + self.num_workers * self.prefetch_factor  # one more, because the consumer waits for the first
             team = _Team(self._fetcher, self.num_workers, ahead, self.batch_sampler.batch_size, seed)
         run = Batches(_Run(team), order, team.ahead - 1)
         run.begin()

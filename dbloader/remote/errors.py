@@ -70,6 +70,8 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return StoreAccessError(f"{bucket} is in another region{how}: set AWS_REGION to its region")
     if code in ("NoSuchBucket", "ContainerNotFound"):
         return StoreError(f"there is no bucket {bucket}{how}{_server(place)}")
+    if code == "RequestTimeTooSkewed":
+        return StoreAccessError(f"{where}: access is refused{how}: set the clock of this machine")
     if status in (401, 403) or code in _EXPIRED:
         return StoreAccessError(
             f"{where}: access is refused{how}: the credentials{f' in {wanted}' if wanted else ''} are wrong or have "

@@ -17,7 +17,7 @@ from dbloader.errors import LoaderError, OptionError
 from dbloader.sampling.ranks import check_shared_once, resolve_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sized
 
     from dbloader.sampling.rng import Array
 
@@ -297,3 +297,10 @@ def _compute(share: range, length: int, order: Callable[[Array], Array]) -> Iter
         if part[-1] >= length:
             positions %= length
         yield from order(positions).tolist()
+
+
+def length_of(dataset: Sized) -> int:
+    """Return the length of a dataset; raise TypeError for a text, whose length is not a number of samples."""
+    if isinstance(dataset, (str, bytes)):
+        raise TypeError(f"dataset must be a dataset, not its place: got {short_repr(dataset)}")
+    return len(dataset)

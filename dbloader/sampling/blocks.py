@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._options import whole_number
-from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class BlockShuffleSampler(ResumableSampler):
         drop_last: bool = False,
         lanes: int | None = None,
     ) -> None:
-        length = len(dataset)
+        length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         shards = getattr(dataset, "shard_lengths", None) if block_size is None else None
         # The sum differs if a subclass or wrapper of a store's dataset has other samples than the store.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.sampling.base import ResumableSampler
+from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ShuffleSampler(ResumableSampler):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        length = len(dataset)
+        length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
 
     @override
@@ -65,7 +65,7 @@ class OrderedSampler(ResumableSampler):
     """
 
     def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:
-        length = len(dataset)
+        length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank)
 
     @override

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from dbloader import LMDBDataset, MongoDataset, copy_store
 from dbloader.caching.folder import read_stats
+from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
 from tests.support.caching import IMAGES, WAIT_S, forks, image_of, images_of, make_shards, shards_in, wait_until_ended
@@ -93,6 +95,17 @@ def test_cache_stays_below_its_limit_and_keeps_the_latest_shards(origin: Path, c
         assert shards_in(cache) == ["00004.lmdb", "00005.lmdb"]
         assert images_of(store, list(range(0, 24, 4)) * 2) == IMAGES[::4] * 2  # a batch larger than the cache
         assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
+
+
+def test_long_order_is_sent_although_the_program_has_set_a_timeout_for_sockets(origin: Path, cache: Path) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(WAIT_S)
+    try:
+        with CachedStore(origin, cache) as store:
+            store.expect([Need(number % 6, number, number) for number in range(200_000)], check=False)
+            assert images_of(store, [0]) == [IMAGES[0]]
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def test_limit_below_largest_shard_is_refused(origin: Path, cache: Path) -> None:

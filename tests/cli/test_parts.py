@@ -27,7 +27,7 @@ def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, pla
     assert outcome.stdout == f"{place}.partial: 5 files in 4 parts, 0 to 3\n"
     outcome = shell("part", place, "1", "--scratch", tmp_path)
     assert outcome.stdout.startswith("part 1: 1 record, ")
-    outcome = shell("parts", place)
+    outcome = shell("parts", place, "--scratch", tmp_path)
     assert (outcome.status, outcome.stdout) == (1, f"{place}.partial: 1 of 4 parts are made; missing 0,2-3\n")
     assert shell("parts", place, "--missing").stdout == "0,2-3\n"
     assert shell("publish", place).status == 2
@@ -72,7 +72,7 @@ def test_parts_command_names_the_machine_that_makes_a_part(shell: Shell, root: P
     for name in (plan.attempt_name(1), "parts/00002-0badcafe.elsewhere.making"):  # the latter is of a replaced plan
         (plan.folder / name).touch()
     line = f"{place}.partial: 0 of 3 parts are made; missing 0-2\n  part 1: begun 0 min ago on {socket.gethostname()}"
-    assert shell("parts", place).stdout == f"{line}; still running, or killed\n"
+    assert shell("parts", place, "--scratch", place.parent).stdout == f"{line}; still running, or killed\n"
     (plan.folder / plan.attempt_name(1)).unlink()
     assert shell("part", place, "1").status == 0
     assert "running" not in shell("parts", place).stdout

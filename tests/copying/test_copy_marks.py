@@ -72,6 +72,20 @@ def test_marks_of_several_people_are_joined(store: Path, tmp_path: Path) -> None
     assert {record.name: record.label for record in records(tmp_path / "c.lmdb")} == found
 
 
+def test_one_file_of_marks_may_give_names_and_another_integers(store: Path, tmp_path: Path) -> None:
+    ann = marks(tmp_path, {"index": 1, "label": "cat"}, {"index": 4, "label": "fox"}, name="ann.jsonl")
+    bob = marks(tmp_path, {"index": 2, "label": 1}, name="bob.jsonl")
+    found = labels(store, ann, bob)
+    assert (found["r1"], found["r2"], found["r4"]) == (0, 1, 3)
+
+
+def test_long_labels_that_differ_only_at_their_ends_disagree(store: Path, tmp_path: Path) -> None:
+    ann = marks(tmp_path, {"index": 2, "label": "x" * 60}, name="ann.jsonl")
+    bob = marks(tmp_path, {"index": 2, "label": "x" * 59 + "y"}, name="bob.jsonl")
+    with pytest.raises(SourceError, match=r"ann.jsonl and .*bob.jsonl disagree about record 2 \(r2\)"):
+        labels(store, ann, bob)
+
+
 @pytest.mark.parametrize(
     ("mark", "what"),
     [({"index": 2, "label": "dog"}, "label 'dog'"), ({"name": "r2", "drop": True}, "drop")],

@@ -21,7 +21,7 @@ from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
 from dbloader.loading.worker_start import WorkerStart
 from tests.support.children import in_child, run_program
-from tests.support.images import photo
+from tests.support.images import WAIT_S, photo
 from tests.support.loaders import batches_of, process_loader
 from tests.support.samples import same
 
@@ -216,6 +216,31 @@ def test_loader_that_may_open_no_more_files_raises_and_closes_its_files(place: P
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
+
+
+class Reported:
+    """Samples that a worker reports when it makes them."""
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        self.made.release()
+        return index
+
+
+def test_worker_makes_the_next_batch_while_the_program_uses_the_batch_before() -> None:
+    made = multiprocessing.get_context("fork").Semaphore(0)
+    options: dict[str, Any] = {"worker_type": "processes", "transform": None, "normalize": None, "device": None}
+    loader: Any = create_loader(Reported(made), batch_size=1, num_workers=1, prefetch_factor=1, **options)
+    batches = iter(loader.wrapped_loader)
+    assert made.acquire(timeout=WAIT_S)
+    for _ in range(3):
+        next(batches)
+        assert made.acquire(timeout=WAIT_S), "the next batch is made only when the program asks for it"
 
 
 class CollectorState:

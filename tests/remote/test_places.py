@@ -75,6 +75,7 @@ def failed(kind: str) -> str:
         (answer(404, "NoSuchBucket"), StoreError, r"there is no bucket s3://bucket \(404, NoSuchBucket\)"),
         (answer(404, "NoSuchKey"), StoreNotFoundError, r"train\.lmdb/key does not exist \(404, NoSuchKey\)"),
         (answer(403, "AccessDenied"), StoreAccessError, r"access is refused \(403, AccessDenied\)"),
+        (answer(403, "RequestTimeTooSkewed"), StoreAccessError, "access is refused .*: set the clock of this machine"),
         (answer(401), StoreAccessError, r"access is refused \(401\)"),
         (answer(400, "ExpiredToken"), StoreAccessError, r"access is refused \(400, ExpiredToken\)"),
         (answer(503, "SlowDown"), StoreUnreachableError, r"is overloaded or fails \(503, SlowDown\)"),

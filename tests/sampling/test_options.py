@@ -29,6 +29,9 @@ def blocks_ahead(rank: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("call", "arguments", "options", "kind", "message"),
     [
+        (shuffled, ("x.lmdb",), {}, TypeError, "^dataset must be a dataset, not its place: got 'x.lmdb'$"),
+        (ordered, ("x.lmdb",), {}, TypeError, "^dataset must be a dataset, not its place: got 'x.lmdb'$"),
+        (block, ("x.lmdb",), {}, TypeError, "^dataset must be a dataset, not its place: got 'x.lmdb'$"),
         *((make, (DATA,), {"drop_last": 0}, TypeError, "^drop_last must be True or False, got 0$") for make in PADDED),
         (shuffled, (DATA,), {"seed": 1.5}, TypeError, r"^seed must be an int, got 1\.5$"),
         (shuffled, (DATA, 2, "0"), {}, TypeError, "^rank must be an int, got '0'$"),

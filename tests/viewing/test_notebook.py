@@ -147,7 +147,7 @@ def test_image_of_a_borrowed_record_is_not_drawn(tmp_path: Path) -> None:
         with store.borrow([0, 1]) as records:
             borrowed = list(records)
         for record in borrowed:  # the image's memory may already be unmapped
-            assert "the image may be borrowed" in shown(record).text
+            assert "the image may be a view of a store's memory" in shown(record).text
         assert [len(shown(record).sources) for record in store] == [1, 1]
 
 

@@ -96,13 +96,17 @@ class Lease:
         """Acquire the lease if nobody else holds it. Return whether this object now has the lease."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identify()}.items()}
-        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": _end()}}}]
+        end = _end()
+        change: list[dict[str, Any]] = [{"$unset": "writer"}, {"$set": {"writer": {**writer, "expires": end}}}]
         expired = {"$expr": {"$lt": ["$writer.expires", "$$NOW"]}}  # also true if `expires` is missing or not a time
         free = {"_id": STORE, "$or": [{"writer.token": self.token}, expired]}
         if not self._meta.update_one(free, change).matched_count:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
-            except DuplicateKeyError:  # another process holds the lease
+            except DuplicateKeyError:
+                # Another process holds the lease. It ends too late if the server's clock was set back, so shorten it.
+                late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
+                self._meta.update_one(late, [{"$set": {"writer": {"expires": end}}}])
                 return False
         self._expires = began + LEASE_SECONDS
         return True

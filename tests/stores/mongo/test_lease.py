@@ -157,6 +157,20 @@ def test_lease_of_another_machine_can_be_taken_only_after_it_expires(mongo_serve
     check_is(mongo_uri, RECORDS[:3])
 
 
+def test_lease_that_ends_too_late_is_shortened(mongo_server: Server, mongo_uri: str) -> None:
+    holder = {"token": "a", "host": "elsewhere", "machine": "another/pid:[1]", "pid": 7, "began": "1"}
+    write(mongo_uri, RECORDS[:2])
+    with database_of(mongo_server, mongo_uri) as database:
+        place: Any = database["store.manifest"]
+        late = datetime.now(UTC) + timedelta(days=2)  # as if the server's clock was set back since
+        place.update_one({"_id": "store"}, {"$set": {"writer": {**holder, "expires": late}}})
+        with pytest.raises(StoreLockedError, match="try again after 60 s"):
+            write_nothing(mongo_uri, overwrite=True)
+        writer = document_of(database)["writer"]
+        assert writer["expires"].replace(tzinfo=UTC) < datetime.now(UTC) + timedelta(seconds=90)
+        assert writer["token"] == "a"
+
+
 def test_interrupted_release_of_a_lease_is_repeated(mongod: Mongod, mongod_uri: str) -> None:
     with ExitStack() as stack:
         with create_store(mongod_uri) as writer:
