@@ -32,7 +32,6 @@ from dbloader.viewing.joined import join_listing
 from dbloader.viewing.marks import Marks
 from dbloader.viewing.page_files import STATIC
 from dbloader.viewing.record import show_record, stored_file
-from dbloader.viewing.report import read_report
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.sorting import ODD, find_position
 from dbloader.viewing.thumbnails import Thumbnails
@@ -203,7 +202,7 @@ def _listing(request: ViewerRequest) -> Response:
 
 def _report(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 200)
-    return read_report(request.store, request.text("event"), request.text("text"), start, count)
+    return request.selections.report.read(request.text("event"), request.text("text"), start, count)
 
 
 def _duplicates(request: ViewerRequest) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import write_durably
 from dbloader.stores.open import open_store
 from dbloader.viewing.joined import join_listing
-from dbloader.viewing.report import read_report
+from dbloader.viewing.report import ConversionReport
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.summary import count
 from dbloader.viewing.thumbnails import Thumbnails
@@ -170,11 +170,12 @@ def _bars(counts: Sequence[int], kind: str = "") -> str:
 
 
 def _events(store: Store) -> str:
-    report = read_report(store, count=_LINES)
+    known = ConversionReport(store)
+    report = known.read(count=_LINES)
     if not report["total"]:
         return "<h2>Report of the conversion</h2><p>No file was rejected, repaired or damaged.</p>"
     # Damaged images are first, because they are in the store.
-    lines = read_report(store, "damaged", count=_LINES)["rows"]
+    lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
     rows = [[text(line["event"]), text(line["name"]), text(line["reason"])] for line in lines[:_LINES]]
     of = f"{len(rows)} of {report['total']:,} lines" if len(rows) < report["total"] else counted(len(rows), "line")

@@ -15,6 +15,7 @@ from dbloader.queries.columns import Columns
 from dbloader.queries.select import select
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import FieldColumn
+from dbloader.viewing.report import ConversionReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +40,7 @@ class Selections:
         facts: The last results of ``summary.count``, and histograms of all records.
         orders: The last results of ``sorting.sort_records``.
         vectors: The last vectors that ``sorting.sort_records`` has read, by field.
+        report: The report of the conversion.
         revision: Number of times that the marks or duplicates have changed.
     """
 
@@ -47,6 +49,7 @@ class Selections:
         self.columns = Columns(store, joined)
         self.revision = 0
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
+        self.report = ConversionReport(store)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)

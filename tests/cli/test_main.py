@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -131,6 +132,41 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
     for options, again in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
         message = f"Interrupted: finished parts are kept; {again} makes the remaining parts\n"
         assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", message)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        ImportError("libm.so.6: failed to map segment from shared object"),
+        ImportError("libm.so.6: cannot allocate memory in static TLS block"),
+    ],
+)
+def test_lack_of_memory_prints_one_line(shell: Shell, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Report:
+        raise error
+
+    monkeypatch.setattr("dbloader.cli.convert.convert", fail)
+    what = re.escape(str(error) or "MemoryError")
+    check_error(shell("convert", "images", "out.lmdb"), rf"no memory is left \({what}\): raise the limit of memory")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "megabytes",
+    [pytest.param(most, marks=() if most in (140, 200) else pytest.mark.nightly) for most in range(140, 400, 20)],
+)
+@pytest.mark.parametrize("arguments", [["convert", "images", "new.lmdb", "-q"], ["verify", "out.lmdb", "-q"]])
+def test_process_without_enough_memory_prints_one_line(store: Path, arguments: list[str], megabytes: int) -> None:
+    outcome = run(
+        *arguments,
+        cwd=store.parent,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # with more threads, OpenBLAS ends the process itself
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes * 10**6,) * 2),
+    )
+    assert outcome.status in (0, 2), outcome
+    assert len(outcome.stderr.splitlines()) == (outcome.status != 0), outcome.stderr
 
 
 # Ctrl-C

@@ -63,6 +63,16 @@ def test_printed_rate_excludes_the_search_and_earlier_runs(
     assert lines[-1] == "Converting:  65% 12950/20000 [03:59<02:21, 50.00 images/s, 5.0 MB/s]"
 
 
+def test_each_step_has_its_own_total(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 1e-9)
+    with Meter("Verifying", "records") as meter:
+        for total in (10, 40):
+            for done in (0, total // 2, total):
+                meter.update(done, total)
+    shown = dict.fromkeys(re.findall(r"(\d+% \d+/\d+) \[", capfd.readouterr().err))
+    assert [*shown] == ["0% 0/10", "50% 5/10", "100% 10/10", "50% 20/40", "100% 40/40"]
+
+
 @pytest.mark.parametrize("option", ["--quiet", "--json"])
 def test_quiet_and_json_hide_the_progress(
     shell: Shell, root: Path, place: Path, option: str, monkeypatch: pytest.MonkeyPatch

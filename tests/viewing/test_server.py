@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from PIL import Image
 
 import dbloader
 from dbloader import convert
@@ -167,6 +169,50 @@ def test_public_host_prints_a_warning(store: Path) -> None:
 def test_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
     with pytest.raises(OptionError, match=rf"cannot listen on host '{host}'.*{error}.*an address of this machine"):
         dbloader.view(store, host=host)
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1\0"])
+def test_text_that_is_no_host_is_refused(store: Path, host: str) -> None:
+    with pytest.raises(OptionError, match=f"^host must be an address of this machine.*{re.escape(repr(host))}$"):
+        dbloader.view(store, host=host)
+
+
+def test_ipv6_address_is_an_error_on_a_machine_without_ipv6(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class IPv4Socket(socket.socket):
+        def __init__(self, family: int = -1, *rest: Any, **options: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, *rest, **options)
+
+    monkeypatch.setattr("socket.socket", IPv4Socket)
+    with pytest.raises(OptionError, match=r"cannot listen on host '::1'.*Address family not supported"):
+        dbloader.view(store, host="::1")
+
+
+@pytest.mark.parametrize("begun", ["nothing", "half a request", "half a request after a whole one"])
+def test_connection_without_a_whole_request_is_closed(store: Path, begun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
+    half = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    running = dbloader.view(store, port=0)
+    with running, socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S) as client:
+        if begun == "half a request after a whole one":
+            client.sendall(half + b"\r\n")
+            assert client.recv(2**16).startswith(b"HTTP/1.1 403")
+        if begun != "nothing":
+            client.sendall(half)
+        while client.recv(2**16):  # reads until the server closes the connection
+            pass
+
+
+def test_slow_answer_is_not_cut_off(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.viewing.guard._REQUEST_S", 0.5)
+
+    def transform(image: Image.Image) -> Image.Image:
+        time.sleep(1)
+        return image
+
+    with dbloader.view(store, port=0, transform=transform) as running, browser(running.url) as client:
+        assert client.get("/seen/0/1?position=0").status_code == 200
 
 
 def test_connections_beyond_the_limit_are_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
