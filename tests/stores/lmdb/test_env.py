@@ -45,8 +45,8 @@ def test_stores_on_one_file_share_one_environment(place: Path, tmp_path: Path, l
 
 def test_pages_are_released_beside_a_mapped_file_whose_name_is_not_utf8(place: Path, tmp_path: Path) -> None:
     other = os.fsencode(tmp_path) + b"/caf\xe9"
-    with open(other, "wb") as file:  # noqa: PTH123 - a path of bytes
-        file.write(b"content")
+    with open(other, "wb") as written:  # noqa: PTH123 - a path of bytes
+        written.write(b"content")
     with open(other, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), open_store(place) as store:  # noqa: PTH123
         shared(store).release_pages()
 
