@@ -153,7 +153,7 @@ class CudaTransfer(Transfer):
                 return leaf
             if leaf.is_cuda:  # the loader made the leaf in this thread
                 stream.wait_stream(source_stream)
-                record(leaf, stream)  # `then` may be the last user of the leaf
+                record(leaf, stream)  # `then` may drop the leaf while this stream still reads it
             else:
                 leaf = _pin(leaf)  # only a copy from pinned memory is asynchronous
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.

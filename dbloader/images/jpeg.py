@@ -82,11 +82,11 @@ def examine(data: bytes) -> Structure:
 def repair(data: bytes, structure: Structure) -> bytes:
     """Add the end marker to a JPEG in the state NO_END. Raise DamagedImageError if more is missing.
 
-    libjpeg-turbo must decode the result without a warning, but must warn if the last byte of the last scan is removed.
-    The second check finds zeros in place of lost data, which decode as blocks without a warning.
+    Two checks decode with libjpeg-turbo. The result must cause no warning. Without the last byte of its last scan, it
+    must cause one: otherwise data are left after the last pixel, as with zeros in place of lost data. Zeros decode as
+    blocks without a warning. Each check allocates `Structure.coefficient_bytes`.
 
-    Fill bytes before the marker are dropped. All other bytes stay the same. The check allocates
-    `Structure.coefficient_bytes`.
+    Fill bytes before the marker are dropped. All other bytes stay the same.
     """
     if structure.frame:
         check_pixels(structure.frame.width, structure.frame.height)

@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
     run: int  # number of the iteration
     indices: Sequence[int]  # of the samples
-    size: int  # number of samples in each part; the last part may have fewer
+    size: int  # number of samples in each part of the batch; the last part may have fewer
     slot: int | None  # of the SharedBatchPool, for the images; None without shared memory
     seed: int | None  # of the global random generators, for transforms in Python; None if nothing draws from them
 

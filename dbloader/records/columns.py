@@ -151,7 +151,7 @@ def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> mem
 
 
 def whole_chunk(column: str, number: int, stored: object, length: int, salt: int) -> memoryview | None:
-    """Return a view of the chunk in a result of ``seal_chunk``; None if its CRC-32 or its layout is wrong.
+    """Return a view of the chunk in ``stored``, a result of ``seal_chunk``; None if its CRC-32 or layout is wrong.
 
     ``length`` is the number of records in the store.
     """

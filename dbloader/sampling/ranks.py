@@ -1,4 +1,4 @@
-"""Find the number of processes and the rank of this process. Check that they share the samples only once."""
+"""Find the number of processes and this process's rank. Check that Accelerate does not divide the samples again."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of 
 _END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # give the number of files
 _ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
 _UNIX = 3
-# Exceptions of zipfile for a wrong directory.
+# Errors for a damaged central directory, which is the zip's list of its files.
 _WRONG = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
 
 

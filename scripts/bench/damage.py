@@ -87,7 +87,7 @@ def samples(loader: str, place: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def read(loader: str, place: Path, sender: Connection) -> None:
-    """Send a digest of each sample, then how it ended."""
+    """Send a digest of each sample, then "whole" or "error"."""
     os.setpgrp()  # killing the group also ends its children
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:

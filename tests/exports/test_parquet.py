@@ -197,7 +197,7 @@ def change_rule(tmp_path: Path, rule: Any) -> None:
 @pytest.mark.parametrize(
     "rule", [None, {"dtype": "O", "shape": [1]}, {"dtype": "int64", "shape": [-1]}, {"dtype": "int64", "shape": [1, 1]}]
 )
-def test_rule_that_does_not_describe_the_arrays_of_its_column_is_refused(tmp_path: Path, rule: Any) -> None:
+def test_metadata_with_a_wrong_dtype_or_shape_for_a_column_is_refused(tmp_path: Path, rule: Any) -> None:
     store_of(tmp_path / "s.lmdb", record(0, fields={"x": np.arange(1)}))
     change_rule(tmp_path, rule)
     with pytest.raises(SourceError, match=r"its metadata cannot be read: column 'x': .* does not describe its arrays"):
