@@ -128,9 +128,9 @@ def create_loader(
             which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` uses
             threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
             Worker processes do not see later changes of the dataset.
-        prefetch_factor: Most batches that are in production or wait to be copied to the device: for each worker
-            process, or for all threads together. None means 2 for processes. For threads, None means at least 2
-            batches, and at least 24 samples for each thread, so the other threads stay busy during a slow sample.
+        prefetch_factor: Most batches that are made ahead of the batch that is copied next: for each worker process,
+            or for all threads together. None means 2 for processes. For threads, None means at least 2 batches, and
+            at least 24 samples for each thread, so the other threads stay busy during a slow sample.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is

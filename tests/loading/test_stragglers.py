@@ -171,7 +171,7 @@ class Counted:
 def test_prefetched_batches_after_a_late_sample_are_all_made() -> None:
     """Sample 0 waits until the samples of all other parts of the batches under way are made."""
     made, rest_made = multiprocessing.Semaphore(0), multiprocessing.Event()
-    batches = 2 * 3  # two workers, three batches for each
+    batches = 1 + 2 * 3  # the batch with sample 0, and three batches for each of two workers
 
     def late_at_0(index: int) -> int:
         if index == 0:
