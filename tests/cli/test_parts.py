@@ -36,7 +36,7 @@ def test_published_parts_have_the_digest_of_an_unsharded_store(shell: Shell, pla
     found = json.loads(shell("parts", place, "--scratch", tmp_path, "--json").stdout)
     assert [receipt["part"] for receipt in found.pop("receipts")] == [0, 1, 2, 3]
     assert found == {"parts": 4, "made": [0, 1, 2, 3], "missing": [], "making": [], "left": []}
-    made = shell("parts", place, "--made").stdout.splitlines()
+    made = shell("parts", place, "--scratch", tmp_path, "--made").stdout.splitlines()
     assert re.fullmatch(rf"  part 3: 1 record, .* made in \d+ s by {socket.gethostname()}", made[-1])
     outcome = shell("publish", place)
     assert outcome.status == 1  # one file was rejected
