@@ -1,4 +1,8 @@
-"""Collate samples. Boxes and other fields of varying length become lists, and lists of numbers become one tensor."""
+"""Make batches of samples.
+
+The boxes of a batch, and each field named in ``lists``, become a list with one element for each sample. If the samples
+have lists of numbers of one length, the batch is one tensor.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Records:
 
 
 def make_table(cluster: Cluster) -> tuple[ShardTable, int]:
-    """Return the table of shards and the bytes of its manifest. dbloader's own code encodes and decodes the table."""
+    """Return the table of shards as dbloader encodes and decodes it, and the size of its manifest in bytes."""
     manifest = Totals().manifest("simulated", Summary(), salt=0, classes=(), source=None, created=None)
     shards = [
         Shard(f"{number:06}.lmdb", cluster.records, cluster.shard_bytes, f"{number:064x}")

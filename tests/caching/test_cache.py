@@ -97,7 +97,9 @@ def test_cache_stays_below_its_limit_and_keeps_the_latest_shards(origin: Path, c
         assert sum(path.stat().st_size for path in (cache / "shards").iterdir()) <= limit
 
 
-def test_long_order_is_sent_although_the_program_has_set_a_timeout_for_sockets(origin: Path, cache: Path) -> None:
+def test_long_order_of_shards_reaches_the_fetcher_despite_a_default_timeout_for_sockets(
+    origin: Path, cache: Path
+) -> None:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(WAIT_S)
     try:
