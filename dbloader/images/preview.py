@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from dbloader.images.info import Facts
 
-# A file with at most so many bytes and pixels is its own thumbnail. Bytes alone do not tell: 20 kB may decode to
-# gigabytes.
+# A file with at most so many bytes and pixels is its own thumbnail. The limit of pixels is needed because 20 kB may
+# decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # limit of memory for decoding an image, in bytes
 _LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded in the context ``large``

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 class WorkerStart:
     """Calls a function with arguments. A spawned process unpickles them without garbage collections.
 
-    Unpickling imports torch. The objects of torch stay until the process ends, and garbage collections would go
-    through them in vain, for a quarter of a second in each worker. This module is imported while the collector still
-    runs, so it must not import torch, nor a module of dbloader that does.
+    Unpickling imports torch. The objects of torch stay until the process ends. Garbage collections would look at them
+    for a quarter of a second in each worker, and free nothing. This module is imported while the collector still runs,
+    so it must not import torch or a module of dbloader that imports torch.
     """
 
     _collects: bool

@@ -31,7 +31,7 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# Each sign in obstore's message means that no server answered. Of several signs, the last is the most precise.
+# Each of these texts in obstore's message means that no server answered. The last one found is the most precise.
 _UNANSWERED = re.compile("dns error|builder error|kind: Connect|kind: Timeout|HTTP error")
 
 
