@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from typing_extensions import override
 
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.sampling.rng import SeededIndices
+from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +77,9 @@ class DatasetBatchFetcher(BatchFetcher):
             given = self.read(indices)
             futures = [submit(self.make, given, part, pixels[part]) for part in parts]
         else:
-            futures = [submit(self._read_and_make, part_of(indices, part), pixels[part]) for part in parts]
+            futures = [
+                submit(self._read_and_make, seed_like(indices, indices[part], part), pixels[part]) for part in parts
+            ]
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
     def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:
@@ -139,13 +141,6 @@ class OuterBatchFetcher(BatchFetcher):
     def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool) -> Finish:
         self.inner.shared_pool = self.shared_pool
         return self.inner.begin(indices, submit, size, read=read)
-
-
-def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
-    """Return a part of the indices or records of a batch. SeededIndices keep their positions."""
-    if not isinstance(indices, SeededIndices):
-        return indices[part]
-    return SeededIndices(indices[part], indices.seed, indices.epoch, indices.positions[part])
 
 
 def row_for_each(rows: np.ndarray[Any, Any] | None, length: int) -> Sequence[Any]:

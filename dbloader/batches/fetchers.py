@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each
+from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, row_for_each
 from dbloader.batches.collate import Collate, collate
 from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
@@ -18,7 +18,7 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
-from dbloader.sampling.rng import SeededIndices
+from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,9 +76,7 @@ class SubsetBatchFetcher(OuterBatchFetcher):
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
         chosen = [self.dataset.indices[index] for index in indices]
-        if isinstance(indices, SeededIndices):
-            chosen = SeededIndices(chosen, indices.seed, indices.epoch, indices.positions)
-        return self._begin_inner(chosen, submit, size, read)
+        return self._begin_inner(seed_like(indices, chosen), submit, size, read)
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):
@@ -113,7 +111,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
 
     @override
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
-        given, rows = part_of(given[0], part), given[1][part]
+        given, rows = seed_like(given[0], given[0][part], part), given[1][part]
         began = now()
         make: Callable[[Any, Any], Any] = self._transformed
         if self._reads_records:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, part_of, row_for_each
+from dbloader.batches.base import BatchFetcher, row_for_each
 from dbloader.batches.collate import collate
 from dbloader.batches.tensors import decode_together, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
+from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,6 +60,8 @@ class MixtureBatchFetcher(BatchFetcher):
             if key is not None and key not in drawn:
                 drawn[key] = row_for_each(self.dataset.datasets[number].random_numbers(indices), len(indices))
             rows = None if key is None else [drawn[key][place] for place in places]
+            if self.image_nbytes is None:  # otherwise, all random numbers are in ``rows``
+                own = seed_like(indices, own, places)
             given = self.parts[number].read(own, rows) if read else None
             waited[number] += now() - started
             end = 0
@@ -79,7 +82,7 @@ class MixtureBatchFetcher(BatchFetcher):
         for number, given, own, rows, part, _ in job:
             fetcher = self.parts[number]
             if given is None:
-                given = fetcher.read(part_of(own, part), rows if rows is None else rows[part])
+                given = fetcher.read(seed_like(own, own[part], part), rows if rows is None else rows[part])
                 part = slice(None)
             parts.append((fetcher, given, part))
         if self.image_nbytes is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import accumulate
 from operator import index as as_index
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -29,7 +29,7 @@ from dbloader.errors import DBLoaderError, OptionError, RecordIndexError
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.mixture import MixtureOrder, exact
 from dbloader.sampling.mixture_sampler import MixtureSampler, describe_weights
-from dbloader.sampling.rng import SeededIndices
+from dbloader.sampling.rng import seed_like
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Mixture(Dataset[Any]):
         )
         self._dataset_of = np.array([numbers[id(source.dataset)] for source in sources])
         self._is_part = np.array([source.indices is not None for source in sources])
-        self._starts = np.array([0, *accumulate(source.length for source in sources)])
+        self._starts = np.array([0, *itertools.accumulate(source.length for source in sources)])
         self.fields = self._common_fields() if fields is None else fields
         self.classes = self._unite_classes()
         self._check_outputs()
@@ -217,6 +217,7 @@ class Mixture(Dataset[Any]):
         sources, groups = self.divide(indices)
         samples: list[Any] = [None] * len(indices)
         for number, places, own in groups:
+            own = seed_like(indices, own, places)
             for place, sample in zip(places, self.datasets[number].__getitems__(own), strict=True):
                 samples[place] = sample
         return self.name_sources(samples, sources)
@@ -229,7 +230,7 @@ class Mixture(Dataset[Any]):
                 samples = [{**sample, name: self.sources[number].name} for sample, number in named]
         return samples
 
-    def divide(self, indices: Sequence[int]) -> tuple[Array, list[tuple[int, list[int], list[int]]]]:
+    def divide(self, indices: Sequence[int]) -> tuple[Array, list[tuple[int, list[int], Sequence[int]]]]:
         """Divide the samples at some indices among the datasets.
 
         Returns:
@@ -244,12 +245,13 @@ class Mixture(Dataset[Any]):
         datasets = self._dataset_of[sources]
         order = np.argsort(datasets, kind="stable")
         numbers, begins = np.unique(datasets[order], return_index=True)
-        groups = []
-        for number, places in zip(numbers.tolist(), np.split(order, begins[1:]), strict=False):
-            own: list[int] = own_indices[places].tolist()
-            if isinstance(indices, SeededIndices):
-                own = SeededIndices(own, indices.seed, indices.epoch, np.asarray(indices.positions)[places])
-            groups.append((number, places.tolist(), own))
+        places: list[int] = order.tolist()
+        own: Sequence[int] = own_indices[order].tolist()
+        bounds = itertools.pairwise([*begins.tolist(), len(places)])
+        groups = [
+            (number, places[begin:end], own[begin:end])
+            for number, (begin, end) in zip(numbers.tolist(), bounds, strict=True)
+        ]
         return sources, groups
 
     def _locate(self, indices: Sequence[int]) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ import numpy as np
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 Array = np.ndarray[Any, Any]
@@ -167,3 +167,16 @@ class SeededIndices(list[int]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (list(self), self.seed, self.epoch, self.positions)
+
+
+def seed_like(seeded: Sequence[int], indices: Sequence[int], places: slice | list[int] = slice(None)) -> Sequence[int]:
+    """Return ``indices`` with the seed, the epoch and some of the positions of ``seeded``.
+
+    Args:
+        seeded: SeededIndices. For other indices, the result is ``indices``.
+        indices: The indices.
+        places: Where the position of each index is in ``seeded``.
+    """
+    if not isinstance(seeded, SeededIndices):
+        return indices
+    return SeededIndices(indices, seeded.seed, seeded.epoch, np.asarray(seeded.positions)[places])

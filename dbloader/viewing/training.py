@@ -28,7 +28,7 @@ from dbloader.images.preview import shown_orientation
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.create import create_batch_sampler, default_transform, height_and_width, with_transform
 from dbloader.sampling.blocks import BlockShuffleSampler
-from dbloader.sampling.rng import SeededIndices
+from dbloader.sampling.rng import SeededIndices, seed_like
 from dbloader.sampling.shuffle import ShuffleSampler
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
     """
     if isinstance(dataset, Mixture):
         [source], [(number, _, own)] = dataset.divide(indices)
-        found = _sample(dataset.datasets[number], cast("SeededIndices", own))
+        found = _sample(dataset.datasets[number], cast("SeededIndices", seed_like(indices, own)))
         index = dataset.datasets[number].locate(own)[1][0]
         return {**found, "index": index, "seen": indices[0], "store": number, "source": dataset.sources[source].name}
     sample: dict[str, Any] = {"index": indices[0], "position": int(indices.positions[0])}
