@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import DatasetBatchFetcher, row_for_each
 from dbloader.batches.collate import ELEMENTS, collate
-from dbloader.batches.shared_memory import ReleasingArray, TensorByValue, send_small_by_value
+from dbloader.batches.shared_memory import ReleasingArray, TensorByValue
 from dbloader.batches.timed import Work, now
 from dbloader.datasets.base import NotedErrors, describe_record
 from dbloader.datasets.fields import has_image, join_image
@@ -106,8 +106,7 @@ def join_batch(
     """Return a batch of decoded images and the other parts of the samples."""
     collated = collate(dataset, indices, others, collate_fn, ELEMENTS[1:])
     batch = join_image(dataset.fields, images, collated)
-    batch = [*batch] if isinstance(batch, tuple) else batch
-    return batch if isinstance(images, torch.Tensor) else send_small_by_value(batch)
+    return [*batch] if isinstance(batch, tuple) else batch
 
 
 def decode_together(

@@ -38,8 +38,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(place: Path, workers: Any, **options: Any) -> Any:
-    given = {"batch_size": 4, "input_size": 8, "is_training": True, "normalize": None, **options}
-    return create_loader(LMDBDataset(place), num_workers=2, worker_type=workers, **given)
+    given = {"batch_size": 4, "input_size": 8, "is_training": True, "normalize": None, "num_workers": 2, **options}
+    return create_loader(LMDBDataset(place), worker_type=workers, **given)
 
 
 def expected(place: Path, epochs: int = 1, **options: Any) -> list[list[Any]]:
@@ -126,6 +126,41 @@ def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> N
 
 
 @pytest.mark.slow
+def tensors_of_many_kinds(_: list[Any]) -> dict[str, Any]:
+    image = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5)
+    return {
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 3),
+        "nested": (torch.tensor([True, False]), [torch.tensor([1.5], dtype=torch.bfloat16)]),
+        "transposed": torch.arange(6).reshape(2, 3).T,
+        "channels_last": image.to(memory_format=torch.channels_last),
+        "large": torch.arange(2**16),
+    }
+
+
+def lazy_conjugates(_: list[Any]) -> dict[str, Any]:
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    return {"conjugates": numbers.conj(), "imaginary": numbers.conj().imag, "one": numbers[:1].conj().imag}
+
+
+def described(value: Any, *, strides: bool) -> Any:
+    if isinstance(value, dict):
+        return {name: described(part, strides=strides) for name, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(described(part, strides=strides) for part in value)
+    return value.dtype, value.shape, value.tolist(), value.stride() if strides else None
+
+
+@pytest.mark.parametrize("make_batch", [tensors_of_many_kinds, lazy_conjugates])
+def test_processes_change_no_tensor_that_a_collate_fn_returns(place: Path, make_batch: Any) -> None:
+    with make(place, "processes", num_workers=1, collate_fn=make_batch) as loader:
+        sent = next(iter(loader))
+    strides = make_batch is not lazy_conjugates
+    assert described(sent, strides=strides) == described(make_batch([]), strides=strides)
+    del sent
+    gc.collect()  # torch's shared memory is an open file
+
+
 def test_concurrent_iterations_share_no_memory(place: Path) -> None:
     loader, other = make(place, "processes"), make(place, "processes")
     runs = list(zip(loader, other, strict=True))
