@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from typing_extensions import override
 
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.sampling.rng import seed_like
+from dbloader.sampling.rng import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,9 +77,7 @@ class DatasetBatchFetcher(BatchFetcher):
             given = self.read(indices)
             futures = [submit(self.make, given, part, pixels[part]) for part in parts]
         else:
-            futures = [
-                submit(self._read_and_make, seed_like(indices, indices[part], part), pixels[part]) for part in parts
-            ]
+            futures = [submit(self._read_and_make, part_of(indices, part), pixels[part]) for part in parts]
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
     def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:

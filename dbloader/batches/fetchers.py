@@ -18,7 +18,7 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
-from dbloader.sampling.rng import seed_like
+from dbloader.sampling.rng import part_of, seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,7 +111,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
 
     @override
     def make(self, given: Any, part: slice, pixels: Sequence[Any] = ()) -> tuple[list[Any], Work]:
-        given, rows = seed_like(given[0], given[0][part], part), given[1][part]
+        given, rows = part_of(given[0], part), given[1][part]
         began = now()
         make: Callable[[Any, Any], Any] = self._transformed
         if self._reads_records:

@@ -12,7 +12,7 @@ from dbloader.batches.base import BatchFetcher, row_for_each
 from dbloader.batches.collate import collate
 from dbloader.batches.tensors import decode_together, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.sampling.rng import seed_like
+from dbloader.sampling.rng import part_of, seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ class MixtureBatchFetcher(BatchFetcher):
         for number, given, own, rows, part, _ in job:
             fetcher = self.parts[number]
             if given is None:
-                given = fetcher.read(seed_like(own, own[part], part), rows if rows is None else rows[part])
+                given = fetcher.read(part_of(own, part), rows if rows is None else rows[part])
                 part = slice(None)
             parts.append((fetcher, given, part))
         if self.image_nbytes is None:

@@ -23,7 +23,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_worker
 
 from dbloader.batches.base import call_now
-from dbloader.batches.shared_memory import send_small_by_value
+from dbloader.batches.shared_memory import BatchPickler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ def run_worker(
         for cell in board.messages():
             reply = _reply(board, fetcher, cell, where)
             try:
-                data = ForkingPickler.dumps(reply)
+                data = BatchPickler.dumps(reply)
             except Exception as error:  # the batch cannot be pickled
                 data = ForkingPickler.dumps(reply._replace(outcome=_wrapped(error, where)))
             connection.send_bytes(data)
@@ -153,9 +153,8 @@ class _Parts:
         try:
             for part in range(len(self._calls)):
                 self.make(part)
-            made = finish()
             # Other workers read and collate at the same time, so none of this work is serial.
-            return dataclasses.replace(made, batch=send_small_by_value(made.batch), serial=0.0)
+            return dataclasses.replace(finish(), serial=0.0)
         except Exception as failure:
             return _wrapped(failure, self._where)
 

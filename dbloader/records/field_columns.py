@@ -165,9 +165,9 @@ class FieldColumn(NamedTuple):
             return texts
         if self.kind == "bool":
             known = self.values != NO_BOOL
-            return (
-                self.values.astype(bool) if known.all() else np.where(known, self.values.astype(np.int8), np.int8(-1))
-            )
+            values: Array = self.values.astype(bool if known.all() else np.int8)
+            values[~known] = -1
+            return values
         return np.array(self.values)
 
 

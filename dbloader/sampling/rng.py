@@ -169,14 +169,16 @@ class SeededIndices(list[int]):
         return type(self), (list(self), self.seed, self.epoch, self.positions)
 
 
-def seed_like(seeded: Sequence[int], indices: Sequence[int], places: slice | list[int] = slice(None)) -> Sequence[int]:
-    """Return ``indices`` with the seed, the epoch and some of the positions of ``seeded``.
+def seed_like(whole: Sequence[int], indices: Sequence[int], places: slice | list[int] = slice(None)) -> Sequence[int]:
+    """Return ``indices`` with the seed, the epoch and the positions of ``whole``, if these are SeededIndices.
 
-    Args:
-        seeded: SeededIndices. For other indices, the result is ``indices``.
-        indices: The indices.
-        places: Where the position of each index is in ``seeded``.
+    ``places`` are the places in ``whole`` whose positions the indices get.
     """
-    if not isinstance(seeded, SeededIndices):
+    if not isinstance(whole, SeededIndices):
         return indices
-    return SeededIndices(indices, seeded.seed, seeded.epoch, np.asarray(seeded.positions)[places])
+    return SeededIndices(indices, whole.seed, whole.epoch, np.asarray(whole.positions)[places])
+
+
+def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
+    """Return a part of the indices or records of a batch. SeededIndices keep their positions."""
+    return seed_like(indices, indices[part], part)

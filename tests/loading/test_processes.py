@@ -11,7 +11,7 @@ import sys
 import textwrap
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -112,8 +112,8 @@ def test_slot_held_at_a_fork_is_not_reused() -> None:
 
 @pytest.mark.slow
 def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> None:
-    loader = make(place, "processes", input_size=96)  # batches too large to be sent by value
-    for batches in expected(place, 3, input_size=96):
+    loader = make(place, "processes", input_size=160)  # batches too large to be sent by value
+    for batches in expected(place, 3, input_size=160):
         addresses, got = set(), []
         for images, labels in loader:
             assert not images.is_shared(), "the memory must not be torch's shared memory, which is new for each batch"
@@ -125,42 +125,81 @@ def test_process_batches_equal_thread_batches_and_reuse_memory(place: Path) -> N
     loader.close()
 
 
-@pytest.mark.slow
+class Named(NamedTuple):
+    part: Any
+
+
 def tensors_of_many_kinds(_: list[Any]) -> dict[str, Any]:
     image = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5)
     return {
         "scalar": torch.tensor(3),
         "empty": torch.empty(0, 3),
-        "nested": (torch.tensor([True, False]), [torch.tensor([1.5], dtype=torch.bfloat16)]),
+        "containers": (torch.tensor([True, False]), [Named(torch.tensor([1.5], dtype=torch.bfloat16))]),
         "transposed": torch.arange(6).reshape(2, 3).T,
         "channels_last": image.to(memory_format=torch.channels_last),
+        "gradient": torch.ones(2, requires_grad=True),
         "large": torch.arange(2**16),
     }
 
 
 def lazy_conjugates(_: list[Any]) -> dict[str, Any]:
     numbers = torch.tensor([1 + 2j, 3 - 4j])
-    return {"conjugates": numbers.conj(), "imaginary": numbers.conj().imag, "one": numbers[:1].conj().imag}
+    large = torch.full((2**15,), 1 + 2j)
+    return {"conjugates": numbers.conj(), "named": Named(numbers.conj().imag), "large": large.conj().imag}
 
 
-def described(value: Any, *, strides: bool) -> Any:
+def other_layouts(_: list[Any]) -> dict[str, Any]:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    return {"coordinates": torch.eye(3).to_sparse(), "rows": torch.eye(3).to_sparse_csr(), "nested": nested}
+
+
+def described(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: described(part, strides=strides) for name, part in value.items()}
+        return {name: described(part) for name, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(described(part, strides=strides) for part in value)
-    return value.dtype, value.shape, value.tolist(), value.stride() if strides else None
+        return [described(part) for part in value]
+    if value.is_nested:
+        return described(list(value.unbind()))
+    if value.layout is not torch.strided:
+        return [value.layout, described(value.to_dense())]
+    return value.dtype, value.shape, value.tolist(), value.requires_grad
 
 
-@pytest.mark.parametrize("make_batch", [tensors_of_many_kinds, lazy_conjugates])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("make_batch", [tensors_of_many_kinds, lazy_conjugates, other_layouts])
 def test_processes_change_no_tensor_that_a_collate_fn_returns(place: Path, make_batch: Any) -> None:
     with make(place, "processes", num_workers=1, collate_fn=make_batch) as loader:
         sent = next(iter(loader))
-    strides = make_batch is not lazy_conjugates
-    assert described(sent, strides=strides) == described(make_batch([]), strides=strides)
+    assert described(sent) == described(make_batch([]))
     del sent
     gc.collect()  # torch's shared memory is an open file
 
 
+def test_processes_keep_the_strides_of_tensors(place: Path) -> None:
+    with make(place, "processes", num_workers=1, collate_fn=tensors_of_many_kinds) as loader:
+        sent, made = next(iter(loader)), tensors_of_many_kinds([])
+    for name in ("transposed", "channels_last", "large"):
+        assert sent[name].stride() == made[name].stride(), name
+    del sent
+    gc.collect()
+
+
+def one_tensor_twice(_: list[Any]) -> dict[str, Any]:
+    tensor, large = torch.zeros(3), torch.zeros(2**17)
+    return {"input": tensor, "target": tensor, "large": large}
+
+
+def test_only_large_tensors_are_sent_in_shared_memory(place: Path) -> None:
+    with make(place, "processes", num_workers=1, collate_fn=one_tensor_twice) as loader:
+        sent = next(iter(loader))
+    assert sent["input"] is sent["target"]
+    assert (sent["input"].is_shared(), sent["large"].is_shared()) == (False, True)
+    del sent
+    gc.collect()
+
+
+@pytest.mark.slow
 def test_concurrent_iterations_share_no_memory(place: Path) -> None:
     loader, other = make(place, "processes"), make(place, "processes")
     runs = list(zip(loader, other, strict=True))
