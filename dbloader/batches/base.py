@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from typing_extensions import override
 
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.sampling.rng import part_of
+from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,6 +139,11 @@ class OuterBatchFetcher(BatchFetcher):
     def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool) -> Finish:
         self.inner.shared_pool = self.shared_pool
         return self.inner.begin(indices, submit, size, read=read)
+
+
+def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
+    """Return a part of the indices or records of a batch. SeededIndices keep their positions."""
+    return seed_like(indices, indices[part], part)
 
 
 def row_for_each(rows: np.ndarray[Any, Any] | None, length: int) -> Sequence[Any]:

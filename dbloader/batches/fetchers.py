@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Subset
 from typing_extensions import override
 
-from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, row_for_each
+from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import Collate, collate
 from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
@@ -18,7 +18,7 @@ from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks import changes_size, refuse_masks
-from dbloader.sampling.rng import part_of, seed_like
+from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

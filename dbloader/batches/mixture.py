@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader.batches.base import BatchFetcher, row_for_each
+from dbloader.batches.base import BatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import collate
 from dbloader.batches.tensors import decode_together, join_batch
 from dbloader.batches.timed import TimedBatch, Work, now
-from dbloader.sampling.rng import part_of, seed_like
+from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -170,7 +170,7 @@ class TensorByValue:
     The new tensor has its axes in the order ``axes``; its memory keeps the old order.
     """
 
-    def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...] | None = None) -> None:
+    def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...]) -> None:
         self._array = tensor.numpy()
         self._axes = axes
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import accumulate, pairwise
 from operator import index as as_index
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -135,7 +135,7 @@ class Mixture(Dataset[Any]):
         )
         self._dataset_of = np.array([numbers[id(source.dataset)] for source in sources])
         self._is_part = np.array([source.indices is not None for source in sources])
-        self._starts = np.array([0, *itertools.accumulate(source.length for source in sources)])
+        self._starts = np.array([0, *accumulate(source.length for source in sources)])
         self.fields = self._common_fields() if fields is None else fields
         self.classes = self._unite_classes()
         self._check_outputs()
@@ -247,7 +247,7 @@ class Mixture(Dataset[Any]):
         numbers, begins = np.unique(datasets[order], return_index=True)
         places: list[int] = order.tolist()
         own: Sequence[int] = own_indices[order].tolist()
-        bounds = itertools.pairwise([*begins.tolist(), len(places)])
+        bounds = pairwise([*begins.tolist(), len(places)])
         groups = [
             (number, places[begin:end], own[begin:end])
             for number, (begin, end) in zip(numbers.tolist(), bounds, strict=True)

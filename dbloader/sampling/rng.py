@@ -177,8 +177,3 @@ def seed_like(whole: Sequence[int], indices: Sequence[int], places: slice | list
     if not isinstance(whole, SeededIndices):
         return indices
     return SeededIndices(indices, whole.seed, whole.epoch, np.asarray(whole.positions)[places])
-
-
-def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
-    """Return a part of the indices or records of a batch. SeededIndices keep their positions."""
-    return seed_like(indices, indices[part], part)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, PrefetchLoader, Skip, convert, create_loader, mix
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import create_batch_sampler
-from dbloader.sampling import ShuffleSampler
+from dbloader.sampling import SampleRNG, SeededBatchSampler, ShuffleSampler
 from tests.support.images import plant_photos
 from tests.support.lmdb_files import tamper_with_records
 
@@ -247,6 +247,23 @@ def test_default_transform_replaces_no_transform_in_a_mixture(places: list[str])
             images, _ = next(iter(loader))
             assert (images == 7).flatten(1).all(1).sum() == 4
             loader.close()
+
+
+class Drawing(LMDBDataset):
+    """Samples that are random numbers, drawn by the dataset itself."""
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [(number, 0) for number in indices.rng.uniform(1, "test")[:, 0].tolist()]
+
+
+def test_datasets_that_draw_themselves_draw_the_numbers_of_the_positions(places: list[str]) -> None:
+    mixture = mix({Drawing(places[0]): 2, Drawing(places[1]): 1})
+    wanted = SampleRNG(0, 0, np.arange(9)).uniform(1, "test")[:, 0].tolist()
+    [(drawn, _), *_] = create_loader(mixture, None, 9, sampler=mixture.sampler(), **OPTIONS, transform=None)
+    assert drawn.tolist() == wanted
+    batches = SeededBatchSampler(mixture.sampler(), 9)
+    [drawn, _] = next(iter(DataLoader(mixture, batch_sampler=batches)))
+    assert drawn.tolist() == wanted
 
 
 def test_error_in_a_mixture_names_the_record(places: list[str], tmp_path: Path) -> None:
