@@ -14,7 +14,7 @@ from typing_extensions import override
 from dbloader._options import check_choice, real_number, whole_number
 from dbloader.device.normalize import check_images
 from dbloader.device.transfer import send_small
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.sampling.rng import ROUNDS, STEP, SampleRNG
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class RandomErasing(nn.Module):
         max_count: Greatest number; None for ``min_count``.
 
     Raises:
+        LoaderError: From a call: a CUDA graph is being captured.
         OptionError: An option is out of its range. From a call: ``rng`` does not have one position for each image.
         TypeError: An option is not a number. From a call: the images are not a tensor of uint8 or floats, or they are
             uint8 and the mode is not ``const``.
@@ -84,6 +85,11 @@ class RandomErasing(nn.Module):
         check_images(images)
         if self.mode != "const" and not images.dtype.is_floating_point:
             raise TypeError(f"mode {self.mode!r} must come after Normalize, for float images, got {images.dtype}")
+        if images.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise LoaderError(
+                "RandomErasing draws random numbers on the CPU, so each replay of a CUDA graph would erase the same "
+                "rectangles: call it before the graph, for example as the preparation of a PrefetchLoader"
+            )
         rng = SampleRNG.from_torch(len(images)) if rng is None else rng
         if len(rng) != len(images):
             raise OptionError(f"rng must have one position for each of the {len(images)} images, got {len(rng)}")

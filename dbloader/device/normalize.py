@@ -10,7 +10,6 @@ from torch import nn
 from typing_extensions import override
 
 from dbloader._options import checked_flag, real_number
-from dbloader.device.transfer import send_small
 from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -77,9 +76,8 @@ class Normalize(nn.Module):
             )
         # Python computes in float64, so each constant is rounded once.
         full = 1.0 if images.dtype.is_floating_point else 255.0
-        rows = [[full * value for value in self.mean], [1.0 / (full * value) for value in self.std]]
-        constants = torch.tensor(rows, dtype=torch.float32, device="cpu")
-        mean, scale = send_small(constants, images.device)[..., None, None]
+        mean = _on_device([full * value for value in self.mean], images.device)
+        scale = _on_device([1.0 / (full * value) for value in self.std], images.device)
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         centered = torch.empty(images.shape, dtype=torch.float32, device=images.device, memory_format=layout)
         result = centered if self.dtype is torch.float32 else torch.empty_like(centered, dtype=self.dtype)
@@ -89,6 +87,15 @@ class Normalize(nn.Module):
     @override
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}, channels_last={self.channels_last}"
+
+
+def _on_device(values: list[float], device: torch.device) -> torch.Tensor:
+    """Return one value for each channel: float32, shape (C, 1, 1).
+
+    The device fills the tensor. A copy from the CPU would need memory that outlives each replay of a CUDA graph.
+    """
+    channels = [torch.full((1, 1), value, dtype=torch.float32, device=device) for value in values]
+    return torch.stack(channels)
 
 
 def check_images(images: Any) -> None:

@@ -98,6 +98,9 @@ class Transfer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
+    def begin(self) -> None:
+        """Begin an iteration, in the consumer's thread."""
+
     def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
         """Start to move a batch, in the background thread, and return the argument for ``receive``.
 
@@ -115,6 +118,7 @@ class Transfer:
 class _Copying(NamedTuple):
     batch: Batch
     done: torch.cuda.Event
+    prepared: bool
 
 
 class CudaTransfer(Transfer):
@@ -124,21 +128,32 @@ class CudaTransfer(Transfer):
     tensor was made (docs/notes/cuda-race.md). First, the consumer's stream waits for the copies of a batch before it
     uses the batch. Second, if the consumer drops a tensor, ``record_stream`` keeps its memory until the work queued on
     the tensor is done. Third, the side stream begins a batch only after the work that the consumer had queued when it
-    last asked for a batch.
+    last asked for a batch, or began the iteration.
 
-    Some objects cannot be recorded: sparse and nested tensors, subclasses of Tensor, and objects that move themselves
-    and have no ``record_stream``. The consumer's stream copies them when the consumer receives the batch. Such a
-    copy is correct, but it happens after ``then`` and does not overlap with the training.
+    Some objects cannot be recorded: objects that move themselves and have no ``record_stream``, and subclasses of
+    Tensor that hide the tensors in which their values are. The consumer's stream moves them when the consumer receives
+    the batch: after ``then``, and without overlap with the training. If ``then`` may have made such an object on the
+    device, the consumer gets a deep copy, and the original is kept until the copy is complete.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._stream: torch.cuda.Stream | None = None
-        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # each receive() records one
+        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # of begin() and receive()
+        self._copied: dict[torch.cuda.Event, Any] = {}  # the originals of deep copies, until a copy is complete
 
     @override
     def __reduce__(self) -> tuple[type[Self], tuple[torch.device]]:
         return type(self), (self.device,)  # streams and events belong to one process
+
+    @override
+    def begin(self) -> None:
+        self._record_consumer()  # the loader may have tensors that the consumer's stream has still to fill
+
+    def _record_consumer(self) -> torch.cuda.Stream:
+        stream = torch.cuda.current_stream(self.device)
+        self._consumer_events.put(stream.record_event())
+        return stream
 
     @override
     def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
@@ -149,7 +164,7 @@ class CudaTransfer(Transfer):
         self.await_consumer(stream)
 
         def copy_to_device(leaf: Any) -> Any:
-            if not is_recordable(leaf):
+            if find_memory(leaf) is None:
                 return leaf
             if leaf.is_cuda:  # the loader made the leaf in this thread
                 stream.wait_stream(source_stream)
@@ -162,10 +177,10 @@ class CudaTransfer(Transfer):
         # This also makes the device current. That is a setting of the thread, and every epoch has a new thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
-            return _Copying(moved if then is None else then(moved), stream.record_event())
+            return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)
 
     def await_consumer(self, stream: torch.cuda.Stream) -> None:
-        """Make the side stream wait for the work that the consumer had queued when it last asked for a batch."""
+        """Make the side stream wait for the work that the consumer had queued when it last called this object."""
         try:
             while True:
                 stream.wait_event(self._consumer_events.get_nowait())
@@ -174,12 +189,20 @@ class CudaTransfer(Transfer):
 
     @override
     def receive(self, in_transit: Batch) -> Batch:
-        stream = torch.cuda.current_stream(self.device)
-        self._consumer_events.put(stream.record_event())
+        stream = self._record_consumer()
         self.await_copies(stream, in_transit.done)
+        for copied in [*self._copied]:
+            if copied.query():  # type: ignore[no-untyped-call]
+                self._copied.pop(copied, None)  # another thread may receive a batch of another iterator
 
         def hand_over(leaf: Any) -> Any:
-            if not is_recordable(leaf) or not leaf.is_cuda:
+            if find_memory(leaf) is None:
+                moved = leaf.to(self.device)
+                if in_transit.prepared:
+                    moved = copy.deepcopy(moved)
+                    self._copied[stream.record_event()] = leaf
+                return moved
+            if not leaf.is_cuda:
                 return leaf.to(self.device)
             self.keep(leaf, stream)
             return leaf
@@ -195,27 +218,58 @@ class CudaTransfer(Transfer):
         record(leaf, stream)
 
 
-def is_recordable(leaf: Any) -> bool:
-    """Return whether all memory of a leaf can be recorded: as one block, or by the leaf's own ``record_stream``."""
-    if isinstance(leaf, torch.Tensor):
-        return type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_nested
-    names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these
-    return isinstance(leaf, PackedSequence) or all(hasattr(type(leaf), name) for name in names)
+def find_memory(leaf: Any) -> list[Any] | None:
+    """Return the parts of a leaf that together hold its memory and have ``record_stream``. None if they are unknown."""
+    if isinstance(leaf, PackedSequence):
+        return [part for part in leaf if part is not None]
+    if not isinstance(leaf, torch.Tensor):
+        names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these
+        return [leaf] if all(hasattr(type(leaf), name) for name in names) else None
+    if hasattr(leaf, "__tensor_flatten__"):  # it wraps other tensors, as a nested tensor of the layout jagged does
+        parts = [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
+    elif leaf.layout in _SPARSE:
+        parts = [getattr(leaf, name)() for name in _SPARSE[leaf.layout]]
+    elif leaf.is_nested:
+        parts = [leaf.values()]
+    elif _has_storage(leaf):
+        attributes = [value for value in vars(leaf).values() if isinstance(value, torch.Tensor)]
+        return [leaf, *attributes]
+    else:
+        return None
+    found = [find_memory(part) for part in parts]
+    return None if None in found else [part for memory in found for part in memory or ()]
+
+
+_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0
+    except (RuntimeError, TypeError):  # a subclass that wraps other tensors
+        return False
 
 
 def record(leaf: Any, stream: torch.cuda.Stream) -> None:
     """Tell PyTorch's allocator that a stream uses the memory of a leaf."""
-    parts = leaf if isinstance(leaf, PackedSequence) else [leaf]
-    for part in parts:
-        if part is not None and part.is_cuda:  # the lengths in a PackedSequence stay on the CPU
+    for part in find_memory(leaf) or ():
+        if part.is_cuda:  # the lengths in a PackedSequence stay on the CPU
             part.record_stream(stream)
 
 
 def _pin(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf.pin_memory()
+    if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.is_nested or leaf.is_pinned():
+        return leaf  # a copy that is not pinned might lose what a subclass adds to its tensor
     # Not the tensor's own pin_memory(), which refuses expanded tensors.
-    return leaf if leaf.is_pinned() else torch.empty_like(leaf, pin_memory=True).copy_(leaf)
+    return torch.empty_like(leaf, pin_memory=True).copy_(leaf)
 
 
 def create_transfer(device: Device) -> Transfer:

@@ -107,7 +107,10 @@ class BackgroundThread(threading.Thread, Generic[T]):
         return not self.stopped
 
     def take(self) -> T:
-        """Wait for the next item, in the consumer's thread. Raise StopIteration at the end."""
+        """Wait for the next item, in the consumer's thread. Raise StopIteration at the end.
+
+        Call ``make_room`` when the item has been received: only then may the thread begin another item.
+        """
         if self._pid != os.getpid():
             raise LoaderError(f"this iterator belongs to process {self._pid}: call iter() after the fork")
         self.ensure_started()
@@ -115,8 +118,6 @@ class BackgroundThread(threading.Thread, Generic[T]):
         item = _End.END if self.stopped else self._items.get()
         self.clock.stop_waiting(asked)
         if item is not _End.END and not isinstance(item, _Failure):
-            if self._bounded:
-                self._room.put(None)
             self.clock.receive()
             return item
         if self._reason is not None:
@@ -127,6 +128,11 @@ class BackgroundThread(threading.Thread, Generic[T]):
             raise StopIteration if item is _End.END else item.error
         finally:
             del item  # otherwise the error's traceback and this frame would be a reference cycle
+
+    def make_room(self) -> None:
+        """Let the thread produce one more item, in place of an item that the consumer has received."""
+        if self._bounded:
+            self._room.put(None)
 
     def stop(self, reason: str | None = None) -> None:
         """Ask the thread to end, without waiting. Finalizers and forked processes may call this, even several times.
@@ -223,10 +229,12 @@ class BackgroundIterator(Iterator[T]):
     @override
     def __next__(self) -> T:
         try:
-            return self.thread.take()
+            item = self.thread.take()
+            self.thread.make_room()
         except BaseException:
             self.thread.stop()
             raise
+        return item
 
     def close(self) -> None:
         """End the thread. Wait for the item in production, and warn if that takes longer than ``CLOSE_WAIT_S``."""

@@ -75,6 +75,8 @@ class Iteration(Iterator[BatchInTransit]):
 
     def start(self) -> None:
         """Make the loader's iterator in the consumer's thread, unless it was made before."""
+        if self._transfer is not None:
+            self._transfer.begin()
         make_iterator, self._make_iterator = self._make_iterator, None
         if make_iterator is not None:
             self._iterator, self._position = make_iterator()
@@ -107,7 +109,11 @@ class Iteration(Iterator[BatchInTransit]):
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
         if self._preparation is not None:
-            prepare = functools.partial(self._preparation, rng=self._position.sample_rng(self._number, samples))
+            from torch import no_grad  # every preparation has imported torch
+
+            rng = self._position.sample_rng(self._number, samples)
+            # PyTorch keeps this setting for each thread, so the consumer's does not apply here.
+            prepare = no_grad()(functools.partial(self._preparation, rng=rng))
         if self._transfer is not None:
             return self._transfer.start(batch, prepare)
         return batch if prepare is None else prepare(batch)
@@ -217,6 +223,7 @@ class BackgroundBatches(BackgroundIterator[T]):
     def __next__(self) -> T:
         try:
             batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a BatchInTransit
+            self.thread.make_room()  # after receive(), whose CUDA event the next batch must wait for
         except BaseException as error:
             self.thread.stop()
             self._iteration.finish(error)

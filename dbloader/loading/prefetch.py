@@ -81,7 +81,8 @@ class PrefetchLoader(Generic[T]):
             leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
         depth: Most batches ahead of the consumer, including the batch in production.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
-            images. On CUDA, the preparation runs on the stream that copies batches, in parallel with the training.
+            images. It runs in the background thread: under ``torch.no_grad()``, and without the consumer's
+            ``torch.autocast``. On CUDA, it runs on the stream that copies batches, in parallel with the training.
             With one of dbloader's samplers, its random numbers depend on the sample's position in the epoch. Otherwise
             they depend on torch's global generator, from which each ``iter()`` draws one number.
 

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from dbloader.device import Normalize, Preparation, RandomErasing
 from dbloader.device.transfer import CudaTransfer
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling.rng import SampleRNG
 from tests.support.tensors import DTYPES, MEAN, STD, pixels
@@ -81,25 +81,93 @@ def test_consumer_reads_only_complete_batches(gpu: torch.device, kind: type[Cuda
     assert (value_read_at_once(transfer, 7, DELAY) == 7) is right
 
 
+class Named(torch.Tensor):
+    """A subclass, like tv_tensors.Image."""
+
+
+def named(batch: torch.Tensor) -> torch.Tensor:
+    return batch.as_subclass(Named)
+
+
+@pytest.mark.parametrize("then", [None, named])
 @pytest.mark.parametrize(("kind", "right"), [(CudaTransfer, True), (NotKeeping, False)])
 def test_memory_of_a_dropped_batch_is_kept_until_work_on_it_ends(
-    gpu: torch.device, kind: type[CudaTransfer], right: bool
+    gpu: torch.device, kind: type[CudaTransfer], right: bool, then: Any
 ) -> None:
     transfer = kind(gpu)
     first, second = pinned(7), pinned(9)
-    transfer.receive(transfer.start(first))
+    transfer.receive(transfer.start(first, then))
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # afterwards the dropped batch is the only free memory of this stream
     total(torch.zeros(BYTES, dtype=torch.uint8, device=gpu)).item()
     delayed(1)
-    batch = transfer.receive(transfer.start(first))
+    batch = transfer.receive(transfer.start(first, then))
     place = batch.data_ptr()
     delayed(DELAY)
     read = total(batch)
     del batch
-    later = transfer.receive(transfer.start(second))
+    later = transfer.receive(transfer.start(second, then))
     assert (later.data_ptr() != place) is right
     assert int(read) // BYTES == (7 if right else 9)
+
+
+class Hidden:
+    """An object that is on the device, and hides its memory."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def to(self, device: torch.device) -> "Hidden":
+        return self
+
+
+def test_consumer_may_drop_an_object_with_unknown_memory(gpu: torch.device) -> None:
+    transfer = CudaTransfer(gpu)
+    batches = [pinned(value) for value in (7, 9, 9)]
+    total(transfer.receive(transfer.start(batches[0], Hidden)).values).item()
+    delayed(1)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    read = []
+    for batch in batches:
+        waiting = transfer.start(batch, Hidden)
+        delayed(DELAY)
+        read.append(total(transfer.receive(waiting).values))
+    assert [int(value) // BYTES for value in read] == [7, 9, 9]
+
+
+def test_tensors_that_the_consumers_stream_still_fills_arrive_complete(gpu: torch.device) -> None:
+    with torch.cuda.stream(torch.cuda.Stream(gpu)):  # type: ignore[no-untyped-call]
+        batch = torch.zeros(BYTES, dtype=torch.uint8, device=gpu)
+        loader = PrefetchLoader([batch], "cuda", preparation=lambda images: images + 1)
+        for expected in (1, 8):  # the first iteration loads kernels, which may make the host wait
+            [sums] = [total(received) for received in loader]
+            assert int(sums) // BYTES == expected
+            delayed(DELAY)
+            batch.fill_(7)
+
+
+def test_captured_normalize_keeps_its_constants(gpu: torch.device) -> None:
+    images, normalize = pixels(8, 3, 64, 48).to(gpu), Normalize(MEAN, STD)
+    expected = normalize(images)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = normalize(images)
+    kept = [torch.full((2, 3), 7.0).pin_memory() for _ in range(100)]  # reuses pinned memory that the capture dropped
+    graph.replay()
+    assert torch.equal(result, expected)
+    assert len(kept) == 100
+
+
+def test_erasing_refuses_to_be_captured(gpu: torch.device) -> None:
+    images = torch.zeros(2, 3, 8, 8, device=gpu)
+    RandomErasing(1.0)(images)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        images.add(1)  # PyTorch warns of an empty graph
+        with pytest.raises(LoaderError, match="each replay of a CUDA graph would erase the same rectangles"):
+            RandomErasing(1.0)(images)
 
 
 class TwoBuffers:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dbloader.device import Normalize, RandomErasing
 from dbloader.errors import OptionError
@@ -84,3 +85,23 @@ def test_clips_are_normalized_frame_by_frame() -> None:
     for channels_last in (False, True):
         normalize = Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), channels_last=channels_last)
         assert torch.equal(normalize(clips), torch.stack([normalize(clip) for clip in clips]))
+
+
+class Devices(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collects the devices of all tensors that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen.add(result.device.type)
+        return result
+
+
+def test_normalizing_on_a_device_copies_nothing_from_the_cpu() -> None:
+    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8, device="meta")
+    with Devices() as devices:
+        Normalize(MEAN, STD)(images)
+    assert devices.seen == {"meta"}

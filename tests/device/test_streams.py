@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch.masked import masked_tensor
 from torch.nn.utils.rnn import pack_sequence
+from typing_extensions import override
 
-from dbloader.device.transfer import CudaTransfer, is_recordable
+from dbloader.device import RandomErasing, transfer
+from dbloader.device.transfer import CudaTransfer, find_memory
+from dbloader.errors import LoaderError
+from dbloader.loading.prefetch import PrefetchLoader
 
 CUDA = torch.device("cuda:1")
 
@@ -25,9 +32,29 @@ class Mover:
         return Mover(device)
 
 
+class Placed(torch.Tensor):
+    """A subclass, like tv_tensors.Image, that claims to be on the device, and logs what is done with it."""
+
+    calls: list[str]
+    is_cuda = True
+
+    @override
+    def record_stream(self, stream: Any) -> None:
+        self.calls.append(f"subclass kept for {stream.name}")
+
+    @override
+    def to(self, *args: Any, **options: Any) -> Placed:
+        return self
+
+
 class Event:
+    is_past = True
+
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def query(self) -> bool:
+        return self.is_past
 
 
 class Stream:
@@ -72,19 +99,23 @@ class Graph:
 
 
 class Cuda:
-    """Stands in for torch.cuda, and logs all calls in order."""
+    """Stands in for torch.cuda with two devices, of which cuda:0 is current, and logs all calls in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
         self.current = self.consumer = Stream("consumer", self.log)
+        self.elsewhere = Stream("cuda:0", self.log)
         self.sides = 0
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
+        monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
         monkeypatch.setattr(torch.cuda, "Stream", self.new_stream)
         monkeypatch.setattr(torch.cuda, "stream", self.stream)
 
-    def new_stream(self, device: torch.device) -> Stream:
+    def current_stream(self, device: Any = None) -> Stream:
+        return self.current if device == CUDA else self.elsewhere
+
+    def new_stream(self, device: Any = None) -> Stream:
         self.sides += 1
-        return Stream("side", self.log)
+        return Stream("side" if device == CUDA else "side of cuda:0", self.log)
 
     @contextlib.contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
@@ -150,6 +181,68 @@ def test_objects_without_record_stream_move_on_the_stream_of_the_consumer(fake_c
     assert transfer.receive(in_transit)[0].device == CUDA
 
 
+def test_side_stream_waits_for_what_the_consumer_queued_before_the_iteration(
+    fake_cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "create_transfer", lambda device: CudaTransfer(CUDA))
+    loader = PrefetchLoader[Any]([Graph("filled", fake_cuda, is_cuda=True)], "cuda", 1)
+    iterator = iter(loader)
+    fake_cuda.happened()
+    next(iterator)
+    log = fake_cuda.happened()
+    assert log[:3] == ["consumer 2 recorded", "side waits for consumer 1", "side waits for consumer 2"]
+    assert log.index("filled to cuda:1 on side at leisure") > 2
+    loader.close()
+
+
+def test_subclass_made_by_a_preparation_is_kept_for_the_consumer(fake_cuda: Cuda) -> None:
+    Placed.calls = fake_cuda.log
+    made = torch.ones(3).as_subclass(Placed)
+    made.mask = torch.ones(3).as_subclass(Placed)  # type: ignore[attr-defined]
+    moving = CudaTransfer(CUDA)
+    in_transit = moving.start([Graph("batch", fake_cuda)], lambda batch: [made])
+    fake_cuda.happened()
+    assert moving.receive(in_transit)[0] is made
+    assert fake_cuda.happened()[2:] == ["subclass kept for consumer"] * 2
+
+
+class Hidden:
+    """An object that is on the device, and hides its memory."""
+
+    def __init__(self, values: list[int]) -> None:
+        self.values = values
+
+    def to(self, device: Any) -> Hidden:
+        return self
+
+
+def test_object_with_unknown_memory_is_copied_and_outlives_its_copy(
+    fake_cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = CudaTransfer(CUDA)
+    made = [Hidden([1, 2])]
+    alive = weakref.ref(made[0])
+    received = moving.receive(moving.start([Graph("batch", fake_cuda)], lambda batch: [made.pop()]))
+    assert fake_cuda.happened()[-1] == "consumer 2 recorded"  # after the copy
+    assert received[0].values == [1, 2]
+    assert received[0] is not alive()
+    monkeypatch.setattr(Event, "is_past", False)
+    moving.receive(moving.start([]))
+    gc.collect()
+    assert alive() is not None
+    monkeypatch.setattr(Event, "is_past", True)
+    moving.receive(moving.start([]))
+    gc.collect()
+    assert alive() is None
+
+
+def test_erasing_refuses_to_be_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    images = torch.zeros(2, 3, 8, 8).as_subclass(Placed)
+    with pytest.raises(LoaderError, match="each replay of a CUDA graph would erase the same rectangles: call it befo"):
+        RandomErasing(1.0)(images)
+
+
 def test_failed_preparation_restores_the_stream(fake_cuda: Cuda) -> None:
     def fail(batch: Any) -> None:
         raise ValueError("no batch like that")
@@ -160,16 +253,30 @@ def test_failed_preparation_restores_the_stream(fake_cuda: Cuda) -> None:
     assert transfer.receive(transfer.start([Graph("next", fake_cuda)]))[0].name == "next"
 
 
-@pytest.mark.parametrize(
-    ("leaf", "recordable"),
-    [
-        (torch.zeros(2), True),
-        (torch.zeros(2).expand(3, 2), True),
-        (pack_sequence([torch.ones(3), torch.ones(2)]), True),
-        (torch.eye(2).to_sparse(), False),
-        (torch.nn.Parameter(torch.ones(2)), False),
-        (Mover(), False),
-    ],
-)
-def test_only_plain_tensors_and_packed_sequences_are_recordable(leaf: Any, recordable: bool) -> None:
-    assert is_recordable(leaf) is recordable
+def pointers(leaf: Any) -> set[int] | None:
+    memory = find_memory(leaf)
+    return None if memory is None else {part.data_ptr() for part in memory}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:The PyTorch API of nested tensors")
+def test_all_memory_of_a_tensor_is_found() -> None:
+    whole = torch.arange(4.0)
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    named = torch.ones(2).as_subclass(Placed)
+    sparse, rows = torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()
+    jagged: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged)
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    assert pointers(whole) == pointers(whole.expand(3, 4)) == pointers(torch.nn.Parameter(whole)) == {whole.data_ptr()}
+    assert pointers(packed) == {packed.data.data_ptr(), packed.batch_sizes.data_ptr()}
+    assert pointers(named) == {named.data_ptr()}
+    assert pointers(sparse) == {sparse.indices().data_ptr(), sparse.values().data_ptr()}
+    assert pointers(rows) == {rows.crow_indices().data_ptr(), rows.col_indices().data_ptr(), rows.values().data_ptr()}
+    assert {jagged.values().data_ptr(), jagged.offsets().data_ptr()} <= (pointers(jagged) or set())
+    assert pointers(nested) == {nested.values().data_ptr()}
+    assert pointers(torch.zeros(0)) == {0}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+def test_memory_of_objects_that_hide_it_is_unknown() -> None:
+    assert find_memory(Mover()) is None
+    assert find_memory(masked_tensor(torch.ones(2), torch.tensor([True, False]))) is None

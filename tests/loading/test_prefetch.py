@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from dbloader.device import Preparation, RandomErasing
+from dbloader.device import Preparation, RandomErasing, transfer
+from dbloader.device.transfer import Transfer
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundThread
 from dbloader.loading.prefetch import PrefetchLoader
@@ -271,3 +272,29 @@ def test_stats_describe_the_latest_epoch() -> None:
     assert waited_s(prefetched) == 0.0
     next(live[1])
     assert waited_s(prefetched) > 0.0
+
+
+def test_thread_begins_a_batch_only_after_an_earlier_batch_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = [threading.Event() for _ in range(4)]
+
+    def produce() -> Iterator[int]:
+        for number, event in enumerate(begun):
+            event.set()
+            yield number
+
+    class Watching(Transfer):
+        def receive(self, in_transit: Any) -> Any:
+            # The consumer has this batch from the thread, but has not yet received it. If the thread could begin the
+            # next batch now, a CUDA stream would not wait for the work that the consumer has queued so far.
+            assert not begun[in_transit + 1].wait(0.2)
+            return in_transit
+
+    monkeypatch.setattr(transfer, "create_transfer", lambda device: Watching(torch.device("cpu")))
+    iterator = iter(PrefetchLoader(produce(), "cpu", 1))
+    assert [next(iterator), next(iterator)] == [0, 1]
+
+
+def test_preparation_records_no_gradients() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    [result] = PrefetchLoader([torch.ones(2, 3, 4, 4)], preparation=lambda images: images * weight)
+    assert not result.requires_grad
