@@ -12,6 +12,7 @@ from dbloader.device.transfer import CudaTransfer
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling.rng import SampleRNG
+from tests.support.sync_errors import synchronizing_is_an_error
 from tests.support.tensors import DTYPES, MEAN, STD, pixels
 
 pytestmark = pytest.mark.cuda
@@ -319,10 +320,8 @@ def test_neither_loader_nor_consumer_waits_for_the_device() -> None:
     loader = epoch()
     run_through(loader)  # CUDA may wait the first time that a kernel is loaded or memory is pinned
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")  # this mode applies to the whole process, including the loader's thread
-    try:
+    with synchronizing_is_an_error():
         run_through(loader)
         with pytest.raises(RuntimeError, match="synchronizing"):
             list(PrefetchLoader([torch.ones(1)], device="cuda", preparation=lambda images: images.item()))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert torch.cuda.get_sync_debug_mode() == 0
