@@ -96,12 +96,13 @@ def main() -> None:
 def _run(arguments: list[str]) -> int:
     try:
         # group.main() would print errors differently, and return other exit statuses for Ctrl-C and closed pipes.
-        with group.make_context("dbloader", arguments) as context:
+        with group.make_context("dbloader", [*arguments]) as context:  # click empties the list
             return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        return _fail(error.format_message() + _hint(error))
+        where = getattr(error, "ctx", None)
+        return _fail(error.format_message() + (f" (see {where.command_path} --help)" if where else ""))
     except DBLoaderError as error:
         return _fail(str(error))
     except KeyboardInterrupt as error:
@@ -113,11 +114,13 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"{readable(error.object)}: the path is not valid UTF-8; rename the file or the folder")
     except OSError as error:
         notes: list[str] = getattr(error, "__notes__", [])
-        # A closed pipe is no error: a program such as head reads only the first lines.
-        if notes or not isinstance(error, BrokenPipeError):
+        is_closed = isinstance(error, BrokenPipeError) and not notes
+        if not is_closed:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
-        return FAILED
+        # A program such as head reads only a part of a list. The result of any other command is not known yet.
+        is_list = _MODULES.get("".join(arguments[:1])) in (None, "show") or not {"-h", "--help"}.isdisjoint(arguments)
+        return 0 if is_closed and is_list else FAILED
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
             return _fail(f"no memory is left ({str(error) or 'MemoryError'}): raise the limit of memory (ulimit -v)")
@@ -141,8 +144,3 @@ def _fail(message: str) -> int:
     with suppress(OSError):  # if stderr is closed, the exit status still shows the error
         complain(message)
     return FAILED
-
-
-def _hint(error: click.ClickException) -> str:
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return "" if context is None else f" (see {context.command_path} --help)"

@@ -11,6 +11,7 @@ from dbloader.cli.isolated import isolated
 from dbloader.cli.meter import Meter
 from dbloader.cli.text import after_making, complain, say, say_json
 from dbloader.copying.copy_store import copy_store
+from dbloader.copying.select_records import checked_fractions
 from dbloader.exports.export import FORMATS, export_store
 from dbloader.records.manifest import Manifest
 from dbloader.remote.places import is_remote
@@ -113,7 +114,7 @@ def copy_command(
     missing files.
     """
     places = [*sources, destination]
-    fractions = None if split is None else _fractions(split)
+    fractions = None if split is None else checked_fractions(split)
     if seed is not None and fractions is None:
         raise click.UsageError("--seed has no effect without --split: give --split too")
     count = 1 if fractions is None else len(fractions)
@@ -162,13 +163,6 @@ def copy_command(
     if len(left_out) > _NAMED:
         complain(f"{counted(len(left_out), 'problem')}; see all with dbloader info {shown[0]} --report")
     return SOME_LEFT_OUT if left_out else 0
-
-
-def _fractions(split: str) -> list[float]:
-    try:
-        return [float(part) for part in split.split(",")]
-    except ValueError:
-        raise click.UsageError(f"--split must be fractions such as 0.9,0.1, got {split!r}") from None
 
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Print text, and escape its control characters, because a terminal would obey them. All commands use this module."""
+"""Print text without passwords, and escape its control characters, which a terminal would obey. All commands use it."""
 
 from __future__ import annotations
 
 import json
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,16 @@ from dbloader._describe import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# A password in a place, even if it is not escaped or the place is mistyped; and the options of MongoDB with secrets.
+_SECRET = re.compile(
+    r"""(?i)((?:://|mongo(?:db)?(?:\+srv)?(?::|//))/*[^\s:]*:)(?:\S*|(?!\s|\d+[/,\s])[^'"\n]*)(?=@)"""
+    r"""|((?:authmechanismproperties|tlscertificatekeyfilepassword|proxyusername|proxypassword)=)[^&;\s'"]+"""
+)
+
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print one line."""
-    click.echo(printable(line), err=err)
+    """Print one line. On stderr, ``***`` replaces passwords, because a message may repeat what the user has typed."""
+    click.echo(printable(_SECRET.sub(r"\1\2***", line) if err else line), err=err)
 
 
 def complain(message: str) -> None:

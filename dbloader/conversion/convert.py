@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from contextlib import ExitStack, closing
@@ -15,11 +16,11 @@ from dbloader.conversion.parallel import return_large_blocks
 from dbloader.conversion.report import Progress, finish_report, left_out, nothing_stored
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
-from dbloader.errors import ConversionError, OptionError
+from dbloader.errors import ConversionError, OptionError, StoreExistsError
+from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.open import check_destination, create_store
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     from dbloader.conversion.report import Report
@@ -122,6 +123,10 @@ def convert(
         on_damaged=on_damaged,
         shuffle_seed=shuffle_seed,
     )
+    is_place = is_sharded(destination) or "://" in str(source)  # no message repeats a URI, which may have a password
+    if not is_place and os.path.isdir(destination) and not os.path.isdir(source):  # noqa: PTH112 - any str
+        swapped = f"if the two are swapped, write dbloader convert {destination} {source}"
+        raise StoreExistsError(f"{destination} is a folder, but no store: add a name, such as train.lmdb; {swapped}")
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())

@@ -12,6 +12,7 @@ from dbloader._options import check_path, checked_flag, whole_number
 from dbloader.conversion.sample_to_record import checked_names
 from dbloader.copying.copy_records import RecordCopier, copy_intact
 from dbloader.copying.copy_remote import copy_remote
+from dbloader.copying.select_records import checked_fractions
 from dbloader.errors import OptionError, StoreError
 from dbloader.remote.places import is_remote
 from dbloader.stores.open import check_destination, create_store, open_store
@@ -102,6 +103,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         check_path(name, listing, none=True)
     for file in decided:
         check_path("marks", file)
+    split = None if split is None else checked_fractions(split)
     if len(places) != (1 if split is None else len(split)):
         wanted = "one destination without split" if split is None else f"one destination for each of {len(split)} parts"
         raise OptionError(f"split (--split): give {wanted}, got {len(places)}")
@@ -115,7 +117,7 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         "labels": None if labels is None else Path(labels),
         "marks": tuple(map(Path, decided)),
         "rename_classes": dict(rename_classes or {}),
-        "split": None if split is None else tuple(map(float, split)),
+        "split": split,
         "seed": whole_number("seed", seed),
     }
     remote = any(map(is_remote, (*sources, *places)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dbloader._describe import counted
+from dbloader._describe import counted, short_repr
 from dbloader.copying.listings import find_rows, join_marks, read_labels
 from dbloader.errors import OptionError
 from dbloader.queries.select import find_matching
@@ -178,13 +179,21 @@ def _unite_classes(
     ]
 
 
+def checked_fractions(split: Any) -> tuple[float, ...]:
+    """Return the option ``split``, a sequence or a text such as "0.9,0.1"; OptionError for other values."""
+    with suppress(TypeError, ValueError):
+        given = tuple(map(float, split.split(",") if isinstance(split, str) else split))
+        if len(given) > 1 and all(0 < part < 1 for part in given) and abs(sum(given) - 1) <= _ROUNDING:
+            return given
+    wanted = "two or more fractions with the sum 1, such as 0.8,0.2 for two destinations"
+    raise OptionError(f"split (--split) must be {wanted}, got {short_repr(split)}")
+
+
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
     """Divide positions at random into parts with these fractions.
 
     Each part gets its share of all records, rounded. Its share of each label is off by at most one or two records.
     """
-    if any(not 0 < part < 1 for part in fractions) or abs(sum(fractions) - 1) > _ROUNDING:
-        raise OptionError(f"split (--split) must be fractions with the sum 1, got {[*fractions]}")
     shares = np.array(fractions) * len(positions)
     sizes = np.floor(shares).astype(np.int64)
     sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1

@@ -251,4 +251,6 @@ def _range(name: str, value: Any, most: float) -> tuple[float, float]:
     if not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"{name} must be a pair (least, greatest), got {value!r}")
     least = real_number(name, value[0], 0, most, above=True)
+    if isinstance(value[1], (int, float)) and 0 < value[1] < least:
+        raise OptionError(f"{name} must be (least, greatest), got {value!r}: write {name}={(value[1], value[0])!r}")
     return least, real_number(name, value[1], least, most)

@@ -74,7 +74,7 @@ def open_image(
     return stored if orientation == UPRIGHT else UprightImage(stored, orientation)
 
 
-def decode_pil(data: bytes) -> Image.Image:
+def decode_pil(data: bytes | memoryview) -> Image.Image:
     """Decode an image file as torchvision's default loader does.
 
     One difference: of 16-bit gray values, dbloader keeps the upper 8 bits, but torchvision makes all values above 255
@@ -118,7 +118,7 @@ def decode_gray(data: bytes | memoryview) -> Image.Image:
         NotAnImageError: As in `decode_pil`.
         PixelRangeError: Its values have more than 8 bits, or no known range.
     """
-    gray = decode_pil(bytes(data)).convert("L")
+    gray = decode_pil(data).convert("L")
     depth = read_facts(bytes(data)).depth
     if depth != EIGHT_BITS:
         raise PixelRangeError(
@@ -151,7 +151,7 @@ class ArrayImage:
         if array.dtype != np.uint8 or not gray_or_rgb or not array.size:
             raise OptionError(
                 "an array must be uint8 of the shape (height, width, 3) or (height, width), with at least one pixel, "
-                f"got {array.dtype} of the shape {array.shape}"
+                f"got {array.dtype} of the shape {array.shape}; transform=None and normalize=None leave arrays as is"
             )
         self.array = array
         self.height, self.width = array.shape[:2]

@@ -22,6 +22,8 @@ decode_errors = functools.partial(translate_errors, "the image does not decode",
 
 def open_file(data: bytes | memoryview) -> Image.Image:
     """Open an image file with Pillow, without decoding its pixels. Raise the errors of `decode_pil`."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"only the bytes of an image file can be decoded, got {type(data).__name__}: use it as it is")
     passed_on = (UnidentifiedImageError, NotAnImageError, OptionError)
     try:
         with translate_errors("the header of the image cannot be read", *passed_on):

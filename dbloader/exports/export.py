@@ -80,6 +80,8 @@ def export_store(
     if is_mongo(destination) or is_remote(destination):
         raise ExportError("export makes a folder on this machine: give its path, or copy the store (dbloader copy)")
     target = Path(destination)
+    if not str(target).strip() or str(target).startswith("-"):
+        raise ExportError(f"the destination must be the path of a folder, such as ./images, got {str(target)!r}")
     with open_store(place) as store:
         indices = find_matching(store, where or "")
         if where and not len(indices):

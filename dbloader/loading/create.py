@@ -7,7 +7,8 @@ import math
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence, Sized
-from typing import TYPE_CHECKING, Any, Literal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
@@ -48,6 +49,20 @@ _IMAGENET = Normalize()
 # times longer than usual.
 _SAMPLES_AHEAD = 24
 
+# What to pass in place of options of torch's DataLoader and of timm's create_loader, which have these names.
+_INSTEAD = {
+    "shuffle": "is_training=True, which also crops at random and flips, or sampler=ShuffleSampler(dataset)",
+    "generator worker_seeding": "seed=0, which decides all random numbers",
+    "pin_memory pin_memory_device persistent_workers in_order use_prefetcher": "nothing, because this is always done",
+    "batch_sampler timeout worker_init_fn multiprocessing_context": "it to a DataLoader, and this to PrefetchLoader",
+    "mean std img_dtype fp16 channels_last": "normalize=Normalize(mean, std, dtype=torch.float16)",
+    "scale ratio hflip interpolation crop_pct": "transform=RandomResizedCrop(...) or ResizeCenterCrop(...)",
+    "re_prob re_mode re_count": "preparation=RandomErasing(0.25, mode='pixel')",
+    "auto_augment color_jitter color_jitter_prob grayscale_prob gaussian_blur_prob vflip no_aug tf_preprocessing "
+    "crop_mode train_crop_mode crop_border_pixels": "transform=timm.data.create_transform(..., use_prefetcher=True)",
+    "num_aug_repeats num_aug_splits re_split use_multi_epochs_loader": "it to timm's create_loader",
+}
+
 
 def create_loader(
     dataset: Any,
@@ -68,6 +83,7 @@ def create_loader(
     num_workers: int | None = None,
     worker_type: Literal["auto", "threads", "processes"] = "auto",
     prefetch_factor: int | None = None,
+    **unknown: Never,
 ) -> PrefetchLoader[Any]:
     """Return a PrefetchLoader of batches (images, labels) that are ready for a network, like timm's create_loader.
 
@@ -131,6 +147,7 @@ def create_loader(
         prefetch_factor: Most batches that are made ahead of the batch that is copied next: for each worker process,
             or for all threads together. None means 2 for processes. For threads, None means at least 2 batches, and
             at least 24 samples for each thread, so the other threads stay busy during a slow sample.
+        unknown: Any other option raises a TypeError, which names the option to pass instead.
 
     Raises:
         OptionError: An option is out of its range or contradicts another; the dataset has no samples; the device is
@@ -138,6 +155,11 @@ def create_loader(
         LoaderError: From ``next()``: more samples were skipped than ``Skip`` accepts.
         TypeError: An option has the wrong type, such as a str or a number in place of True or False.
     """
+    for name in unknown:
+        known = [*create_loader.__annotations__][:-2]  # without ``unknown`` and ``return``
+        found = [remedy for names, remedy in _INSTEAD.items() if name in names.split()]
+        found = found or get_close_matches(name, known, 1) or [f"one of {', '.join(known)}"]
+        raise TypeError(f"create_loader has no option {name!r}: pass {found[0]}")
     if batch_size is None:
         raise TypeError("batch_size must be given, such as create_loader(dataset, batch_size=256)")
     check_dataset(dataset)

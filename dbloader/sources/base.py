@@ -235,7 +235,7 @@ def problem_of(error: OSError, name: str, path: bytes) -> Problem:
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
     """Return the path of a folder; SourceError if it does not exist or cannot be read."""
-    if not os.fspath(folder):  # pathlib reads "" as the working directory
+    if not os.fspath(folder).strip():  # pathlib reads "" as the working directory
         raise SourceError(f"the source must be the path of a folder, got {folder!r} (the working directory is '.')")
     root = Path(folder)
     try:

@@ -28,7 +28,8 @@ def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
     for row in _READERS[extension](listing):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
-            raise SourceError(f"{where}: must be an object that has a path, got {short_repr(row[1], 50)}")
+            hint = _PANDAS * isinstance(row[1], list)
+            raise SourceError(f"{where}: must be an object that has a path, got {short_repr(row[1], 50)}{hint}")
         yield row
 
 
@@ -87,7 +88,9 @@ def _read_json(listing: Path) -> Iterator[Row]:
     if isinstance(rows, dict):
         lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
         if None in lengths.values() or len({*lengths.values()}) > 1:
-            raise SourceError(f"{where}: all its values must be lists of the same length; the lengths are {lengths}")
+            is_pandas = "data" in rows or all(isinstance(values, dict) for values in rows.values())
+            got = f"the lengths are {short_repr(lengths)}{_PANDAS * is_pandas}"
+            raise SourceError(f"{where}: all its values must be lists of the same length; {got}")
         columns = [name.removesuffix("_list") for name in rows]
         _check_different(columns, where)
         rows = (dict(zip(columns, values, strict=True)) for values in zip(*rows.values(), strict=True))
@@ -96,6 +99,7 @@ def _read_json(listing: Path) -> Iterator[Row]:
     yield from enumerate(rows, 1)
 
 
+_PANDAS = "; with pandas, use to_json('FILE.json', orient='records') or to_csv('FILE.csv', index=False)"
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,

@@ -242,7 +242,8 @@ def expand_range(place: str | os.PathLike[str]) -> list[Path]:
     numbers = range(int(first), int(last) + 1)
     if not 0 < len(numbers) <= _MOST_FILES:
         raise SourceError(
-            f"{readable(place)}: its range names {len(numbers):,} files: give a range of 1 to {_MOST_FILES:,}"
+            f"{readable(place)}: its range names {len(numbers):,} files: give a range of 1 to {_MOST_FILES:,} "
+            "files, from the lower number to the higher one"
         )
     return [Path(_RANGE.sub(str(number).zfill(len(first)), text, count=1)) for number in numbers]
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _NO_DATABASE = 503  # the page waits until the database answers again
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
+_MOST_BODY = 1_000_000  # bytes; the page sends far less
 # The viewer releases LMDB's pages after this number of answers. Otherwise all pages that it has read count as memory of
 # this process: 600 MB after 4,500 thumbnails of a store of ten million images.
 _RELEASED_AFTER = 50
@@ -161,9 +162,15 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
 
 
 def _change_marks(request: ViewerRequest) -> dict[str, Any]:
-    """Mark the records that match the query ``q`` in a body of JSON. Return the facts of the store after the change."""
-    marks, change = request.state.marks[request.number], json.loads(request.body)
-    marks.change(change.pop("q"), change)
+    """Mark the records of ``q``, a query or several, in a body of JSON. Return the facts of the store after that."""
+    marks = request.state.marks[request.number]
+    try:
+        change = json.loads(request.body)
+        queries = change.pop("q")
+        "".join(queries)  # raises TypeError unless it is a text or a list of texts
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        raise OptionError('a change must be JSON such as {"q": "class:cat", "drop": true}') from error
+    marks.change(queries, change)
     return _stores(request)[request.number]
 
 
@@ -300,7 +307,11 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
 
     def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            body = await request.body()
+            body = b""
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MOST_BODY:
+                    return error_response(413, f"the body of a request may have {_MOST_BODY:,} bytes")
             async with slots if decodes else nullcontext():
                 if await request.is_disconnected():  # the user has scrolled past the image while the request waited
                     return Response(status_code=_CLIENT_GONE)

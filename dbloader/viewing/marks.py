@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shlex
 import threading
 from contextlib import contextmanager, suppress
@@ -25,13 +26,14 @@ from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from dbloader.viewing.selection import Selections
 
 PREFIX = "mark."
 _MOST_MARKS = 1_000_000
-_CHANGES = ("drop", "label", "tag", "clear")
+_MANY = 100  # before a change of more records, the page asks, and the file is copied
+_CHANGES = ("drop", "label", "tag", "clear", "remove", "untag", "undo")
 
 
 class Marks:
@@ -49,6 +51,7 @@ class Marks:
         self._lock = threading.Lock()
         self._marks: dict[int, dict[str, Any]] = {}
         self._seen: tuple[int, ...] | None = None
+        self._done: list[dict[str, Any]] = []  # changes that can be undone
         place = selections.store.place
         self._file = None if is_mongo(place) else path_beside(place, ".marks.jsonl")
 
@@ -56,7 +59,8 @@ class Marks:
         """Return what the page shows about the marks. If the file has changed, read it first.
 
         ``why_not`` is the reason why no mark can be set, or None. ``count`` is the number of marked records.
-        ``revision`` changes with the marks. ``command`` copies the store and applies the marks.
+        ``revision`` changes with the marks. ``command`` copies the store and applies the marks. ``undo`` is the last
+        ``change``, its ``id`` and its ``count`` of records; None if there is none to undo.
         """
         try:
             with self._lock:
@@ -65,16 +69,19 @@ class Marks:
         except (DBLoaderError, OSError) as error:
             why_not = str(error)
         words = ["dbloader", "copy", self._selections.store.place, "clean.lmdb", "--marks", str(self._file)]
-        revision = self._selections.revision
-        return {"why_not": why_not, "count": len(self._marks), "revision": revision, "command": shlex.join(words)}
+        facts = {"why_not": why_not, "count": len(self._marks), "revision": self._selections.revision}
+        undo = next(({key: last[key] for key in ("id", "change", "count")} for last in self._done[-1:]), None)
+        return {**facts, "command": shlex.join(words), "undo": undo}
 
-    def change(self, query: str, change: dict[str, Any]) -> None:
-        """Mark the records that match a query.
+    def change(self, queries: str | Sequence[str], change: dict[str, Any]) -> None:
+        """Mark the records that match a query, or one of several queries.
 
         Args:
-            query: The query.
+            queries: The queries.
             change: One of ``{"drop": True}``, ``{"label": …}`` (the name of a class, or an integer if the store has no
-                classes), ``{"tag": …}``, or ``{"clear": True}``, which removes all marks of the records.
+                classes), ``{"tag": …}``, ``{"untag": …}``, ``{"remove": …}`` ("drop" or "label"), or ``{"clear":
+                True}``, which removes all marks of the records. ``{"undo": id}`` gives the records of a change their
+                earlier marks again, and ignores the queries.
 
         Raises:
             OptionError: The query or the change is wrong, or marks cannot be set (see ``why_not`` in `describe`).
@@ -88,20 +95,44 @@ class Marks:
         path = Path(os.path.realpath(self._file))
         with self._lock, _alone_in(path.parent):
             self._read()
-            indices = self._selections.select(query)
-            if "clear" in change:
-                indices = np.intersect1d(indices, np.fromiter(self._marks, np.int64))
-            if len(indices) + len(self._marks.keys() - {*map(int, indices[:_MOST_MARKS])}) > _MOST_MARKS:
-                raise OptionError(f"at most {_MOST_MARKS:,} records can be marked; use dbloader copy --where for more")
-            marks = dict(self._marks)
-            for index in map(int, indices):
-                marks[index] = _changed(marks.get(index, {}), change)
-            marks = {index: marks[index] for index in sorted(marks) if marks[index]}
+            done = self._find_done(change["undo"]) if "undo" in change else None
+            after = done["before"] if done else self._after(queries, change)
+            before = {index: self._marks.get(index, {}) for index in after}
+            marks = {index: mark for index, mark in sorted((self._marks | after).items()) if mark}
             try:
-                self._seen = self._write(path, marks)
+                if len(after) > _MANY and self._marks and not done:
+                    self._write(path.with_suffix(".backup.jsonl"), self._marks, path)
+                self._seen = self._write(path, marks, path)
             except OSError as error:
                 raise DBLoaderError(f"{self._file} cannot be written: {error.strerror}") from error
             self._show(marks)
+            if done:
+                self._done.remove(done)
+            elif after:
+                facts = {"id": secrets.token_hex(4), "change": change, "count": len(after)}
+                self._done.append({**facts, "before": before, "after": after})
+            while sum(each["count"] for each in self._done) > _MOST_MARKS:  # limits the memory
+                del self._done[0]
+
+    def _after(self, queries: str | Sequence[str], change: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the new marks, by index, of the records that change."""
+        queries = [queries] if isinstance(queries, str) else queries
+        indices = np.unique(np.concatenate([np.empty(0, int), *map(self._selections.select, queries)]))
+        if not change.keys().isdisjoint(("clear", "remove", "untag")):
+            indices = np.intersect1d(indices, np.fromiter(self._marks, np.int64))
+        if len(indices) + len(self._marks.keys() - {*map(int, indices[:_MOST_MARKS])}) > _MOST_MARKS:
+            raise OptionError(f"at most {_MOST_MARKS:,} records can be marked; use dbloader copy --where for more")
+        old = {index: self._marks.get(index, {}) for index in map(int, indices)}
+        return {index: mark for index in old if (mark := _changed(old[index], change)) != old[index]}
+
+    def _find_done(self, change_id: Any) -> dict[str, Any]:
+        """Return the change with an id. Raise OptionError if it cannot be undone."""
+        done = next((each for each in self._done if each["id"] == change_id), None)
+        if done is None:
+            raise OptionError("this change was undone before, or by a viewer that has ended: it cannot be undone")
+        if since := sum(self._marks.get(index, {}) != mark for index, mark in done["after"].items()):
+            raise OptionError(f"{counted(since, 'record')} of this change got other marks later: undo these first")
+        return done
 
     def __repr__(self) -> str:
         known = self.describe()
@@ -135,6 +166,8 @@ class Marks:
             raise OptionError(f"the store has no classes, so a label is an integer, got {short_repr(value, 50)}")
         if key == "tag" and (wrong := why_not_tags([value])):
             raise OptionError(wrong)
+        if key == "remove" and value not in ("drop", "label"):
+            raise OptionError(f"remove must be drop or label, got {short_repr(value, 50)}")
         if key in ("drop", "clear") and value is not True:
             raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
 
@@ -150,8 +183,8 @@ class Marks:
         self._seen = seen
         self._show(marks)
 
-    def _write(self, path: Path, marks: dict[int, dict[str, Any]]) -> tuple[int, ...] | None:
-        """Replace the file of marks, and return its new signature. Without marks, remove the file and return None."""
+    def _write(self, path: Path, marks: dict[int, dict[str, Any]], like: Path) -> tuple[int, ...] | None:
+        """Replace a file of marks, and return its signature. It gets the mode of ``like``. Without marks, remove it."""
         if not marks:
             path.unlink(missing_ok=True)
             return None
@@ -160,8 +193,8 @@ class Marks:
                 name = self._selections.columns.name(index)
                 line = json.dumps({"index": index} | ({"name": name} if name else {}) | mark)
                 file.write(f"{line}\n".encode())
-            if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            if like.exists():
+                os.fchmod(file.fileno(), like.stat().st_mode & 0o777)
             file.flush()
             status = os.fstat(file.fileno())
         return _signature(status)
@@ -172,13 +205,10 @@ class Marks:
         drops = [index for index, mark in marks.items() if mark.get("drop")]
         labels = {index: self._label_text(mark["label"]) for index, mark in marks.items() if "label" in mark}
         tags = {index: ", ".join(mark["tags"]) for index, mark in marks.items() if "tags" in mark}
-        columns = {}
-        if drops:
-            columns[f"{PREFIX}drop"] = flag_column(drops, length)
-        if labels:
-            columns[f"{PREFIX}label"] = FieldColumn("text", _pack(labels, length))
-        if tags:
-            columns[f"{PREFIX}tags"] = FieldColumn("text", _pack(tags, length))
+        columns = {f"{PREFIX}drop": flag_column(drops, length)} if drops else {}
+        for name, texts in (("label", labels), ("tags", tags)):
+            if texts:
+                columns[f"{PREFIX}{name}"] = FieldColumn("text", _pack(texts, length))
         self._selections.join("marks", columns)
 
     def _label_text(self, label: str | int | None) -> str:
@@ -191,14 +221,15 @@ class Marks:
 
 def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return the marks of a record after a change."""
-    if "clear" in change:
-        return {}
-    if "tag" not in change:
-        return {**mark, **change}
-    tags = [*dict.fromkeys([*mark.get("tags", []), change["tag"]])]
-    if wrong := why_not_tags(tags):
+    [(key, value)] = change.items()
+    if key in ("clear", "remove"):
+        return {name: one for name, one in mark.items() if key == "remove" and name != value}
+    if key in ("drop", "label"):
+        return mark | change
+    tags = [tag for tag in mark.get("tags", []) if tag != value or key == "tag"]
+    if key == "tag" and (wrong := why_not_tags(tags := [*dict.fromkeys([*tags, value])])):
         raise OptionError(wrong)
-    return {**mark, "tags": tags}
+    return {name: one for name, one in {**mark, "tags": tags}.items() if one != []}
 
 
 def _pack(texts: dict[int, str], length: int) -> Names:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, expect
 
 from dbloader import Record
 from tests.browser.tabs import Site, Tabs
@@ -124,7 +125,7 @@ def test_page_shows_changes_and_mistakes_in_the_marks_file(tabs: Tabs, marked: M
     page.locator("#everything").click()
     page.get_by_role("button", name="Clear marks").click()
     expect(page.locator("#notice")).to_have_text(f"{COUNT} records: marks removed")
-    expect(page.locator("#marks")).to_be_hidden()
+    expect(page.locator("#marks code")).to_be_hidden()
     assert not marked.file.exists()
 
 
@@ -137,10 +138,133 @@ def test_selection_of_all_records_is_cleared_by_another_search(tabs: Tabs, marke
     assert "selected" not in page.url
 
 
+HAND_MADE = [
+    {"index": 3, "name": "003.jpg", "label": "maine coon"},
+    {"index": 4, "name": "004.jpg", "drop": True, "tags": ["see, ann", "blurry"]},
+    {"index": 399, "name": "399.jpg", "label": None},
+]
+
+
+@pytest.fixture
+def hand_made(marked: Marked) -> list[dict[str, Any]]:
+    """Marks that a person has made before."""
+    marked.file.write_text("".join(f"{json.dumps(row)}\n" for row in HAND_MADE))
+    return HAND_MADE
+
+
+def rows(marked: Marked) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in marked.file.read_text().splitlines()]
+
+
+def answer(page: Page, run: Callable[[], object], *, accept: bool = True) -> str:
+    """Call ``run``, answer the question that the page asks, and return the question."""
+    asked: list[str] = []
+
+    def on_dialog(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept() if accept else dialog.dismiss()
+
+    page.once("dialog", on_dialog)
+    with page.expect_event("dialog"):
+        run()
+    return "".join(asked)
+
+
+def label_all(page: Page, *, accept: bool = True) -> str:
+    page.locator("#everything").click()
+    page.get_by_label("Class to set").fill("dog")
+    return answer(page, page.get_by_role("button", name="Set label").click, accept=accept)
+
+
+def test_label_of_all_records_is_asked_backed_up_and_undone_after_a_reload(
+    tabs: Tabs, marked: Marked, hand_made: list[dict[str, Any]]
+) -> None:
+    page = tabs.open(marked.site, viewport=WIDE)
+    question = "Set label dog: 400 records?\n\nThis replaces the labels that 2 records got before."
+    assert label_all(page, accept=False) == question
+    assert rows(marked) == hand_made
+    expect(page.locator("#chosen")).to_contain_text("400 selected")
+    assert label_all(page) == question
+    expect(page.locator("#notice")).to_have_text("400 records: dog")
+    expect(page.locator("#tiles-3 .marks")).to_have_text("→ dog")
+    assert {row["label"] for row in rows(marked)} == {"dog"}
+    backup = marked.file.with_name("train.lmdb.marks.backup.jsonl")
+    assert [json.loads(line) for line in backup.read_text().splitlines()] == hand_made
+    page.reload()
+    undo = page.get_by_role("button", name="Undo")
+    expect(undo).to_have_accessible_description("Set label dog (400 records)")
+    assert answer(page, undo.click, accept=False) == "Undo Set label dog (400 records): 400 records?"
+    assert len(rows(marked)) == COUNT
+    expect(undo).to_be_enabled()
+    answer(page, undo.click)
+    expect(page.locator("#notice")).to_have_text("Undone: Set label dog (400 records)")
+    expect(page.locator("#tiles-3 .marks")).to_have_text("→ maine coon")
+    expect(undo).to_have_count(0)
+    assert rows(marked) == hand_made
+
+
+def test_undo_in_two_tabs_takes_back_the_change_that_it_names(
+    tabs: Tabs, marked: Marked, hand_made: list[dict[str, Any]]
+) -> None:
+    first = tabs.open(marked.site, viewport=WIDE, refused="/api/0/marks")
+    second = tabs.open(marked.site, "/?view=record&index=4")
+    label_all(first)
+    expect(first.locator("#notice")).to_have_text("400 records: dog")
+    second.get_by_role("button", name="Drop").click()  # is dropped already, so nothing changes
+    tag = second.locator("db-record").get_by_label("Tag to add")
+    tag.fill("of the second tab")
+    tag.press("Enter")
+    expect(second.locator("#last")).to_have_text("Tag of the second tab (1 record)")
+    undo = first.get_by_role("button", name="Undo")
+    expect(undo).to_have_accessible_description("Set label dog (400 records)")
+    answer(first, undo.click)
+    expect(first.locator("#notice")).to_have_text("1 record of this change got other marks later: undo these first")
+    assert len(rows(marked)) == COUNT
+    expect(undo).to_have_accessible_description("Tag of the second tab (1 record)")
+    undo.focus()
+    first.keyboard.press("Enter")
+    expect(undo).to_have_accessible_description("Set label dog (400 records)")
+    expect(undo).to_be_focused()
+    answer(first, lambda: first.keyboard.press("Enter"))
+    expect(undo).to_have_count(0)
+    assert rows(marked) == hand_made
+
+
+def test_marks_of_a_record_are_taken_back_one_by_one(
+    tabs: Tabs, marked: Marked, hand_made: list[dict[str, Any]]
+) -> None:
+    page = tabs.open(marked.site, "/?view=record&index=4")
+    marks = page.locator("db-record section", has_text="Marks")
+    page.get_by_role("button", name="Keep").click()
+    expect(marks.locator("tr")).to_have_text(["tagssee, ann, blurry"])
+    page.locator("db-record").get_by_label("Tag to add").fill("see, ann")
+    page.get_by_role("button", name="Remove tag").click()
+    expect(marks.locator("tr")).to_have_text(["tagsblurry"])
+    page.goto("/?selected=3,399")
+    page.get_by_role("button", name="Remove label").click()
+    expect(page.locator("#last")).to_have_text("Remove label (2 records)")
+    assert rows(marked) == [{"index": 4, "name": "004.jpg", "tags": ["blurry"]}]
+
+
+def test_question_is_not_asked_below_101_records(tabs: Tabs, marked: Marked) -> None:
+    page = tabs.open(marked.site, "/?q=index:0-99", viewport=WIDE)
+    page.locator("#everything").click()
+    page.get_by_role("button", name="Drop").click()
+    expect(page.locator("#last")).to_have_text("Drop (100 records)")
+    page.goto("/?q=index:100-200")
+    page.locator("#everything").click()
+    drop = page.locator("db-grid").get_by_role("button", name="Drop")
+    assert answer(page, drop.click) == "Drop: 101 records?"
+
+
 @pytest.mark.parametrize("path", ["/?selected=0-2", "/?view=record&index=0"])
 def test_marks_bar_is_accessible_and_fits_a_narrow_window(tabs: Tabs, marked: Marked, axe: str, path: str) -> None:
     marks = [
         {"index": n, "name": f"{n:03}.jpg", "drop": n > 0, "label": "dog", "tags": ["blurry" * 20]} for n in (0, 1)
     ]
     marked.file.write_text("".join(f"{json.dumps(mark)}\n" for mark in marks))
-    check_page(tabs.open(marked.site, path, color_scheme="light", reduced_motion="reduce"), axe)
+    page = tabs.open(marked.site, path, color_scheme="light", reduced_motion="reduce")
+    page.locator("#main > :not([hidden])").get_by_role("button", name="Keep").click()
+    expect(page.get_by_role("button", name="Undo")).to_have_accessible_description(re.compile("Remove drop"))
+    page.goto(path)
+    check_page(page, axe)

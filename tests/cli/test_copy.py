@@ -63,7 +63,10 @@ def test_split_prints_a_line_for_each_part(shell: Shell, store: Path, tmp_path: 
     ("options", "message"),
     [
         (["--seed", "3"], "--seed has no effect without --split: give --split too"),
-        (["--split", "0.5,half"], "--split must be fractions such as 0.9,0.1, got '0.5,half'"),
+        *(
+            (["--split", split], f"must be two or more fractions with the sum 1, such as 0.8,0.2 .*, got '{split}'")
+            for split in ("0.5,half", "0.8", "80,20", "0.8 0.2", "")
+        ),
         (["--split", "0.5,0.5"], "--split 0.5,0.5 needs a SOURCE and 2 destinations, got 2 arguments"),
         (["--rename-class", "cat"], "--rename-class must be OLD=NEW, with a different OLD each time, got 'cat'"),
         (["--rename-class", "cat=a", "--rename-class", "cat=b"], "a different OLD each time, got 'cat=b'"),

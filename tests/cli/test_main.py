@@ -71,6 +71,19 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is already finished: there is nothing to resume"),
         (["convert", "images", "s3://bucket/x"], "s3://bucket/x is in object storage, which this operation does not s"),
         (["convert", "images", ""], "a place must be the path of an LMDB file"),
+        (["convert", "images", " \t"], r"a place must be the path of an LMDB file or .*, got ' \\t'"),
+        (["convert", "images", " ", "--shards", "2"], "a place must be the path of an LMDB file"),
+        (["convert", " ", "new.lmdb"], r"the source must be the path of a folder, got ' '"),
+        (["copy", " ", "new.lmdb"], "a place must be the path of an LMDB file or .*, got ' '"),
+        (["copy", "old.lmdb", " "], "a place must be the path of an LMDB file or .*, got ' '"),
+        (["convert", "images", "--", "--overwrite"], "'--overwrite', which looks like an option; such a file is ./--o"),
+        (["copy", "old.lmdb", "--", "-q"], "got '-q', which looks like an option; such a file is ./-q"),
+        (["export", "old.lmdb", " "], "the destination must be the path of a folder, such as ./images, got ' '"),
+        (["export", "old.lmdb", "--", "--format"], "path of a folder, such as ./images, got '--format'"),
+        (["info", "--", "--json"], "got '--json', which looks like an option"),
+        (["convert", "new.lmdb", "images"], "if the two are swapped, write dbloader convert images new.lmdb"),
+        (["convert", "old.lmdb", "images", "--overwrite"], "swapped, write dbloader convert images old.lmdb"),
+        (["convert", "new.lmdb", "images", "--shards", "2"], "swapped, write dbloader convert images new.lmdb"),
         ([*NEW, "--raw", "--tile"], r"raw \(--raw\) stores pixels, and tile \(--tile\) stores"),
         ([*NEW, "--workers", "0"], "workers must be at least 1, got 0"),
         ([*NEW, "--workers", "two"], "Invalid value for '--workers': 'two' is not a valid"),
@@ -241,6 +254,28 @@ def test_tab_completes_commands_options_and_places(typed: str, shown: str) -> No
 
 
 # Streams, and names in any alphabet or encoding
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        *((arguments, 0) for arguments in (["ls", "out.lmdb"], ["ls", "out.lmdb", "--json"], ["info", "out.lmdb"])),
+        *((arguments, 0) for arguments in (["show", "out.lmdb", "0"], [], ["--help"], ["convert", "--help"])),
+        (["verify", "out.lmdb"], 2),  # whoever reads only the status must not take the store for intact
+        (["doctor"], 2),
+    ],
+)
+def test_closed_pipe_ends_a_list_with_status_0(store: Path, arguments: list[str], status: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            command(*arguments), cwd=store.parent, stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (status, b"")
 
 
 def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:

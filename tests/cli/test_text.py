@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import unicodedata
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ import pytest
 import dbloader.cli
 from dbloader import Record
 from dbloader._describe import counted, printable, size
+from dbloader.cli.text import complain, say
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.support.images import photo, plant
@@ -119,6 +121,58 @@ def test_traceback_of_a_bug_has_no_control_characters(shell: Shell, monkeypatch:
     outcome = shell("info", "a.lmdb")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert check(outcome.stderr).startswith("Traceback")
+
+
+PASSWORDS = ["SECRET", "S@E:C/R%T", "%53ECRET", "sécrèt日本", "two words", "12345", "12/34@5", "a?b&c#d", "a,b;c"]
+PLACES = [
+    "mongodb://me:{}@host/a.b", "mongodb+srv://me@corp.com:{}@one,two:27017/a.b?tls=true", "mongodb:/me:{}@host/a.b",
+    "MONGO:me:{}@host/a.b", "mongodb://me:{}@[::1]:1/a.b", "s3://me:{}@bucket/key", "https://:{}@host/x.tar",
+    "mongodb://host/a.b?x=1&proxyPassword={}", "mongodb://host/a.b?tlsCertificateKeyFilePassword={}&x=1",
+]  # fmt: skip
+TYPED = [[], ["convert", "a", "b", "--check"], ["convert", "a", "b"], ["info", "a"], ["convert", "a", "b", "--workers"]]
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_message_that_repeats_an_argument_hides_its_password(run: Safe, place: str, password: str) -> None:
+    if "?" in place:
+        password = "".join(letter for letter in password if letter not in " &;")  # these end an option
+    for arguments in TYPED:
+        shown = run(*arguments, place.format(password), status=2)
+        assert "***" in shown
+        assert password not in shown
+
+
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_warnings_tracebacks_and_notes_hide_passwords(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "mongodb://me:SEC@RET@host/a.b"
+
+    def broken(_: object) -> NoReturn:
+        warnings.warn(f"{place} is slow", UserWarning, stacklevel=1)
+        error = RuntimeError(f"{place} is broken")
+        error.add_note(f"from {place} and mongodb://other:SEC@host/c.d")
+        raise error
+
+    monkeypatch.setattr("dbloader.cli.show.open_store", broken)
+    lines = shell("info", "a.lmdb").stderr.splitlines()
+    assert lines[0] == "Warning: mongodb://me:***@host/a.b is slow"
+    assert lines[-2:] == [
+        "RuntimeError: mongodb://me:***@host/a.b is broken",
+        "from mongodb://me:***@host/a.b and mongodb://other:***@host/c.d",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mongodb://h:27017/a.b: has no record x@y", "s3://b/images: photo@2x.jpg cannot be read", "cat/a:b@2x.jpg: bad",
+        "no server answers at mongodb://one:1,two:2/a.b within 1 s (one:1: refused): mail me@host", "https://h/a@2x.png",
+    ],
+)  # fmt: skip
+def test_message_without_a_password_is_unchanged(capfd: pytest.CaptureFixture[str], line: str) -> None:
+    complain(line)
+    say(line := f"mongodb://me:name@host {line}")  # a line on stdout, such as the name of a record
+    assert capfd.readouterr() == (f"{line}\n", f"Error: {line.removeprefix('mongodb://me:name@host ')}\n")
 
 
 def test_every_control_character_is_escaped_and_no_letter_is() -> None:

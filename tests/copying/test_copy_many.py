@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,13 +170,19 @@ def test_parts_of_a_split_selection_have_the_selected_classes(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("fractions", "count", "message"),
     [
-        ([0.9, 0.2], 2, r"split \(--split\) must be fractions with the sum 1, got \[0.9, 0.2\]"),
-        ([float("nan"), 0.5], 2, "with the sum 1"),
+        *(
+            (
+                split,
+                2,
+                rf"split \(--split\) must be two or more fractions .* as 0.8,0.2 .*, got {re.escape(repr(split))}$",
+            )
+            for split in ([0.9, 0.2], 0.8, [0.8], "0.8", (80, 20), [1.2, -0.2], [float("nan"), 0.5], ["a", 0.5], b"ab")
+        ),
         ([0.9, 0.1], 2, r"split \(--split\): a destination would get none of the 2 records"),
         ([0.9, 0.1], 1, r"split \(--split\): give one destination for each of 2 parts, got 1"),
     ],
 )
-def test_wrong_split_is_refused(tmp_path: Path, fractions: list[float], count: int, message: str) -> None:
+def test_wrong_split_is_refused(tmp_path: Path, fractions: Any, count: int, message: str) -> None:
     write(tmp_path / "all.lmdb", [0, 1])
     with pytest.raises(OptionError, match=message):
         copy_store(tmp_path / "all.lmdb", [tmp_path / f"{number}.lmdb" for number in range(count)], split=fractions)

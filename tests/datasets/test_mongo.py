@@ -14,7 +14,7 @@ import pytest
 from bson.int64 import Int64
 from typing_extensions import override
 
-from dbloader import MongoDataset, Record
+from dbloader import MongoDataset, Record, copy_store
 from dbloader.errors import DamagedStoreError, OptionError, RecordNotFoundError, StoreError
 from dbloader.loading.create import create_loader
 from dbloader.stores.mongo.uri import parse
@@ -159,6 +159,19 @@ def test_query_that_the_server_refuses_is_a_store_error(place: str, query: dict[
 def test_query_that_cannot_be_encoded_is_refused(place: str, query: Any) -> None:
     with pytest.raises(OptionError, match=r"^query must be a MongoDB query of Python's own "):
         MongoDataset(place, query=query)
+
+
+@pytest.mark.parametrize("query", [{"label": 3}, {"label": 3, "width": {"$gt": 1}}, {"$or": [{"label": 3}]}], ids=str)
+def test_query_without_the_indexes_names_what_answers_instead(mongo_uri: str, query: dict[str, Any]) -> None:
+    damaged(mongo_uri, lambda it: it.drop_indexes())
+    with pytest.raises(
+        StoreError, match="query= needs indexes that this store has lost: use where=, or copy the store"
+    ):
+        MongoDataset(mongo_uri, query=query)
+    found = [*MongoDataset(mongo_uri, where="label:3").names]
+    copy = f"{mongo_uri}_copy"
+    copy_store(mongo_uri, copy)
+    assert [*MongoDataset(copy, query={"label": 3}).names] == found != []
 
 
 def damaged(place: str, change: Callable[[Any], object]) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from dbloader import LMDBDataset, convert
-from dbloader.decoding import decode_gray, decode_pil, decode_unchanged
+from dbloader import LMDBDataset, convert, create_loader, write_store
+from dbloader.decoding import ResizeCenterCrop, decode_gray, decode_pil, decode_unchanged
 from dbloader.decoding.masks import decode_field, values_of
 from dbloader.decoding.pillow import open_file
 from dbloader.decoding.unchanged import read_values
-from dbloader.errors import DamagedImageError, NotAnImageError, PixelRangeError
+from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
 from tests.support import jpegs
 from tests.support.deep import COLORED, COLORS, DEEP, FLOATS, GRAY, PLANES, UNKNOWN, planar_tiff, tiff
 from tests.support.images import encoded, photo, plant
@@ -153,3 +154,22 @@ def test_dataset_with_decode_unchanged_returns_all_bits(tmp_path: Any) -> None:
         image, label = dataset[0]
         assert label == 0
         np.testing.assert_array_equal(image[0], depth)
+
+
+@pytest.mark.parametrize("decode", [decode_unchanged, decode_pil, decode_gray])
+@pytest.mark.parametrize("image", [np.zeros((4, 4), np.uint16), Image.new("RGB", (4, 4)), "a.png"], ids=type)
+def test_decoding_what_is_no_file_names_its_type(decode: Any, image: Any) -> None:
+    with pytest.raises(
+        TypeError, match=rf"bytes of an image file can be decoded, got {type(image).__name__}: use it as"
+    ):
+        decode(image)
+
+
+def test_deep_array_can_be_loaded_as_its_error_says(tmp_path: Path) -> None:
+    array = np.array([[0, 300, 65535]], np.uint16)
+    write_store([{"image": array, "label": 0}], tmp_path / "deep.lmdb")
+    dataset = LMDBDataset(tmp_path / "deep.lmdb", decode=decode_unchanged)
+    with pytest.raises(OptionError, match="transform=None and normalize=None leave arrays as is"):
+        next(iter(create_loader(dataset, batch_size=1, transform=ResizeCenterCrop(8))))
+    images, _ = next(iter(create_loader(dataset, batch_size=1, transform=None, normalize=None)))
+    np.testing.assert_array_equal(images.numpy()[0], array)

@@ -9,14 +9,14 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import lmdb
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, SequentialSampler, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, SequentialSampler, Subset
 
 from dbloader import LMDBDataset, Record, open_store, write_store
 from dbloader.decoding import ResizeCenterCrop, decode_unchanged
@@ -513,3 +513,39 @@ def test_sampler_and_distributed_are_refused_together(place: Path, monkeypatch: 
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     with pytest.raises(OptionError, match="distributed=True has no effect on sampler="):
         create_loader(LMDBDataset(place), sampler=[1], distributed=True, **CPU)
+
+
+OPTIONS = {
+    "shuffle": "pass is_training=True, .*, or sampler=ShuffleSampler",
+    "num_worker": "pass num_workers$",
+    "workers": "pass num_workers$",
+    "batchsize": "pass batch_size$",
+    "mean": r"pass normalize=Normalize\(mean, std",
+    "re_prob": r"pass preparation=RandomErasing\(",
+    "hflip": r"pass transform=RandomResizedCrop\(",
+    "auto_augment": r"pass transform=timm\.data\.create_transform\(",
+    "nonsense": "pass one of dataset, input_size, batch_size, .*, prefetch_factor$",
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_unknown_option_is_refused_with_the_option_to_pass(place: Path, name: str) -> None:
+    options: Any = {name: True}
+    with pytest.raises(TypeError, match=rf"^create_loader has no option '{name}': {OPTIONS[name]}"):
+        create_loader(LMDBDataset(place), 16, 4, **options)
+
+
+# The options of create_loader in timm 1.0.31 that dbloader's does not have.
+TIMM = """
+no_aug re_prob re_mode re_count re_split train_crop_mode scale ratio hflip vflip color_jitter color_jitter_prob
+grayscale_prob gaussian_blur_prob auto_augment num_aug_repeats num_aug_splits interpolation mean std crop_pct crop_mode
+crop_border_pixels pin_memory fp16 img_dtype use_prefetcher use_multi_epochs_loader persistent_workers worker_seeding
+tf_preprocessing
+"""
+
+
+@pytest.mark.parametrize("names", [[*inspect.signature(DataLoader).parameters], TIMM.split()], ids=["torch", "timm"])
+def test_each_option_of_other_loaders_works_or_names_what_to_pass(place: Path, names: list[str]) -> None:
+    for name in {*names} - {*inspect.signature(create_loader).parameters}:
+        with pytest.raises(TypeError, match=rf"^create_loader has no option '{name}': pass (?!one of)"):
+            create_loader(LMDBDataset(place), 16, 4, **cast("Any", {name: None}))

@@ -252,6 +252,16 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         listed(tmp_path, "a.json", {"path_list": ["a"], "file_list": ["b"]})
 
 
+# What pandas' to_json writes by default, and with the orients "index", "split", "values" and "table".
+PANDAS: list[Any] = [
+    {"path": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}},
+    {"0": {"path": "a", "label": "x"}, "1": {"path": "b", "label": "y"}},
+    {"columns": ["path", "label"], "index": [0, 1, 2], "data": [["a", "x"], ["b", "y"], ["c", "z"]]},
+    [["a", "x"], ["b", "y"]],
+    {"schema": {"fields": [{"name": "path", "type": "string"}]}, "data": [{"path": "a"}]},
+]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -270,6 +280,7 @@ def test_ambiguous_header_is_an_error(tmp_path: Path, columns: str, message: str
         ("a.json", '"a"', r"a\.json: must be an object of lists or an array of objects, got 'a'$"),
         ("a.json", {"path_list": ["a"], "version": 1}, r"the lengths are {'path_list': 1, 'version': None}$"),
         ("a.json", {"path_list": [1, 2], "label_list": [1]}, r"the lengths are {'path_list': 2, 'label_list': 1}$"),
+        *(("a.json", content, r"; with pandas, use to_json\('FILE.json', orient='records'\)") for content in PANDAS),
         ("a.csv", 'path,boxes\ncat/a.jpg,"[[1, 2, 3, 4]]"\n', r"its column 'boxes' is text, .*: write a \.jsonl"),
         ("a.tsv", "path\tbox_labels\na\t[0]\n", r"a\.tsv: its column 'box_labels' is text, .*: write a \.jsonl"),
         ("list", "path\na.jpg\n", r"a listing is one of \.csv, .*, got '': rename it"),

@@ -6,11 +6,15 @@ import base64
 import hashlib
 import json
 import re
+import select
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import dbloader.viewing
+from tests.support.images import WAIT_S
 from tests.support.viewer import Answer, ask, viewer
 from tests.viewing.conftest import Opened
 
@@ -229,6 +233,24 @@ def test_page_of_the_viewer_may_change_marks(opened: Opened) -> None:
 def test_change_is_accepted_only_from_the_viewers_page(opened: Opened, lines: tuple[str, ...]) -> None:
     sent = [line.format(port=opened.viewer.port) for line in lines]
     check_refused(change(opened, *sent), "only the page of this viewer can do this")
+
+
+@pytest.mark.parametrize("path", ["/api/0/marks", "/api/0/duplicates"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_viewer_refuses_a_large_body_without_reading_all_of_it(opened: Opened, path: str, *, is_chunked: bool) -> None:
+    part, sent = b"x" * 2**16, 0
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{opened.viewer.port}\r\nCookie: {opened.cookie}\r\n"
+    head += "Sec-Fetch-Site: same-origin\r\nConnection: close\r\n"
+    head += "Transfer-Encoding: chunked\r\n\r\n" if is_chunked else f"Content-Length: {2**30}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", opened.viewer.port), timeout=WAIT_S) as connection:
+        connection.sendall(head.encode())
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while sent < 2**30 and not select.select([connection], [], [], 0)[0]:
+                connection.sendall(b"%x\r\n%s\r\n" % (len(part), part) if is_chunked else part)
+                sent += len(part)
+        assert sent < 2**25  # the sockets have buffers
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 413 ")
+    assert opened.ask("/api/stores").status == 200
 
 
 def test_change_is_refused_for_the_reasons_that_refuse_any_request(opened: Opened) -> None:

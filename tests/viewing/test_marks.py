@@ -53,7 +53,8 @@ def rows(file: Path) -> list[dict[str, Any]]:
 
 def test_marks_are_written_searched_sorted_and_removed(store: Store, file: Path) -> None:
     marks = Marks(selections := Selections(store))
-    assert marks.describe() == {"why_not": None, "count": 0, "revision": 0, "command": marks.describe()["command"]}
+    facts = {"why_not": None, "count": 0, "revision": 0, "undo": None}
+    assert marks.describe() == {**facts, "command": marks.describe()["command"]}
     assert [*selections.select("width>7")] == [7, 8]
     marks.change("index:7,2", {"drop": True})
     marks.change("index:2-3", {"label": "maine coon"})
@@ -143,7 +144,7 @@ def test_file_with_a_mistake_is_never_overwritten(store: Store, file: Path, line
         ({"tag": "x" * 501}, "its tags have 501 letters"),
         ({"tag": None}, "tags must be a list of texts"),
         ({"drop": False}, "drop must be true, got False"),
-        ({"drop": True, "tag": "a"}, "a change is one of drop, label, tag, clear, got"),
+        ({"drop": True, "tag": "a"}, "a change is one of drop, label, tag, clear, remove, untag, undo, got"),
         ({}, "a change is one of"),
         ({"tags": ["a"]}, "a change is one of"),
     ],
@@ -256,3 +257,158 @@ def test_route_changes_marks_and_returns_the_store(store: Store, file: Path) -> 
     assert client.post("/api/1/marks", json=body).status_code == 400
     file.write_text("x")
     assert client.post("/api/0/marks", json=body).status_code == 400
+
+
+HAND_MADE = [
+    {"index": 1, "name": "r1", "label": "cat", "tags": ["see, ann", "blurry"]},
+    {"index": 2, "name": "r2", "drop": False},
+    {"index": 3, "name": "r3", "drop": True, "label": None},
+    {"index": 7, "tags": ["blurry"]},
+]
+
+
+@pytest.fixture
+def hand_made(file: Path) -> list[dict[str, Any]]:
+    """Marks of several kinds, which a person has made."""
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in HAND_MADE))
+    return HAND_MADE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"drop": True}, {"label": "dog"}, {"tag": "new"}, {"tag": "blurry"}, {"clear": True}, {"untag": "blurry"},
+        {"remove": "drop"}, {"remove": "label"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_undo_gives_each_record_its_own_earlier_marks(
+    store: Store, file: Path, hand_made: list[dict[str, Any]], change: dict[str, Any]
+) -> None:
+    marks = Marks(selections := Selections(store))
+    marks.change("", change)
+    assert not file.exists() or rows(file) != hand_made
+    undo = marks.describe()["undo"]
+    assert undo["change"] == change
+    marks.change("", {"undo": undo["id"]})
+    assert rows(file) == hand_made
+    assert [*selections.select("mark.tags~ann")] == [1]
+    assert marks.describe()["undo"] is None
+    with pytest.raises(OptionError, match="this change was undone before"):
+        marks.change("", {"undo": undo["id"]})
+
+
+def test_undo_counts_only_the_records_that_changed(store: Store, hand_made: list[dict[str, Any]]) -> None:
+    marks = Marks(Selections(store))
+    marks.change("", {"untag": "blurry"})
+    assert marks.describe()["undo"]["count"] == 2
+    marks.change("", {"untag": "nobody has it"})
+    assert marks.describe()["undo"]["count"] == 2  # a change of nothing cannot be undone
+
+
+def test_changes_are_undone_in_any_order_unless_they_share_records(store: Store, file: Path) -> None:
+    marks, undos = Marks(Selections(store)), []
+    for queries, tag in ((["index:0-2", "index:2-3", "index:8"], "a"), ("index:5", "b"), ("index:3-4", "c")):
+        marks.change(queries, {"tag": tag})
+        undos.append({"undo": marks.describe()["undo"]["id"]})
+    text = file.read_text()
+    with pytest.raises(OptionError, match="1 record of this change got other marks later: undo these first"):
+        marks.change("", undos[0])
+    assert file.read_text() == text
+    for number, left in (
+        (1, {0: "a", 1: "a", 2: "a", 3: "ac", 4: "c", 8: "a"}),
+        (2, dict.fromkeys([0, 1, 2, 3, 8], "a")),
+    ):
+        marks.change("", undos[number])
+        assert {row["index"]: "".join(row["tags"]) for row in rows(file)} == left
+    marks.change("", undos[0])
+    assert not file.exists()
+
+
+def test_undo_leaves_marks_that_another_program_has_set_since(store: Store, file: Path) -> None:
+    marks = Marks(Selections(store))
+    marks.change("index:0-2", {"drop": True})
+    undo = {"undo": marks.describe()["undo"]["id"]}
+    Marks(Selections(store)).change("index:1", {"tag": "of another viewer"})
+    text = file.read_text()
+    with pytest.raises(OptionError, match="1 record of this change got other marks later"):
+        marks.change("", undo)
+    assert file.read_text() == text
+    Marks(Selections(store)).change("index:1", {"untag": "of another viewer"})
+    marks.change("", undo)
+    assert not file.exists()
+
+
+def test_concurrent_undo_of_one_change_has_one_winner(store: Store, file: Path) -> None:
+    marks = Marks(Selections(store))
+    marks.change("index:1", {"tag": "a"})
+    marks.change("index:1", {"tag": "b"})
+    undo, failed = {"undo": marks.describe()["undo"]["id"]}, []
+
+    def click() -> None:
+        try:
+            marks.change("", undo)
+        except OptionError as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=click) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failed) == 3
+    assert rows(file) == [{"index": 1, "name": "r1", "tags": ["a"]}]
+
+
+def test_drop_label_and_tags_are_taken_back_one_by_one(store: Store, file: Path) -> None:
+    marks, first = Marks(Selections(store)), {"index": 1, "name": "r1"}
+    for change in ({"drop": True}, {"label": "cat"}, {"tag": "drop"}, {"tag": "a, b"}):
+        marks.change("index:1", change)
+    for change, left in (
+        ({"untag": "drop"}, {"drop": True, "label": "cat", "tags": ["a, b"]}),
+        ({"remove": "drop"}, {"label": "cat", "tags": ["a, b"]}),
+        ({"untag": "a"}, {"label": "cat", "tags": ["a, b"]}),
+        ({"untag": "a, b"}, {"label": "cat"}),
+    ):
+        marks.change("", change)
+        assert rows(file) == [first | left]
+    marks.change("", {"remove": "label"})
+    assert not file.exists()
+    with pytest.raises(OptionError, match="remove must be drop or label, got 'tags'"):
+        marks.change("", {"remove": "tags"})
+
+
+def test_file_is_backed_up_before_a_change_of_more_than_100_records(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(name=f"r{n}", label=n % 3) for n in range(102)], classes=CLASSES)
+    file, backup = tmp_path / "s.lmdb.marks.jsonl", tmp_path / "s.lmdb.marks.backup.jsonl"
+    with open_store(tmp_path / "s.lmdb") as store:
+        marks = Marks(Selections(store))
+        marks.change("", {"tag": "first"})  # there was no file to back up
+        marks.change("index:0-99", {"label": "dog"})
+        assert not backup.exists()
+        file.chmod(0o600)
+        before = file.read_text()
+        marks.change("index:0-100", {"label": "cat"})
+        assert backup.read_text() == before
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+        marks.change("", {"undo": marks.describe()["undo"]["id"]})
+        assert file.read_text() == backup.read_text() == before
+    copy_store(tmp_path / "s.lmdb", tmp_path / "copy.lmdb", marks=backup)
+    with open_store(tmp_path / "copy.lmdb") as copy:
+        assert copy.column("label").tolist() == [1] * 100 + [1, 2]  # records 100 and 101 keep their labels
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"not JSON", b"\xff", b"[]", b'"q"', b"5", b"null", b"{}", b'{"drop": true}', b'{"q": 5, "drop": true}',
+        b'{"q": null, "drop": true}', b'{"q": ["a", 5], "drop": true}', b"[" * 100_000, b"1" * 5000,
+    ],
+    ids=lambda body: repr(body[:30]),
+)  # fmt: skip
+def test_body_that_is_no_change_is_refused(store: Store, file: Path, body: bytes) -> None:
+    told: list[str] = []
+    answer = TestClient(create_app(ViewerState([store], told.append))).post("/api/0/marks", content=body)
+    assert (answer.status_code, told) == (400, [])
+    assert answer.json()["error"].startswith('a change must be JSON such as {"q": ')
+    assert not file.exists()

@@ -164,6 +164,9 @@ def _write_plan(
             files = FileList.of_source(found, data, progress)
             if base is not None:
                 _check_agreement(base.manifest, found, files, destination)
+            if parts > len(files) > 0:
+                fewer = f"shards (--shards) is {parts:,}, but there will be only {len(files):,}, one for each file"
+                found.warnings = (*found.warnings, fewer)
             parts, order = min(parts, max(1, len(files))), files.order(settings.shuffle_seed)
             for part in range(parts):
                 ordered.writelines(files.sealed(order[at]) for at in slice_of(part, parts, len(files)))

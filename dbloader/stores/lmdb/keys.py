@@ -43,8 +43,8 @@ def checked_path(place: str | os.PathLike[str]) -> str:
     if not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"a place must be {_PLACE}, got {type(place).__name__}")
     path = os.fspath(place)
-    if not path:
-        raise PlaceError(f"a place must be {_PLACE}, got ''")
+    if not path.strip():
+        raise PlaceError(f"a place must be {_PLACE}, got {path!r}")
     if is_mongo(path):
         raise PlaceError("expected the path of a file, got a place in MongoDB (MongoDataset reads from MongoDB)")
     if is_remote(path):
@@ -59,4 +59,6 @@ def checked_path(place: str | os.PathLike[str]) -> str:
             f"{scheme}:// is not a place that this version of dbloader supports; "
             f"give {_PLACE}, or s3://, gs:// or az://bucket/key"
         )
+    if path.startswith("-"):
+        raise PlaceError(f"a place must be {_PLACE}, got {path!r}, which looks like an option; such a file is ./{path}")
     return path

@@ -66,7 +66,13 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         if place.stripped:
             remedy = "the store object was pickled without its password: open the store again from its full URI"
         what = _COMMAND.sub(r"execute \1", text)
+        if "requires authentication" in what and not place.stripped:
+            there = name.replace("://", "://USER@")
+            remedy = f"give {there} with the password in DBLOADER_MONGODB_PASSWORD, and ?authSource=DATABASE if needed"
+            return StoreAccessError(f"{name}: the server asks for a user, and the place has none ({what}); {remedy}")
         return StoreAccessError(f"{name}: this user lacks a permission ({what}); {remedy}")
+    if "hint provided does not correspond" in text:  # `MongoReader` chooses the index
+        text = "query= needs indexes that this store has lost: use where=, or copy the store, which makes them again"
     if isinstance(error, errors.ConfigurationError):
         return PlaceError(f"{name} cannot be used: {text}")
     if isinstance(error, errors.ConnectionFailure) and waited is not None:

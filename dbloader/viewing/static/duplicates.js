@@ -25,9 +25,9 @@ class Duplicates extends HTMLElement {
     const {why_not: why} = stores[store].marks, off = {disabled: why !== null, title: escaped(why ?? "")};
     const drop = make("button", {hidden: true, ...off, onclick: async () => {
       const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
-      for (let start = 0; start < all.length; start += MARKED)
-        if (!await mark(store, `index:${all.slice(start, start + MARKED).join(",")}`, {drop: true})) return;
-      notice(`${amount(all.length, "record")}: drop`);
+      const queries = [];
+      for (let start = 0; start < all.length; start += MARKED) queries.push(`index:${all.slice(start, start + MARKED).join(",")}`);
+      if (await mark(store, queries, {drop: true}, all.length)) notice(`${amount(all.length, "record")}: drop`);
     }}, "Drop the checked images");
     const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all duplicates in the grid");
     const run = make("button", {...off, onclick: async () => {

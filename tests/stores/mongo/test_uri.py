@@ -288,6 +288,23 @@ def test_role_read_suffices_to_read_but_not_to_write(mongod_with_users: Mongod, 
     check_refused(user_place.replace("users.a", "others.a"), StoreAccessError, message)
 
 
+def test_place_without_a_user_on_a_server_with_users_is_told_to_name_one(user_place: str) -> None:
+    write(user_place, make_records(4))
+    place = f"mongodb://{user_place.partition('@')[2].partition('?')[0]}"
+    why = r"the server asks for a user, and the place has none \(command \w+ requires authentication\)"
+    remedy = f"give {place.replace('://', '://USER@')} with the password in DBLOADER_MONGODB_PASSWORD"
+    message = rf"^{place}: {why}; {remedy}, and \?authSource=DATABASE if needed$"
+    with pytest.raises(StoreAccessError, match=message), open_store(place) as store:
+        len(store)
+    with pytest.raises(StoreAccessError, match=message):
+        write_nothing(place, overwrite=True)
+    with open_store(user_place) as store:
+        assert len(store) == 4
+        lost = pickle.loads(pickle.dumps(store))  # noqa: S301 - it was pickled here
+    with pytest.raises(StoreAccessError, match="was pickled without its password"), lost:
+        len(lost)
+
+
 # ---- Secrets
 
 
