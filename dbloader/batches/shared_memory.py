@@ -13,6 +13,7 @@ import itertools
 import math
 import mmap
 import os
+import resource
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -21,6 +22,9 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from typing_extensions import override
+
+from dbloader._describe import size
+from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +40,17 @@ class ReleasingArray(np.ndarray[Any, Any]):
     def __del__(self) -> None:
         if self.release is not None:
             self.release()
+
+
+def file_limit(least: int) -> int:
+    """Return how many bytes a file may have (ulimit -f). Raise LoaderError if worker processes need a larger file."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] % 2**63  # -1 is no limit
+    if limit < least:
+        raise LoaderError(
+            f"worker processes share files of {size(least)}, but the limit of this process is {size(limit)}: raise it "
+            "(ulimit -f unlimited), or use fewer workers, smaller batches, or worker_type='threads'"
+        )
+    return limit
 
 
 _tokens = itertools.count()
@@ -61,6 +76,7 @@ class SharedBatchPool:
         nbytes: The size of each slot.
 
     Raises:
+        LoaderError: A slot is larger than the process's files may be.
         OSError: The process may open no more files: each slot is an open file while the workers start.
     """
 
@@ -69,9 +85,10 @@ class SharedBatchPool:
         self.nbytes = nbytes
         self.slot: int | None = None
         self._files: list[int] = []
-        for size in (slots, *itertools.repeat(nbytes, slots)):
+        file_limit(nbytes)
+        for length in (slots, *itertools.repeat(nbytes, slots)):
             self._files.append(os.memfd_create("dbloader"))  # not in /dev/shm, which is small in containers
-            os.ftruncate(self._files[-1], size)
+            os.ftruncate(self._files[-1], length)
         self._map()
         _pools[self.token] = self
 

@@ -45,9 +45,8 @@ class LMDBDataset(StoreDataset):
             image (docs/masks.md). It drops boxes outside the crop, and their rows in ``iscrowd``, ``difficult``,
             ``truncated`` and all fields named ``box_...``.
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch; pixels
-            differ from Pillow's by at most 1 level (bilinear) or 2 levels (bicubic). ``"scaled"``: like ``"fast"``, but
-            a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this is at least as large as the result, which changes
-            pixels more.
+            differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but a JPEG is decoded at 1/2, 1/4
+            or 1/8 of its size if this is at least as large as the result, which changes pixels more.
         where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``, in the order
             of the store (docs/queries.md). Index 0 is the first record found; the field ``"index"`` is the index in the
             store.

@@ -20,6 +20,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
 
+from dbloader._describe import cut
 from dbloader.batches.timed import now
 from dbloader.errors import LoaderError
 from dbloader.loading.stats import Clock
@@ -152,6 +153,12 @@ class BackgroundThread(threading.Thread, Generic[T]):
             return
         _close(source)
 
+    def stop_after(self, error: BaseException) -> None:
+        """Stop the thread because ``next()`` raises this StopIteration or error. After an error, ``take`` names it."""
+        what = cut(": ".join([type(error).__name__, *str(error).splitlines()[:1]]), 200)
+        ended = isinstance(error, StopIteration)
+        self.stop(None if ended else f"an error ended this iterator ({what}): call iter() again")
+
     def _drop_items(self) -> None:
         """Free the remaining items, and wake a consumer that waits for an item."""
         try:
@@ -198,8 +205,8 @@ class BackgroundIterator(Iterator[T]):
 
     The thread starts with the first ``next()``. Only the thread uses the source. At the end, the thread calls the
     source's ``close``, if there is one. If the source raises an error, ``next()`` first returns the items before the
-    error, and then raises the error with its traceback. As in a generator, any exception from ``next()``, even Ctrl-C,
-    ends the iteration.
+    error, and then raises the error with its traceback. Any exception from ``next()``, even Ctrl-C, ends the iteration:
+    later calls raise a LoaderError, because a StopIteration would look like the end of the epoch.
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
     ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()``
@@ -213,7 +220,7 @@ class BackgroundIterator(Iterator[T]):
         on_start: Called once, in the consumer's thread, before the thread starts.
 
     Raises:
-        LoaderError: From ``next()`` in a forked child of the process that made the iterator.
+        LoaderError: From ``next()`` after an error, or in a forked child of the process that made the iterator.
     """
 
     def __init__(
@@ -231,8 +238,8 @@ class BackgroundIterator(Iterator[T]):
         try:
             item = self.thread.take()
             self.thread.make_room()
-        except BaseException:
-            self.thread.stop()
+        except BaseException as error:
+            self.thread.stop_after(error)
             raise
         return item
 

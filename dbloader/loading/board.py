@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader.batches.shared_memory import file_limit
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import BaseContext
 
 _MESSAGE = 8  # bytes
 # The file begins with ``run`` and ``counts``. Each cell then has two areas: for its task, and for its stored parts.
-# Each area starts at a multiple of _STRIDE bytes. The gaps between areas take no memory.
-_STRIDE = 2**36
+# Each area starts at a multiple of the stride. The gaps between areas take no memory. ulimit -f may lower the stride.
+_LARGEST_STRIDE, _LEAST_STRIDE = 2**36, 2**26  # bytes; the task of 10 million samples takes less than 2**26
 _FINISHED = -1
 
 
@@ -36,10 +38,13 @@ class Board:
             parts, the unfinished parts (-1 for a finished batch), and the bytes of the stored parts.
 
     Raises:
+        LoaderError: The limit on the size of files is too low.
         OSError: The process may open no more files.
     """
 
     def __init__(self, context: BaseContext, cells: int) -> None:
+        areas = 1 + 2 * cells
+        self._stride = min(_LARGEST_STRIDE, file_limit(areas * _LEAST_STRIDE) // areas)
         self.lock = context.Lock()
         self._file = os.memfd_create("dbloader")
         os.ftruncate(self._file, 8 * (1 + 4 * cells))
@@ -55,7 +60,7 @@ class Board:
     def put(self, cell: int, parts: int, task: bytes) -> None:
         """Put a new batch into a free cell."""
         self.counts[cell] = 0, parts, parts, 0
-        self._write((2 * cell + 1) * _STRIDE, task)
+        self._write((2 * cell + 1) * self._stride, task)
 
     def send(self, cell: int) -> None:
         """Send a message. The worker that reads the message makes parts of the cell's batch."""
@@ -68,7 +73,9 @@ class Board:
 
     def close(self) -> None:
         """Close the pipe. The workers end after they have read the messages in it."""
-        for file in (self._reader, self._writer, self._file):
+        files = self._reader, self._writer, self._file
+        self._reader = self._writer = self._file = -1  # another thread must not write to files that get these numbers
+        for file in files:
             os.close(file)
 
     # A worker process
@@ -81,7 +88,7 @@ class Board:
 
     def task(self, cell: int) -> bytearray:
         """Return the task of a cell."""
-        return self._read((2 * cell + 1) * _STRIDE)
+        return self._read((2 * cell + 1) * self._stride)
 
     def is_wanted(self, run: int) -> bool:
         """Return whether the training still wants the batches of an iteration."""
@@ -116,15 +123,17 @@ class Board:
         """Store finished parts for the worker that joins all parts. Return whether that is this worker."""
         with self.lock:
             start = int(self.counts[cell, 3])
-            self.counts[cell, 3] += 8 + len(parts)
-        self._write((2 * cell + 2) * _STRIDE + start, parts)
+            fits = start + 8 + len(parts) <= self._stride  # if not, the worker that joins all parts makes these again
+            self.counts[cell, 3] += fits * (8 + len(parts))
+        if fits:
+            self._write((2 * cell + 2) * self._stride + start, parts)
         with self.lock:
             self.counts[cell, 2] -= count
         return self.finish(cell, 0)
 
     def stored_parts(self, cell: int) -> Iterator[bytearray]:
         """Yield the bytes that each worker has stored for a batch."""
-        start = (2 * cell + 2) * _STRIDE
+        start = (2 * cell + 2) * self._stride
         end = start + int(self.counts[cell, 3])
         while start < end:
             yield (parts := self._read(start))
@@ -146,9 +155,9 @@ class Board:
         return data
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.lock, len(self.counts), *map(DupFd, (self._reader, self._writer, self._file))
+        return self.lock, self._stride, len(self.counts), *map(DupFd, (self._reader, self._writer, self._file))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.lock, cells, *files = state
+        self.lock, self._stride, cells, *files = state
         self._reader, self._writer, self._file = [file.detach() for file in files]
         self._map(cells)

@@ -150,14 +150,17 @@ class SamplerCheckpoint:
         self._drop_last = drop_last
         self._dataset = dataset
         self._latest: SamplerPosition | None = None
+        self._later: State | None = None  # where the iteration after the next one begins
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
         # If an outer PrefetchLoader holds the sampler, the outer loader decides where the iteration begins.
         if self._latest is None or self._was_chosen or self._sampler.is_held:
             start = self._sampler.next_state()
+            if start["position"] < start["length"]:
+                self._later = None
         else:
-            start = self._latest.next_start()
+            start, self._later = self._later or self._latest.next_start(), None
         self._latest = SamplerPosition(self._sampler, start, self._batch_size, drop_last=self._drop_last)
         return self._latest
 
@@ -183,10 +186,31 @@ class SamplerCheckpoint:
                 "continue with other samples: make the loader with the dataset that the state was saved with"
             )
         self._sampler.load_state_dict(state)
+        self._later = None
+        longest = _longest_in_combined_loader() or state
+        if not longest["position"]:  # Lightning begins an epoch with all loaders
+            self._sampler.load_state_dict({**state, "epoch": longest["epoch"], "position": 0})
+        elif state["epoch"] > longest["epoch"]:  # this loader has ended the epoch that Lightning continues
+            self._later = self._sampler.next_state()
+            self._sampler.load_state_dict({**state, "epoch": longest["epoch"], "position": state["length"]})
 
     def _digest(self) -> State:
         digest = getattr(self._dataset, "content_digest", None)
         return {_DATASET: digest} if isinstance(digest, str) else {}
+
+
+def _longest_in_combined_loader() -> State | None:
+    """If a CombinedLoader of Lightning calls ``load_state_dict``, return the state of its longest loader, else None.
+
+    Lightning passes each loader only its own state. That state does not show whether the other loaders go on.
+    """
+    frame = sys._getframe(3)
+    if not frame.f_globals.get("__name__", "").endswith(".utilities.combined_loader"):
+        return None
+    loaders = [loader for loader in frame.f_locals["self"].flattened if hasattr(loader, "state_dict")]
+    pairs = [pair for pair in zip(loaders, frame.f_locals["states"], strict=True) if "position" in pair[1]]
+    state: State = max(pairs, key=lambda pair: len(pair[0]))[1]
+    return state
 
 
 class SamplerPosition(Position):

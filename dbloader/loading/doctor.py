@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 import warnings
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Finding:
 
 def examine_machine(root: str | os.PathLike[str] = "/") -> list[Finding]:
     """Examine this machine. Import torch if it is installed."""
-    return [*_versions(), _shared_memory(Path(root)), *_cuda(Path(root))]
+    return [*_versions(), _shared_memory(Path(root)), *_cuda(Path(root)), *_file_limit()]
 
 
 def _versions() -> Iterator[Finding]:
@@ -76,6 +77,13 @@ def _shared_memory(root: Path) -> Finding:
     consequence = "workers of torch's DataLoader end with a bus error when their batches fill /dev/shm"
     remedy = "start the container with --shm-size=8g, or use create_loader, which needs little shared memory"
     return Finding("/dev/shm", "problem" if free < _LEAST_SHARED else "warning", found, consequence, remedy)
+
+
+def _file_limit() -> Iterator[Finding]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY:
+        consequence = "stores, and the memory that worker processes share, cannot be larger"
+        yield Finding("file limit", "warning", f"{size(limit)} (ulimit -f)", consequence, "ulimit -f unlimited")
 
 
 def _cuda(root: Path) -> Iterator[Finding]:

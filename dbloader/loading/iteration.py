@@ -70,7 +70,6 @@ class Iteration(Iterator[BatchInTransit]):
         self._counts_samples = counts_samples
         self._check_skipped = check_skipped
         self._number = 0
-        self._failed = False
         self._active = ActiveLoader()
 
     def start(self) -> None:
@@ -120,7 +119,7 @@ class Iteration(Iterator[BatchInTransit]):
 
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it. This is called in the consumer's thread."""
-        made, self._failed = in_transit.made, False
+        made = in_transit.made
         if made.skipped and self._check_skipped is not None:  # first: if this raises an error, the batch does not count
             self._check_skipped(made.skipped, *self.clock.stats.skip(made.skipped))
         self._position.receive(in_transit.snapshot)
@@ -137,8 +136,7 @@ class Iteration(Iterator[BatchInTransit]):
         self._active.finish()
         if not isinstance(error, StopIteration):
             self._position.fail()
-            self._failed = True
-        elif not self._failed:  # after an error, next() raises StopIteration too, but the epoch has not ended
+        else:
             self._position.end()
 
     def close(self) -> None:
@@ -225,7 +223,9 @@ class BackgroundBatches(BackgroundIterator[T]):
             batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a BatchInTransit
             self.thread.make_room()  # after receive(), whose CUDA event the next batch must wait for
         except BaseException as error:
-            self.thread.stop()
-            self._iteration.finish(error)
+            closed = self.thread.stopped
+            self.thread.stop_after(error)
+            if not (closed and isinstance(error, StopIteration)):  # after close(), the epoch has not ended
+                self._iteration.finish(error)
             raise
         return batch

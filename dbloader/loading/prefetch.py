@@ -15,7 +15,7 @@ from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.checkpoint import Position, SamplerCheckpoint, SamplerPosition, find_checkpoint, keeps_order
 from dbloader.loading.iteration import BackgroundBatches, Iteration
 from dbloader.loading.stats import Clock
-from dbloader.loading.workers import own_workers
+from dbloader.loading.workers import end_workers, own_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,10 +32,8 @@ T = TypeVar("T")
 
 # ``__getattr__`` does not take these from the loader, whose state counts batches that the consumer has not received.
 _STATE = ("state_dict", "load_state_dict")
-
-
-def _attribute_of_loader(name: str) -> property:  # read-only, because an assignment would not change the loader
-    return property(lambda self: getattr(self._loader, name), doc=f"The loader's ``{name}``.")
+# Options of a DataLoader. They are always assigned to the loader, which may refuse them.
+_OPTIONS = ("collate_fn", "generator", "num_workers", "pin_memory", "prefetch_factor", "timeout", "worker_init_fn")
 
 
 class PrefetchLoader(Generic[T]):
@@ -73,7 +71,7 @@ class PrefetchLoader(Generic[T]):
     state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
     compared.
 
-    Any other public attribute of this object is read from the loader.
+    Any other public attribute of the loader is read from the loader, and assigned to it.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -89,9 +87,10 @@ class PrefetchLoader(Generic[T]):
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
         OptionError: ``depth`` is below 1, or ``device`` is not present. From ``iter()``: torch.distributed has several
-            processes, and a DataLoader with ``shuffle=True`` would give all samples to each of them.
+            processes, and a DataLoader without a sampler would give all samples to each of them.
         LoaderError: From the second ``iter()`` over an iterator. From ``next()``: a sample raised StopIteration, which
-            would silently end the epoch; or the loader was closed; or the process was forked.
+            would silently end the epoch; or an error ended the iterator; or the loader was closed; or the process was
+            forked.
     """
 
     def __init__(
@@ -109,13 +108,13 @@ class PrefetchLoader(Generic[T]):
                 f"{': pass DataLoader(dataset)' if hasattr(given, '__getitem__') else ''}"
             )
         self.depth = whole_number("depth", depth, 1)
+        self.preparation: Preparation | None = None
         self._loader: Any = loader
         self._transfer: Transfer | None = None
         if device is not None:
             from dbloader.device.transfer import create_transfer  # imports torch, which not every loader needs
 
             self._transfer = create_transfer(device)
-        self.preparation: Preparation | None = None
         if preparation is not None:
             from dbloader.device.preparation import Preparation
 
@@ -169,6 +168,7 @@ class PrefetchLoader(Generic[T]):
         try:
             if isinstance(position, SamplerPosition):
                 self._announce_order(position)
+            end_workers(self._loader, only_inherited=True)
             iterator = iter(self._loader)
         except BaseException as error:
             position.fail()
@@ -195,13 +195,15 @@ class PrefetchLoader(Generic[T]):
         self._cache_checked = True
 
     def close(self) -> None:
-        """End all iterators, and wait until each has stopped preparing batches.
+        """End all iterators, wait until each has stopped preparing batches, and end the worker processes.
 
-        If an iterator has not stopped after 10 s, warn with a RuntimeWarning and stop waiting for it.
+        If an iterator has not stopped after 10 s, warn with a RuntimeWarning and stop waiting for it. ``iter()`` may be
+        called again, and starts new workers.
         """
         self._running.stop("its PrefetchLoader was closed")
         for thread in [*self._running.threads]:
             thread.close()
+        end_workers(self._loader)
 
     def __enter__(self) -> Self:
         return self
@@ -248,13 +250,6 @@ class PrefetchLoader(Generic[T]):
     def __len__(self) -> int:
         return len(self._loader)  # if the loader has no length, the error names the loader
 
-    dataset = _attribute_of_loader("dataset")
-    sampler = _attribute_of_loader("sampler")
-    batch_sampler = _attribute_of_loader("batch_sampler")
-    batch_size = _attribute_of_loader("batch_size")
-    drop_last = _attribute_of_loader("drop_last")
-    num_workers = _attribute_of_loader("num_workers")
-
     @property
     def multiprocessing_context(self) -> Any:
         """Raise an error, because programs read this to make a new DataLoader, which would not prepare batches.
@@ -278,6 +273,15 @@ class PrefetchLoader(Generic[T]):
                 f"{type(self).__name__!r} object has no attribute {name!r}{why if name in _STATE else ''}"
             )
         return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign an attribute of the loader, such as ``worker_init_fn``, to the loader, where it has an effect."""
+        loader = vars(self).get("_loader")
+        own = loader is None or name.startswith("_") or name in (*vars(self), *_STATE) or hasattr(type(self), name)
+        if not own and (name in _OPTIONS or hasattr(loader, name)):
+            setattr(loader, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the loader, or else of its samplers and dataset, for the next iteration.
@@ -317,19 +321,22 @@ class _Running:
 
 
 def check_shared(loader: Any) -> None:
-    """Raise OptionError for a DataLoader that shuffles all samples in each of several processes."""
+    """Raise OptionError for a DataLoader that gives all samples to each of several processes."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     dispatcher = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderDispatcher", None)
     if dispatcher is not None and isinstance(loader, dispatcher):  # one process reads and distributes the batches
         return
-    batches = getattr(loader, "batch_sampler", None)
+    batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     world = distributed.get_world_size()
-    shuffles = type(getattr(batches, "sampler", None)) is sys.modules["torch.utils.data"].RandomSampler
-    if world > 1 and keeps_order(batches) and shuffles:
+    sampler = getattr(loader if batches is None else batches, "sampler", None)  # with batch_size=None, no batch sampler
+    of_torch = sys.modules["torch.utils.data"]
+    shuffle = {of_torch.RandomSampler: True, of_torch.SequentialSampler: False}.get(type(sampler))
+    if world > 1 and shuffle is not None and (batches is None or keeps_order(batches)):
+        name = "ShuffleSampler" if shuffle else "OrderedSampler"
         raise OptionError(
-            f"shuffle=True does not share the samples among the {world} processes. If all processes have the same "
-            "dataset, each would train on all samples: pass sampler=ShuffleSampler(dataset) instead. If each process "
-            "has only its own part, pass sampler=ShuffleSampler(dataset, num_replicas=1, rank=0) to shuffle the part"
+            f"shuffle={shuffle} does not share the samples among the {world} processes. If all processes have the same "
+            f"dataset, each would use all samples: pass sampler={name}(dataset) instead. If each process has only its "
+            f"own part, or should use all samples, pass sampler={name}(dataset, num_replicas=1, rank=0)"
         )

@@ -26,6 +26,7 @@ from dbloader.loading.threads import Batches, PartSize, ThreadLoader
 from dbloader.loading.worker_process import Task, run_worker
 from dbloader.loading.worker_start import WorkerStart
 from dbloader.loading.workers import KILL_WAIT_S
+from dbloader.sampling.ranks import is_distributed
 from dbloader.sampling.rng import derive_keys
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class ProcessLoader(ThreadLoader):
     """A ThreadLoader whose workers are processes. They make the batches in memory that they share with this process.
 
     At most ``prefetch_factor`` batches for each worker are made ahead of the batch that the consumer takes. The workers
-    start with the first ``iter()``, and end when nothing refers to this object and its iterators any more. Without
-    workers, the caller's thread makes the batches.
+    start with the first ``iter()``, and end with ``end_workers()``, or when nothing refers to this object and its
+    iterators any more. A forked child starts its own workers. Without workers, the caller's thread makes the batches.
     """
 
     shares_prefetch_factor = False
@@ -58,8 +59,8 @@ class ProcessLoader(ThreadLoader):
     def __init__(
         self, fetcher: BatchFetcher, batch_sampler: Any, num_workers: int, *, dataset: Any, prefetch_factor: int
     ) -> None:
-        super().__init__(fetcher, batch_sampler, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
         self.persistent_workers = num_workers > 0  # as in a DataLoader
+        super().__init__(fetcher, batch_sampler, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
         self._team: _Team | None = None
 
     @override
@@ -68,9 +69,11 @@ class ProcessLoader(ThreadLoader):
             return super().__iter__()
         order = iter(self.batch_sampler)
         team = self._team
-        if team is None or team.failed:
-            # As in a DataLoader, torch.manual_seed decides this seed of the workers.
+        if team is None or team.failed or team.pid != os.getpid():
+            # As in a DataLoader, torch.manual_seed decides this seed of the workers. It is often the same in all ranks.
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            if is_distributed() and torch.distributed.get_rank():
+                seed = int(derive_keys(1, "rank", seed, torch.distributed.get_rank())[0])
             ahead = 1 + self.num_workers * self.prefetch_factor  # one more, because the consumer waits for the first
             team = _Team(self._fetcher, self.num_workers, ahead, self.batch_sampler.batch_size, seed)
         run = Batches(_Run(team), order, team.ahead - 1)
@@ -78,6 +81,12 @@ class ProcessLoader(ThreadLoader):
         team.start()
         self._team = team
         return run
+
+    def end_workers(self) -> None:
+        """End the worker processes, and all iterators. The next ``iter()`` starts new workers."""
+        team, self._team = self._team, None
+        if team is not None:
+            team.end()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_team": None}
@@ -108,6 +117,7 @@ class _Team:
 
     def __init__(self, fetcher: BatchFetcher, workers: int, ahead: int, largest: int, seed: int) -> None:
         self.ahead = ahead
+        self.pid = os.getpid()
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
@@ -126,7 +136,7 @@ class _Team:
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []
         self._busy = [0]  # number of unanswered messages, in a list because the finalizer reads it too
-        weakref.finalize(self, _end, os.getpid(), self._processes, self._board, self._busy)
+        self.end = weakref.finalize(self, _end, self.pid, self._processes, self._board, self._busy)
 
     def start(self) -> None:
         """Start the workers, unless they have started. A worker that has started makes batches while others start."""
@@ -161,7 +171,7 @@ class _Team:
 
     def end_run(self, run: int) -> None:
         """Let the workers leave out all parts of an iteration that no worker has begun."""
-        if run == self.run:
+        if run == self.run and self.pid == os.getpid():
             self._board.run[0] = 0
 
     def send(self, indices: Sequence[int]) -> _Pending:
@@ -276,6 +286,10 @@ class _Run:
         return self._team.finish(pending)
 
     def _check(self) -> None:
+        if not self._team.end.alive or self._team.pid != os.getpid():
+            raise LoaderError(
+                "the workers of this iterator have ended, or belong to another process: call iter() again"
+            )
         if self._run != self._team.run:
             raise LoaderError("ended by a new iterator over the same loader: its workers make one epoch at a time")
 

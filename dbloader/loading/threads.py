@@ -73,6 +73,11 @@ class ThreadLoader:
     def __len__(self) -> int:
         return len(self.batch_sampler)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_fetcher" in vars(self) and not name.startswith("_"):
+            raise AttributeError(f"create_loader's loader would ignore {name!r}: make a new loader with other options")
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         return describe(self)
 

@@ -72,6 +72,20 @@ def close_iterator(iterator: Any) -> None:
         iterator._shutdown_workers()
 
 
+def end_workers(loader: Any, *, only_inherited: bool = False) -> None:
+    """End the workers that a loader keeps between iterations. In a forked child, forget the workers of the parent."""
+    if hasattr(loader, "end_workers") and not only_inherited:
+        loader.end_workers()
+    iterator: Any = getattr(loader, "_iterator", None) if getattr(loader, "persistent_workers", False) else None
+    if workers := getattr(iterator, "_workers", None):
+        if workers[0]._parent_pid != os.getpid():
+            iterator._shutdown_workers = lambda: None  # torch's would ask the parent's workers to end
+            loader._iterator = None
+        elif not only_inherited and not hasattr(loader, "state_dict"):  # the state is in the iterator
+            loader._iterator = None
+            iterator._shutdown_workers()
+
+
 def find_killed_worker(iterator: Any, error: BaseException) -> BaseProcess | None:
     """Return the DataLoader worker process whose death explains an error of its connection, or None."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))

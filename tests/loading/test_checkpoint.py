@@ -196,7 +196,10 @@ def test_failure_before_the_first_batch_keeps_the_position() -> None:
         iterator = iter(loader)
         with pytest.raises(ValueError, match="not now"):
             next(iterator)
-        assert next(iterator, None) is None  # the iterator is exhausted, but the epoch has not ended
+        with pytest.raises(
+            LoaderError, match=r"^an error ended this iterator \(ValueError: not now\): call iter\(\) again$"
+        ):
+            next(iterator)
         assert loader.state_dict() == state
     loader.set_epoch(1)
     assert loader.state_dict() == state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dbloader import Record, copy_store, write_store
 from dbloader._describe import size
 from dbloader.errors import NotAStoreError, PlaceError, StoreNotFoundError
 from dbloader.loading.doctor import Finding, examine_machine, examine_place
+from tests.support.children import from_child
 from tests.support.mongo import Mongod
 
 
@@ -53,6 +55,15 @@ def test_missing_or_small_shared_memory_is_a_problem(root: Path, small_disk: Pat
     assert (found.state, found.found) == ("problem", "21.0 MB, 21.0 MB free")
     assert "bus error" in found.consequence
     assert "--shm-size" in found.remedy
+
+
+def test_limit_on_file_sizes_is_a_warning() -> None:
+    def examine() -> Finding:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        return one(examine_machine(), "file limit")
+
+    found = from_child(examine)
+    assert (found.state, found.found, found.remedy) == ("warning", "1.0 GB (ulimit -f)", "ulimit -f unlimited")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a device")

@@ -259,7 +259,9 @@ def test_batch_with_too_many_damaged_samples_raises(place: Path, engine: Any) ->
         with pytest.raises(LoaderError, match=message):
             next(batches)
         assert loader.state_dict()["position"] == 20  # the failed batch was not received
-        with pytest.raises(StopIteration):
+        with pytest.raises(
+            LoaderError, match=r"^an error ended this iterator \(LoaderError: too many samples are damaged"
+        ):
             next(batches)
         loader.close()
 

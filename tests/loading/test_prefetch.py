@@ -1,5 +1,6 @@
 """PrefetchLoader prefetches the batches of torch DataLoaders and other iterables."""
 
+import functools
 import os
 import threading
 import weakref
@@ -15,7 +16,8 @@ from dbloader.device.transfer import Transfer
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundThread
 from dbloader.loading.prefetch import PrefetchLoader
-from tests.support.loaders import Numbers, numbers
+from dbloader.sampling import OrderedSampler
+from tests.support.loaders import Numbers, numbers, process_loader, thread_loader
 
 
 class Stream(IterableDataset[int]):
@@ -99,14 +101,58 @@ def test_wrapped_loader_gives_length_and_attributes() -> None:
         assert getattr(prefetched, name) is getattr(loader, name)
 
 
-@pytest.mark.parametrize("name", ["dataset", "sampler", "batch_sampler", "batch_size", "drop_last", "num_workers"])
-def test_attribute_of_the_wrapped_loader_cannot_be_assigned(name: str) -> None:
-    """An assignment would not change the batches."""
+@pytest.mark.parametrize("name", ["dataset", "sampler", "batch_sampler", "batch_size", "drop_last"])
+def test_attribute_that_a_dataloader_refuses_cannot_be_assigned(name: str) -> None:
     loader = DataLoader(Numbers(4), batch_size=2)
     prefetched = PrefetchLoader(loader)
-    with pytest.raises(AttributeError, match=f"property '{name}' of 'PrefetchLoader' object has no setter"):
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is initialized"):
         setattr(prefetched, name, [[0]])
     assert getattr(prefetched, name) is getattr(loader, name)
+
+
+def seed_with(number: int, worker: int) -> None:
+    torch.manual_seed(number + worker)
+
+
+def drawn(_: int) -> float:
+    return float(torch.rand(()))
+
+
+def test_assigned_attribute_of_the_wrapped_loader_takes_effect() -> None:
+    loader = DataLoader(Numbers(4, drawn), num_workers=1)
+    prefetched = PrefetchLoader(PrefetchLoader(loader))
+    prefetched.worker_init_fn = functools.partial(seed_with, 3)
+    prefetched.collate_fn = sum
+    assert loader.worker_init_fn is prefetched.worker_init_fn
+    received = list(prefetched)
+    torch.manual_seed(3)
+    assert received == [float(torch.rand(())) for _ in range(4)]
+
+
+def test_attribute_that_the_wrapped_loader_would_ignore_cannot_be_assigned() -> None:
+    for loader in ([[1]], iter([1]), thread_loader(Numbers()), process_loader(Numbers(), num_workers=2)):
+        prefetched: Any = PrefetchLoader(loader)
+        for name in ("worker_init_fn", "collate_fn", "prefetch_factor"):
+            with pytest.raises(AttributeError, match=f"{name}"):
+                setattr(prefetched, name, seed_with)
+
+
+def test_further_attributes_belong_to_the_object_they_are_assigned_to() -> None:
+    class Named(PrefetchLoader[Any]):
+        def __init__(self, loader: Any, name: str) -> None:
+            self.name = name
+            super().__init__(loader)
+            self.more = [name]
+
+    loader = DataLoader(Numbers())
+    first, second = Named(loader, "first"), Named(loader, "second")
+    first.note = second.note = 0
+    first.note, first.depth = 7, 5
+    assert (first.name, first.more, first.note, first.depth) == ("first", ["first"], 7, 5)
+    assert (second.name, second.more, second.note, second.depth) == ("second", ["second"], 0, 2)
+    assert not {"name", "more", "note", "depth"} & {*vars(loader)}
+    with pytest.raises(AttributeError, match=r"property 'device' of .* object has no setter"):
+        setattr(first, "device", "cpu")  # noqa: B010 # mypy knows that this is an error
 
 
 def test_loader_without_a_length_can_be_passed_to_list() -> None:
@@ -209,6 +255,17 @@ def test_closed_loader_ends_its_iterators_with_an_error() -> None:
             next(iterator)
     assert loader.notes == ["begin", "begin", "end", "end"]
     assert len(list(prefetched)) == 50
+
+
+def test_iterator_that_was_closed_does_not_end_the_epoch() -> None:
+    loader: Any = PrefetchLoader(DataLoader(Numbers(6), 2, sampler=OrderedSampler(range(6))))
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    iterator.close()
+    assert next(iterator, "closed") == "closed"
+    assert loader.state_dict() == state
+    assert state["position"] == 2
 
 
 class Batch:

@@ -19,8 +19,9 @@ import torch
 from dbloader import LMDBDataset, Record, create_loader, write_store
 from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
+from dbloader.errors import LoaderError
 from dbloader.loading.worker_start import WorkerStart
-from tests.support.children import in_child, run_program
+from tests.support.children import from_child, in_child, run_program
 from tests.support.images import WAIT_S, photo
 from tests.support.loaders import batches_of, process_loader
 from tests.support.samples import same
@@ -291,6 +292,23 @@ def test_loader_that_may_open_no_more_files_raises_and_closes_its_files(place: P
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
+
+
+@pytest.mark.parametrize(("limit", "error"), [(10**11, ""), (2 * 10**9, ""), (10**6, "raise it (ulimit -f unlimited)")])
+def test_worker_processes_respect_the_limit_on_file_sizes(place: Path, limit: int, error: str) -> None:
+    def run() -> bool:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        with make(place, "processes") as loader:
+            return same(list(loader), expected(place)[0])
+
+    result = from_child(run)
+    if error:
+        assert isinstance(result, LoaderError)
+        assert str(result).startswith("worker processes share files of ")
+        assert error in str(result)
+    else:
+        assert result is True
 
 
 class Reported:

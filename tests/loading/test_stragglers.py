@@ -21,6 +21,7 @@ from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError
 from dbloader.loading.board import Board
 from dbloader.sampling import OrderedSampler
+from tests.support.children import run_two_ranks
 from tests.support.images import photo
 from tests.support.loaders import Numbers, batches_of, numbers, process_loader
 from tests.support.samples import same
@@ -120,6 +121,22 @@ def test_samples_that_cannot_be_pickled_are_made_by_the_worker_that_collates() -
     assert batches_of(process_loader(dataset, BATCH, num_workers=2, collate_fn=called)) == [[*range(BATCH)]]
 
 
+def large(index: int) -> bytes:
+    return bytes([index]) * 5000
+
+
+def test_parts_larger_than_their_area_are_made_by_the_worker_that_collates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on the size of files makes the areas small."""
+    monkeypatch.setattr("dbloader.loading.board._LARGEST_STRIDE", 4096)
+    for function in (large, fail_in_the_second_part):
+        loader = process_loader(Numbers(3 * BATCH, Meeting(function)), BATCH, num_workers=2, collate_fn=list)
+        if function is large:
+            assert [part for batch in batches_of(loader) for part in batch] == [large(n) for n in range(3 * BATCH)]
+        else:
+            with pytest.raises(KeyError, match="no record 4"):
+                batches_of(loader)
+
+
 @pytest.mark.nightly  # takes 6 GiB of memory
 def test_parts_of_more_than_two_gib_are_stored_whole() -> None:
     board = Board(multiprocessing.get_context(), cells=1)
@@ -203,6 +220,18 @@ def test_draws_from_global_generators_depend_only_on_the_seed_of_torch() -> None
     assert draws(1, 1) == first
     assert draws(2, 2) != first
     assert len({number for column in first for number in column}) == 3 * 32 * 2
+
+
+def test_each_rank_draws_other_numbers_from_global_generators(tmp_path: Path) -> None:
+    def train(rank: int) -> None:
+        torch.manual_seed(1)  # Lightning's seed_everything sets one seed in all ranks
+        loader = process_loader(Numbers(16, draw_from_the_global_generators), 8, num_workers=2)
+        draws = torch.stack([column for batch in loader for column in batch.batch]).flatten()
+        both = [torch.empty_like(draws) for _ in range(2)]
+        torch.distributed.all_gather(both, draws)
+        assert len({*torch.cat(both).tolist()}) == 2 * draws.numel()
+
+    run_two_ranks(train, tmp_path)
 
 
 def test_second_iterator_over_a_loader_ends_the_first() -> None:

@@ -90,7 +90,8 @@ def test_error_is_raised_after_earlier_batches_and_ends_the_epoch(engine: Engine
     with pytest.raises(KeyError, match="no record 7"):
         received.extend(number for batch in iterator for number in batch.tolist())
     assert received == [0, 1, 2, 3, 4]
-    assert next(iterator, "ended") == "ended"
+    with pytest.raises(LoaderError, match=r"^an error ended this iterator \(KeyError: .*\): call iter\(\) again$"):
+        next(iterator)
 
 
 @of_each_engine
@@ -163,8 +164,14 @@ import threading
 import torch
 from torch.utils.data import DataLoader, Dataset
 from dbloader import PrefetchLoader
+from dbloader.errors import LoaderError
 from tests.support.loaders import thread_loader
 go_on = threading.Event()
+def rest(iterator):
+    try:
+        return list(iterator)
+    except LoaderError as error:
+        return error
 class Hanging(Dataset):
     def __len__(self): return 10
     def __getitem__(self, index):
@@ -178,13 +185,14 @@ for loader in (threads, PrefetchLoader(threads), PrefetchLoader(alone)):
     try:
         next(iterator)
     except KeyboardInterrupt:
-        print("interrupted", list(iterator), flush=True)
+        print("interrupted", rest(iterator), flush=True)
 go_on.set()
 """
     command = [sys.executable, "-X", "faulthandler", "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for _ in range(3):
+        ended = "an error ended this iterator (KeyboardInterrupt): call iter() again"
+        for after in ("[]", ended, ended):
             assert process.stdout.readline() == "waiting\n"
             # A blocked main thread misses a signal that another thread receives; then a user presses Ctrl-C again.
             for _ in range(3):
@@ -194,7 +202,7 @@ go_on.set()
             else:
                 process.send_signal(signal.SIGABRT)  # print where all threads are, and end
                 pytest.fail(process.communicate()[1])
-            assert process.stdout.readline() == "interrupted []\n"
+            assert process.stdout.readline() == f"interrupted {after}\n"
         output, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors

@@ -91,6 +91,61 @@ def test_loader_dropped_in_a_forked_child_keeps_its_workers(make: Make, capfd: p
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("make", [created, over_torch])
+def test_forked_child_that_iterates_has_workers_of_its_own(make: Make) -> None:
+    loader = make(Numbers(60))
+    iterator = iter(loader)
+    received = [batch.tolist() for _, batch in zip(range(3), iterator, strict=False)]
+
+    def use() -> None:
+        assert len(list(loader)) == 30
+        with pytest.raises(LoaderError, match=r"call iter\(\)"):
+            next(iterator)
+        loader.close()
+        assert len(list(loader)) == 30
+
+    children = [multiprocessing.get_context("fork").Process(target=use) for _ in range(2)]
+    for child in children:
+        child.start()
+    received += [batch.tolist() for batch in iterator]
+    assert received == [[at, at + 1] for at in range(0, 60, 2)]
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+        child.close()
+    assert len(list(loader)) == 30
+
+
+@pytest.mark.parametrize("make", [created, over_torch, lambda dataset: PrefetchLoader(created(dataset))])
+@pytest.mark.parametrize("whole", [True, False])
+def test_closed_loader_ends_its_workers_and_can_be_iterated_again(make: Make, whole: bool) -> None:
+    before = multiprocessing.active_children()
+    with make(Numbers(20)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert len(multiprocessing.active_children()) == len(before) + 2
+        assert not whole or len(list(iterator)) == 9
+    assert multiprocessing.active_children() == before
+    if not whole:
+        with pytest.raises(LoaderError, match="its PrefetchLoader was closed"):
+            next(iterator)
+    assert len(list(loader)) == 10
+    loader.close()
+    assert multiprocessing.active_children() == before
+
+
+def test_closed_loader_kills_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbloader.loading.background.CLOSE_WAIT_S", 0.2)
+    before = multiprocessing.active_children()
+    loader = created(Numbers(20, stuck_at_7))
+    iterator = iter(loader)
+    assert [next(iterator).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    with pytest.warns(RuntimeWarning, match="the source has not returned an item"):
+        loader.close()
+    assert multiprocessing.active_children() == before
+    assert iterator.thread.wait(60)
+
+
 def die_at_20(index: int) -> int:
     if index == 20:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -20,6 +20,8 @@ OTHER_PACKAGES = {
     **dict.fromkeys(("_exit", "_getframe", "_is_gil_enabled"), "public: functions of os and sys that Python documents"),
     **dict.fromkeys(("_C", "_remove_worker_pids", "_shutdown_workers", "_tasks_outstanding", "_workers"), _WORKERS),
     **dict.fromkeys(("_index_queues", "_worker_result_queue", "_workers_done_event", "_pin_memory_thread"), _WORKERS),
+    "_iterator": "torch's loader keeps persistent workers here, and shows no other way to end or replace them",
+    "_parent_pid": "multiprocessing shows whose child a process is only by errors",
     "_persistent_workers": "torch's iterator alone knows whether its workers stay for the next epoch",
     "_utils": "torch has pinning of any batch in torch.utils.data._utils, and errors of workers in torch._utils",
     "_worker_info": "torch.utils.data.get_worker_info() shows a dataset what only torch's own workers set",

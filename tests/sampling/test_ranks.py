@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.sampling import ShuffleSampler
+from dbloader.sampling import OrderedSampler, ShuffleSampler
 from tests.support.children import run_two_ranks
 
 LENGTH = 25
@@ -22,7 +22,7 @@ LENGTH = 25
 
 def error_of(**options: Any) -> str:
     try:
-        list(PrefetchLoader(DataLoader(batch_size=4, **options)))
+        list(PrefetchLoader(DataLoader(**options)))
     except OptionError as error:
         return str(error)
     return ""
@@ -48,7 +48,13 @@ def train(rank: int, early: ShuffleSampler, folder: Path) -> None:
     resumed.load_state_dict(first.state_dict())
     seen = {
         "ranks": [(sampler.num_replicas, sampler.rank) for sampler in samplers],
-        "refused": [error_of(dataset=dataset, shuffle=True) for dataset in (whole, own)],
+        "refused": [
+            error_of(dataset=dataset, shuffle=shuffle, batch_size=size)
+            for dataset in (whole, own)
+            for shuffle in (True, False)
+            for size in (4, None)
+        ],
+        "evaluated": epochs(PrefetchLoader(DataLoader(whole, 4, sampler=OrderedSampler(whole, 1, 0))), 1),
         "shared": epochs(PrefetchLoader(DataLoader(whole, 4, sampler=ShuffleSampler(whole))), 2),
         "parts": epochs(make(), 2),
         "rest": [[number for batch in batches for number in batch.tolist()], *epochs(resumed, 1)],
@@ -57,16 +63,19 @@ def train(rank: int, early: ShuffleSampler, folder: Path) -> None:
     torch.distributed.barrier()  # no process may end while the other still connects
 
 
-def test_two_processes_divide_the_samples_and_refuse_shuffle(tmp_path: Path) -> None:
+def test_two_processes_divide_the_samples_and_refuse_loaders_that_do_not(tmp_path: Path) -> None:
     early = ShuffleSampler(range(5))  # created before the process group
     run_two_ranks(partial(train, early=early, folder=tmp_path), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, seen in enumerate(ranks):
         assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]
-        for message in seen["refused"]:  # the message for all samples, and for a subset
-            assert "does not share the samples among the 2 processes" in message
-            assert "pass sampler=ShuffleSampler(dataset) instead" in message
-            assert "ShuffleSampler(dataset, num_replicas=1, rank=0)" in message
+        assert len(seen["refused"]) == 8
+        for number, message in enumerate(seen["refused"]):
+            shuffle, name = (True, "ShuffleSampler") if number % 4 < 2 else (False, "OrderedSampler")
+            assert f"shuffle={shuffle} does not share the samples among the 2 processes" in message
+            assert f"pass sampler={name}(dataset) instead" in message
+            assert f"{name}(dataset, num_replicas=1, rank=0)" in message
+        assert seen["evaluated"] == [[*range(LENGTH)]]
         assert [sorted(epoch) for epoch in seen["parts"]] == [[*range(rank, LENGTH, 2)]] * 2
         assert seen["parts"][0] != seen["parts"][1]
         assert seen["rest"][0] == seen["rest"][1] == seen["parts"][0][4:]

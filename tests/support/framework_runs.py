@@ -17,14 +17,14 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import DBLoaderError
@@ -96,7 +96,14 @@ def barrier() -> None:
         torch.distributed.barrier()
 
 
-def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path, *, own_order: bool = False) -> Check:
+def compare(
+    what: str,
+    run: Callable[[Path | None, Path], Batches],
+    folder: Path,
+    *,
+    own_order: bool = False,
+    steps: Container[int] = (1, STEPS, STEPS + 1),
+) -> Check:
     """Compare an uninterrupted training with trainings that resume after its first step and around its first epoch.
 
     Args:
@@ -105,6 +112,7 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
             checkpoints, ``<steps>`` or ``<steps>-...``.
         folder: For all checkpoints.
         own_order: The order is not the order of ShuffleSampler, so only the trainings are compared with each other.
+        steps: Resume after these steps.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first = folder / "first"
@@ -112,7 +120,7 @@ def compare(what: str, run: Callable[[Path | None, Path], Batches], folder: Path
     whole = seen if own_order else expected()
     different = [] if seen == whole else [f"uninterrupted: {seen} instead of {whole}"]
     barrier()
-    checkpoints = [each for each in sorted(first.iterdir()) if int(each.name[:2]) in (1, STEPS, STEPS + 1)]
+    checkpoints = [each for each in sorted(first.iterdir()) if int(each.name[:2]) in steps]
     for checkpoint in checkpoints:
         rest = whole[int(checkpoint.name[:2]) :]
         seen = run(checkpoint, folder / f"again-{checkpoint.name}")
@@ -136,6 +144,13 @@ def refused(what: str, attempt: Callable[[], Any], word: str) -> Check:
 # Lightning
 
 
+def seen_in(batch: Any) -> list[int]:
+    """Return the indices in a batch, or in the batches of a CombinedLoader, with -1 for an exhausted loader."""
+    if "image" in batch:
+        return numbers(batch)
+    return [number for part in batch.values() for number in ([-1] if part is None else numbers(part))]
+
+
 def lightning_fit(
     make: Callable[[], Any], checkpoint: Path | None, folder: Path, *, each_step: bool = True, max_steps: int = -1
 ) -> Batches:
@@ -148,8 +163,8 @@ def lightning_fit(
             self.seen: Batches = []
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            self.seen.append(numbers(batch))
-            loss: torch.Tensor = self.layer(batch["image"]).sum()
+            self.seen.append(seen_in(batch))
+            loss: torch.Tensor = self.layer(torch.ones(1)).sum()
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -177,6 +192,53 @@ def lightning_fit(
     if max_steps > 0:
         trainer.save_checkpoint(folder / "after fit")
     return model.seen
+
+
+def of_combined(folder: Path) -> Iterator[Check]:
+    """Resume combinations of long and short loaders in Lightning, after the short loaders have ended."""
+    from lightning.pytorch.utilities import CombinedLoader
+
+    def one(kind: str, length: int) -> PrefetchLoader[Any]:
+        dataset = Subset(Numbers(), range(length))
+        options: dict[str, Any] = {"transform": None, "normalize": None, "device": None, "drop_last": False}
+        if kind == "created":
+            return create_loader(dataset, batch_size=BATCH, is_training=True, num_workers=1, **options)
+        return PrefetchLoader(DataLoader(dataset, BATCH, sampler=ShuffleSampler(dataset)))
+
+    def combined(mode: Any) -> Any:
+        loaders = {"short": one("created", 9), "long": one("wrapped", LENGTH), "middle": one("wrapped", 14)}
+        return CombinedLoader(loaders, mode) if mode else loaders  # Lightning combines a dict with max_size_cycle
+
+    for what, mode in (("CombinedLoader, max_size", "max_size"), ("dict of loaders", None)):
+        run = partial(lightning_fit, partial(combined, mode))
+        yield compare(what, run, folder / what, own_order=True, steps=(STEPS - 1, STEPS))
+
+
+class Draws(Numbers):
+    """Random numbers of the worker process."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"image": torch.randint(2**20, (1,)).float()}
+
+
+def of_seeds(folder: Path) -> Iterator[Check]:
+    """Compare the random numbers that the worker processes of both ranks draw after Lightning's seed_everything."""
+    import lightning
+
+    def make() -> Any:
+        options: dict[str, Any] = {"transform": None, "normalize": None, "device": None}
+        created = create_loader(Draws(), batch_size=BATCH, num_workers=1, worker_type="processes", **options)
+        wrapped = DataLoader(Draws(), BATCH, sampler=ShuffleSampler(Draws()), num_workers=1)
+        return {"create_loader": created, "PrefetchLoader": PrefetchLoader(wrapped)}
+
+    lightning.seed_everything(7, workers=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [number for batch in lightning_fit(make, None, folder, each_step=False) for number in batch]
+    ranks: list[Any] = [drawn] * WORLD
+    if WORLD > 1:
+        torch.distributed.all_gather_object(ranks, drawn)
+    repeated = len({number for rank in ranks for number in rank}) < 0.9 * WORLD * len(drawn)
+    yield Check("seed_everything(workers=True)", WORLD, [f"repeated numbers: {ranks}"] if repeated else [])
 
 
 def of_lightning(folder: Path) -> Iterator[Check]:
@@ -361,6 +423,8 @@ def of_transformers(folder: Path) -> Iterator[Check]:
 
 FRAMEWORKS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "lightning": of_lightning,
+    "combined": of_combined,
+    "seeds": of_seeds,
     "accelerate": of_accelerate,
     "transformers": of_transformers,
 }
