@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader import errors
+from dbloader._describe import size
 from dbloader.caching.folder import LOCK, LOG, SOCKET, arriving_bytes, make_folder, read_stats
 from dbloader.errors import DBLoaderError, StoreAccessError
 from dbloader.stores.lmdb.errors import translate_refusal
@@ -43,6 +44,7 @@ _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # time between two looks at the arriving bytes
+_SHOW_S = 2.0  # time until the first line about a wait; each further line comes after twice the time
 # The reader starts a process that forks and ends at once. The child of this process becomes the fetcher, so the reader
 # need not wait for the fetcher's end. The fork is safe, because the process has no threads and no obstore.
 _PROGRAM = """\
@@ -89,6 +91,7 @@ class FetcherClient:
     def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:
         self._cache, self._place, self._opening = cache, place, opening
         self._channel: Connection | None = None
+        self.shows = False  # whether a long wait is shown on stderr, by rank 0
         make_folder(cache, place)
         self.ask("the index")
         opening["open"]["known"] = True  # now the cache has the index, so a new connection need not check the origin
@@ -136,9 +139,16 @@ class FetcherClient:
         with ExitStack() as undo:
             undo.callback(self.close)  # otherwise the next question could receive the late answer to this question
             send(channel, **message)
-            arrived, since = -1, time.monotonic()
+            arrived, show_s, began = -1, _SHOW_S, time.monotonic()
+            since = began
             while not channel.poll(_LOOK_S):
                 before, arrived = arrived, arriving_bytes(self._cache)
+                waited = time.monotonic() - began
+                if self.shows and sys.stderr and waited >= show_s and os.environ.get("RANK", "0") == "0":
+                    show_s *= 2
+                    cached = size(read_stats(self._cache).nbytes + arrived)
+                    with suppress(OSError, ValueError):  # stderr may be closed
+                        sys.stderr.write(f"{waited:.0f} s: waiting for {what} of {self._place}; cached: {cached}\n")
                 if arrived != before:
                     since = time.monotonic()
                 elif time.monotonic() - since >= STALL_S:

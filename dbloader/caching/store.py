@@ -110,6 +110,11 @@ class CachedStore(LMDBStore):
         with env.gate:
             handle.ask("the order", expect=list(needs), check=check)
 
+    def fetch_first(self, needs: Iterable[Need]) -> None:
+        """Wait until the cache has the shards that an order needs first. A long wait is shown on stderr."""
+        for shard in dict.fromkeys(need.shard for need in needs if not need.first):
+            self.open_handle().fetch(shard, show=True)
+
     @property
     def _uri(self) -> str:  # with credentials
         return self._origin if isinstance(self._origin, str) else self._origin.uri
@@ -193,10 +198,12 @@ class CachedHandle(ShardedHandle):
         ends = [*accumulate(shard.nbytes for shard in self._table.shards)]
         return range(len(ends) if limit is None else bisect_right(ends, limit))
 
-    def fetch(self, number: int) -> None:
-        """Wait until a shard is in the cache."""
+    def fetch(self, number: int, *, show: bool = False) -> None:
+        """Wait until a shard is in the cache. With ``show``, show a long wait on stderr."""
         with env.gate, self._lock:
+            self._client.shows = show
             self._open_shard(number)
+            self._client.shows = False
 
     def repair(self, indices: Sequence[int]) -> None:
         """Verify some records of open shards again. Let the fetcher replace each shard that has a damaged record.

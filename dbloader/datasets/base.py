@@ -167,6 +167,7 @@ class RecordDataset(Dataset[Any]):
         if isinstance(store, CachedStore):
             needs = needs_of(sampler, since, store.shard_lengths or [], self._indices, margin=margin)
             store.expect(needs, check=check)
+            store.fetch_first(needs)  # in this process, because workers would show the wait several times
 
     def find(self, name: str) -> int:
         """Return the index of the record with a name, which is a path below the converted folder.

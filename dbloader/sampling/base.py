@@ -73,7 +73,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         drop_last: bool = False,
     ) -> None:
         # DistributedSampler's constructor is not called: it would ask for the ranks now, and keep the dataset.
-        self.length = length
+        self.length = self._period = length
         self.population = population
         self._given_ranks = (num_replicas, rank)
         if self._given_ranks != (None, None):
@@ -126,7 +126,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def __iter__(self) -> Iterator[int]:
         check_shared_once(type(self).__name__, self.num_replicas)
         start = self._begun = self._held or self._next()
-        indices = _compute(self._share(start.position), self.length, self.order(start.seed, start.epoch))
+        indices = self._compute(self._share(start.position), self.order(start.seed, start.epoch))
         return self._take(indices, None if self.is_held else self.times_chosen)
 
     def _take(self, indices: Iterator[int], times_chosen: int | None) -> Iterator[int]:
@@ -169,6 +169,16 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.epoch = epoch
         self._begun = None
         self.times_chosen += 1
+
+    def _compute(self, share: range, order: Callable[[Array], Array]) -> Iterator[int]:
+        for begin in range(0, len(share), BLOCK):
+            part = share[begin : begin + BLOCK]
+            positions = np.arange(part.start, part.stop, part.step, dtype=np.int64)
+            yield from order(self.unpadded(positions)).tolist()
+
+    def unpadded(self, positions: Array) -> Array:
+        """Return these positions, but for padding the positions whose samples it repeats."""
+        return np.where(positions < self.length, positions, positions % self._period % self.length)
 
     # States
 
@@ -288,15 +298,6 @@ class ResumableSampler(DistributedSampler[int], ABC):
         if not 0 <= start.position <= self.length:
             raise OptionError(f"'position' in the state must be 0 to {self.length}, got {start.position}")
         return start
-
-
-def _compute(share: range, length: int, order: Callable[[Array], Array]) -> Iterator[int]:
-    for begin in range(0, len(share), BLOCK):
-        part = share[begin : begin + BLOCK]
-        positions = np.arange(part.start, part.stop, part.step, dtype=np.int64)
-        if part[-1] >= length:
-            positions %= length
-        yield from order(positions).tolist()
 
 
 def length_of(dataset: Sized) -> int:

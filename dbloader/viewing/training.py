@@ -103,7 +103,9 @@ def show_epochs(store: Store | Mixture, index: int, options: Options, transform:
     for epoch in range(options.epoch, options.epoch + _EPOCHS):
         order: Any = sampler.order(sampler.seed, epoch)
         first = int(order.inverse(np.array([index]))[0])
-        for position in range(first, len(sampler) * options.world_size, len(dataset)):
+        end = len(sampler) * options.world_size
+        found = np.append(first, np.arange(len(dataset), end))  # the record's position, and the padding
+        for position in found[(found < end) & (sampler.unpadded(found) == first)].tolist():
             at, rank = divmod(position, options.world_size)
             step = at // options.batch_size
             sample = _sample(dataset, SeededIndices([index], sampler.seed, epoch, range(position, position + 1)))
@@ -198,7 +200,8 @@ def _sampler(dataset: Any, options: Options, state: Mapping[str, Any]) -> Resuma
         return dataset.sampler(**ranks)
     name = state.get("sampler", "ShuffleSampler")
     if name == "BlockShuffleSampler":
-        sizes = {name: state[name] for name in ("block_size", "buffer_blocks", "lanes") if name in state}
+        names = ("block_size", "buffer_blocks", "lanes", "stick_to_shard")
+        sizes = {name: state[name] for name in names if name in state}
         return BlockShuffleSampler(dataset, **sizes, **ranks)
     if name != "ShuffleSampler":
         raise OptionError(f"the state must be of a ShuffleSampler or BlockShuffleSampler, got {short_repr(name)}")

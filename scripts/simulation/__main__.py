@@ -10,7 +10,7 @@ from dataclasses import fields
 import numpy as np
 
 from simulation.cluster import Cluster, parser
-from simulation.limits import describe, limits
+from simulation.limits import describe, describe_caches, limits
 from simulation.training import Training
 
 LINES = {
@@ -53,7 +53,7 @@ def simulate(cluster: Cluster) -> dict[str, object]:
     return {"epochs": epochs, **totals}
 
 
-def print_table(found: dict[str, object]) -> None:
+def print_table(cluster: Cluster, found: dict[str, object]) -> None:
     epochs = found["epochs"]
     assert isinstance(epochs, list)
     for name, text in LINES.items():
@@ -61,6 +61,8 @@ def print_table(found: dict[str, object]) -> None:
     for name, text in TOTALS.items():
         print(f"{text:<56}{found[name]:>14,.2f}")
     print(describe(found["limits"], epochs[0]))  # type: ignore[arg-type]
+    if len(epochs) > 1:
+        print(describe_caches(cluster, epochs))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given["json"]:
         print(json.dumps({"cluster": vars(cluster), **found}, indent=1))
     else:
-        print_table(found)
+        print_table(cluster, found)
     return 0
 
 

@@ -7,13 +7,14 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-ORDERS = ("lanes", "blocks")
+ORDERS = ("lanes", "stick_to_shard", "blocks")
 
 EXAMPLES = """examples:
   scripts/simulate                                              1,000 nodes, 100,000 shards of 100 MB
   scripts/simulate --nic-mbs 100 --store-mbs 50000              slow networks, and a store that sends 50 GB/s in all
   scripts/simulate --order blocks --nodes 16 --shards 1600      without lanes: each node reads all shards
   scripts/simulate --epochs 3 --cache-gb 20 --mtbf-hours 2000   a small cache; a node is lost every two hours
+  scripts/simulate --epochs 3 --order stick_to_shard            each node reads the same shards in all epochs
   scripts/simulate --json --nodes 100 --shards 10000            as JSON, for a program
 """
 
@@ -31,7 +32,7 @@ class Cluster:
     shards: int = _option(100_000, "shards in the store", 1)
     records: int = _option(1000, "records in a shard", 1)
     shard_mb: float = _option(100.0, "size of a shard", 1e-6)
-    order: str = _option("lanes", f"one of {', '.join(ORDERS)}: BlockShuffleSampler with or without lanes")
+    order: str = _option("lanes", f"one of {', '.join(ORDERS)}: BlockShuffleSampler with lanes, fixed lanes, no lanes")
     lanes: int = _option(0, "lanes of the order; 0: the number of all ranks")
     buffer_shards: int = _option(4, "shards that are shuffled together (in each lane)", 1)
     batch: int = _option(64, "samples in a batch of one rank", 1)
@@ -68,8 +69,8 @@ class Cluster:
                 raise ValueError(f"--{option.name.replace('_', '-')} must be at least {least:g}, got {value:g}")
         if self.order not in ORDERS:
             raise ValueError(f"--order must be one of {', '.join(ORDERS)}, got {self.order!r}")
-        if self.lanes and self.order != "lanes":
-            raise ValueError(f"--lanes is for --order lanes, got --order {self.order}")
+        if self.lanes and self.order == "blocks":
+            raise ValueError("--lanes is for orders with lanes, got --order blocks")
         if self.restart_nodes > self.nodes:
             raise ValueError(f"--restart-nodes must be at most --nodes, {self.nodes:,}, got {self.restart_nodes:,}")
         if self.world > self.length:

@@ -49,6 +49,22 @@ def limits(cluster: Cluster, epoch: dict[str, float], index_bytes: int) -> list[
     return sorted(found, key=lambda limit: -limit.seconds)
 
 
+def describe_caches(cluster: Cluster, epochs: list[dict[str, float]]) -> str:
+    """Return one line: how much all nodes read, and why caches help little if they read much after the first epoch."""
+    read = [epoch["read_per_data"] for epoch in epochs]
+    line = f"caches: all nodes read {sum(read):.2f} times the store in {len(read)} epochs."
+    most_gb = max(epoch["shards_per_node"] for epoch in epochs) * cluster.shard_bytes / 1e9
+    if cluster.lanes % cluster.world and cluster.order != "blocks":
+        return f"{line} Several nodes read each shard, because {cluster.world:,} ranks do not divide the lanes."
+    if sum(read[1:]) <= 0.1 * len(read[1:]):
+        return line
+    if cluster.cache_gb < most_gb:
+        return f"{line} They help little, because a node needs {most_gb:.3g} GB in an epoch: give at least as much."
+    if cluster.order == "lanes":
+        return f"{line} They help little, because a node gets other shards in each epoch: try --order stick_to_shard."
+    return f"{line} The rest was read again after nodes were lost."
+
+
 def describe(found: list[Limit], epoch: dict[str, float]) -> str:
     """Return one line: the slowest and the second slowest limit, and what would help most."""
     first, second = found[:2]

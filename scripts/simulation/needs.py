@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ class Order:
         """
         world, ranks = nodes * self._cluster.ranks, self._cluster.ranks
         sampler = self.sampler(world, 0)
+        sampler.order = cache(sampler.order)  # type: ignore[method-assign] # otherwise computed again for each node
         since = {**sampler.state_after(0), "epoch": self._epoch, "position": position}
         found: list[list[Need]] = []
         for node in range(nodes):
@@ -85,10 +87,13 @@ class Order:
         return found
 
     def _lanes(self) -> int | None:
-        return (self._cluster.lanes or self._cluster.world) if self._cluster.order == "lanes" else None
+        return None if self._cluster.order == "blocks" else self._cluster.lanes or self._cluster.world
 
     def sampler(self, world: int, rank: int) -> BlockShuffleSampler:
         """Return the sampler of a rank."""
         lanes = self._lanes()
         buffer = self._cluster.buffer_shards * (lanes or 1)
-        return BlockShuffleSampler(self._records, None, buffer, world, rank, seed=self._cluster.seed, lanes=lanes)
+        seed, stick = self._cluster.seed, self._cluster.order == "stick_to_shard"
+        return BlockShuffleSampler(
+            self._records, None, buffer, world, rank, seed=seed, lanes=lanes, stick_to_shard=stick
+        )

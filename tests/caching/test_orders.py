@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, PrefetchLoader, create_loader
+from dbloader.caching import client
 from dbloader.caching.folder import read_stats
 from dbloader.caching.policy import CachePolicy, needs_of
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ResumableSampler, ShuffleSampler, WeightedSampler
-from tests.support.caching import WAIT_S, make_shards, shards_in, wait_for, wait_until_ended
+from tests.support.caching import WAIT_S, SlowFile, make_shards, shards_in, wait_for, wait_until_ended
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork:DeprecationWarning", "ignore:most shards have records of one class only"
@@ -190,6 +192,62 @@ def test_two_machines_with_lanes_fetch_each_shard_once(origin: Path, tmp_path: P
             assert read_stats(cache).fetches == SHARDS // 2
         wait_until_ended(cache)
     assert sorted(read) == list(range(RECORDS))
+
+
+@pytest.mark.slow
+def test_machines_that_stick_to_their_shards_fetch_only_in_the_first_epoch(origin: Path, tmp_path: Path) -> None:
+    fetched = 0
+    read: list[list[int]] = [[], [], []]
+    for rank in range(3):
+        cache = tmp_path / str(rank)
+        with opened(origin, cache) as dataset:
+            sampler = BlockShuffleSampler(dataset, None, 6, 3, rank, seed=3, lanes=6, stick_to_shard=True)
+            with wrapped(dataset, sampler) as loader:
+                for number in range(3):
+                    read[number] += epoch(loader)
+                    assert read_stats(cache).fetches == SHARDS // 3
+                    fetched += read_stats(cache).fetches if number == 2 else 0
+        wait_until_ended(cache)
+    assert fetched == SHARDS
+    assert all(sorted(indices) == list(range(RECORDS)) for indices in read)
+    assert read[0] != read[1] != read[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader_of", LOADERS)
+def test_training_starts_when_the_first_shard_is_there_and_shows_the_wait(
+    tmp_path: Path,
+    cache: Path,
+    loader_of: Callable[[LMDBDataset, ResumableSampler], PrefetchLoader[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    place = tmp_path / "store.lmdb"
+    make_shards(place, (EACH,) * 8, size=400)
+    with opened(place, cache) as dataset:
+        sampler = BlockShuffleSampler(dataset, None, 8, lanes=1)
+        _, (first,) = next(sampler.blocks_ahead())
+        paths = sorted((place / "shards").iterdir())
+        slow = [SlowFile(path) for path in paths]
+        monkeypatch.setattr(client, "_SHOW_S", 0.0)
+        with ThreadPoolExecutor(len(slow)) as senders, loader_of(dataset, sampler) as loader:
+            batches = iter(loader)
+            coming = senders.submit(next, batches)
+            shown = ""
+
+            def is_shown() -> bool:
+                nonlocal shown
+                shown += capfd.readouterr().err
+                return f"waiting for shard {first} ({paths[first].name}) of {place}; cached: 0 bytes" in shown
+
+            wait_for(is_shown, "a line on stderr")
+            slow[first].send()
+            begun = [index_of(sample) for sample in coming.result(WAIT_S)]
+            assert shards_in(cache) == [paths[first].name]
+            sent = [senders.submit(other.send) for other in slow if other is not slow[first]]
+            rest = [index_of(sample) for batch in batches for sample in batch]
+            assert [future.result(WAIT_S) for future in sent] == [None] * 7
+        assert sorted(begun + rest) == list(range(8 * EACH))
 
 
 class Records:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from simulation.__main__ import main, simulate
 from simulation.cluster import Cluster
-from simulation.limits import describe, limits
+from simulation.limits import describe, describe_caches, limits
 from simulation.training import Training
 
 from dbloader.remote.bucket import PART_BYTES
@@ -31,6 +31,38 @@ def test_nodes_share_the_reading_only_with_lanes() -> None:
     assert (without["read_per_data"], without["shards_per_node"]) == (4, 64)
 
 
+def test_nodes_that_stick_to_shards_download_once_and_the_others_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {**SMALL, "epochs": 3}
+    lines = {}
+    for change in (
+        {}, {"order": "stick_to_shard"}, {"order": "stick_to_shard", "cache_gb": 0.5, "buffer_shards": 1},
+        {"order": "stick_to_shard", "lanes": 24},
+    ):  # fmt: skip
+        cluster = Cluster(**{**options, **change})
+        epochs = Training(cluster, []).run()
+        line = lines[sum(epoch["read_per_data"] for epoch in epochs)] = describe_caches(cluster, epochs)
+        assert f"all nodes read {sum(epoch['read_per_data'] for epoch in epochs):.2f} times the store in 3" in line
+    (anew, told), (once, silent), (small, too_small), (shared, not_dividing) = lines.items()
+    assert anew > 2
+    assert small > 1.5
+    assert told.endswith("a node gets other shards in each epoch: try --order stick_to_shard.")
+    assert once == 1
+    assert silent.endswith("in 3 epochs.")
+    assert too_small.endswith("because a node needs 0.8 GB in an epoch: give at least as much.")
+    assert shared > 1.5
+    assert not_dividing.endswith("Several nodes read each shard, because 16 ranks do not divide the lanes.")
+    assert main(["--nodes", "2", "--ranks", "2", "--shards", "16", "--records", "100", "--epochs", "2"]) == 0
+    assert "caches: all nodes read" in capsys.readouterr().out
+
+
+def test_training_starts_with_the_first_shard_of_each_rank() -> None:
+    # One node with 8 ranks and 32 shards of 512 MB, which arrive at 1 GB/s. Buffers of 4 shards are the whole store.
+    found = one_epoch(
+        nodes=1, ranks=8, shards=32, records=1000, shard_mb=512.0, nic_mbs=1000, stream_mbs=1000, latency_ms=0
+    )
+    assert found["first_batch_s"] == pytest.approx(8 * 0.512, rel=0.05)
+
+
 def test_epoch_without_stalls_takes_the_time_of_its_steps() -> None:
     found = one_epoch(nic_mbs=1e6, stream_mbs=1e6, latency_ms=0, store_requests=0)
     assert found["first_batch_s"] == pytest.approx(0, abs=0.01)
@@ -39,10 +71,10 @@ def test_epoch_without_stalls_takes_the_time_of_its_steps() -> None:
 
 
 def test_first_batch_waits_for_the_index_and_the_shards_of_its_buffers() -> None:
-    # First the index of 16,000 records arrives at 100 MB/s. Then 16 shards of 50 MB arrive at 200 MB/s, four at a time.
+    # First the index of 16,000 records arrives at 100 MB/s. Then the first shards of 4 ranks arrive at 200 MB/s.
     # The first bytes of each file arrive 0.2 s after its request.
     found = one_epoch(nic_mbs=200, stream_mbs=100, index_bytes=6250.0)
-    assert found["first_batch_s"] == pytest.approx(0.2 + 1.0 + 4 * 0.2 + 16 * 50 / 200, rel=0.01)
+    assert found["first_batch_s"] == pytest.approx(0.2 + 1.0 + 0.2 + 4 * 50 / 200, rel=0.01)
     # most shards arrive during the steps
     later = one_epoch(nic_mbs=200, stream_mbs=100, buffer_shards=1, fetch_ms=300.0)
     assert later["first_batch_s"] == pytest.approx(2 * (0.2 + 0.3) + 4 * 50 / 200, rel=0.01)
@@ -62,7 +94,7 @@ def test_cache_stays_within_its_size_and_a_small_cache_is_refused() -> None:
     assert max(node.peak for node in training.nodes) == 0.5e9
     assert first["read_per_data"] == 1
     assert 0 < again["read_per_data"] <= 1
-    with pytest.raises(ValueError, match=r"--cache-gb 0\.1 is too small: 0\.8 GB of shards are in use at one time"):
+    with pytest.raises(ValueError, match=r"--cache-gb 0\.1 is too small: 0\.4 GB of shards are in use at one time"):
         one_epoch(cache_gb=0.1)
 
 
@@ -138,8 +170,8 @@ def test_figures_are_printed_as_a_table_or_json(capsys: pytest.CaptureFixture[st
     ("options", "message"),
     [
         (["--nodes", "0"], "--nodes must be at least 1, got 0"),
-        (["--order", "best"], "--order must be one of lanes, blocks, got 'best'"),
-        (["--order", "blocks", "--lanes", "8"], "--lanes is for --order lanes, got --order blocks"),
+        (["--order", "best"], "--order must be one of lanes, stick_to_shard, blocks, got 'best'"),
+        (["--order", "blocks", "--lanes", "8"], "--lanes is for orders with lanes, got --order blocks"),
         (["--shards", "1", "--records", "10"], "8,000 ranks are more than the 10 records"),
         (["--shards", "6000", "--order", "blocks"], "each node needs 6,000 of 6,000 shards"),
     ],

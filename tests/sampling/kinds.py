@@ -44,9 +44,20 @@ def shards(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
     return BlockShuffleSampler(unequal, None, 2, *ranks, **options)
 
 
-# Each function makes a sampler from (dataset, num_replicas, rank).
-PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, blocks, lanes, shards]
-of_each_kind = pytest.mark.parametrize("make", [*PADDED, OrderedSampler], ids=lambda make: make.__name__)
+def growing(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    fifth, half = len(dataset) // 5, len(dataset) // 2
+    unequal = Sharded(fifth, 0, half, len(dataset) - fifth - half, 0)
+    return BlockShuffleSampler(unequal, None, 12, *ranks, lanes=2, **options)
+
+
+def sticking(dataset: range, *ranks: int, **options: Any) -> ResumableSampler:
+    return growing(dataset, *ranks, stick_to_shard=True, **options)
+
+
+# Each function makes a sampler from (dataset, num_replicas, rank). The padding of sticking() is of another kind.
+PADDED: list[Callable[..., ResumableSampler]] = [ShuffleSampler, weighted, blocks, lanes, shards, growing]
+EACH = [*PADDED, OrderedSampler, sticking]
+of_each_kind = pytest.mark.parametrize("make", EACH, ids=lambda make: make.__name__)
 of_each_padded_kind = pytest.mark.parametrize("make", PADDED, ids=lambda make: make.__name__)
 
 

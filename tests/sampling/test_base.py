@@ -25,11 +25,13 @@ from tests.sampling.kinds import (
     WORLDS,
     blocks,
     global_order,
+    growing,
     interleaved,
     lanes,
     of_each_kind,
     of_each_padded_kind,
     shards,
+    sticking,
 )
 
 
@@ -78,7 +80,9 @@ def test_orders_never_change() -> None:
         [3, 6, 1, 0, 7, 2, 4, 5],
         [6, 1, 2, 3, 4, 5, 7, 0],
         [4, 5, 7, 3, 6, 1, 2, 0],
+        [1, 5, 2, 6, 4, 0, 3, 7],
     ]
+    assert global_order(sticking, 8, epoch=1) == [5, 1, 6, 2, 0, 4, 7, 3]
     large = ShuffleSampler(range(HUGE))
     assert [*itertools.islice(large, 3)] == [1096580550970646, 229917934713715, 863242579229535]
 
@@ -158,6 +162,8 @@ def test_any_number_of_ranks_resumes_the_order(make: Callable[..., ResumableSamp
         padding = rest[LENGTH - position :]
         if make is OrderedSampler:
             assert not padding
+        elif make is sticking:
+            assert set(padding) <= set(order[:LENGTH])
         else:
             assert len({len(share) for share in resumed}) == 1
             assert padding == order[: len(padding)]
@@ -183,7 +189,7 @@ def test_resuming_with_drop_last_drops_only_the_tail(
             assert resumed[0] == share[consumed:]
 
 
-@pytest.mark.parametrize("make", [ShuffleSampler, lanes, shards])
+@pytest.mark.parametrize("make", [ShuffleSampler, lanes, shards, growing, sticking])
 @given(chain=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4)), max_size=5))
 def test_repeated_interruptions_lose_and_repeat_no_sample(
     make: Callable[..., ResumableSampler], chain: list[tuple[int, int]]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dbloader import LMDBDataset, convert, write_store
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler
-from tests.sampling.kinds import Sharded
+from tests.sampling.kinds import Sharded, interleaved
 from tests.support.images import plant_photos
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=12)
@@ -30,8 +30,11 @@ def order(length: int, block_size: int, buffer_blocks: int, seed: int = 0, epoch
     return list(sampler)
 
 
-def sampler_of(lengths: Sequence[int], lanes: int | None, buffer: int, *ranks: int, seed: int = 0) -> Any:
-    return BlockShuffleSampler(Sharded(*lengths), None, buffer, *(ranks or (1, 0)), seed=seed, lanes=lanes)
+def sampler_of(
+    lengths: Sequence[int], lanes: int | None, buffer: int, *ranks: int, seed: int = 0, stick: bool = False
+) -> Any:
+    options: Any = {"seed": seed, "lanes": lanes, "stick_to_shard": stick}
+    return BlockShuffleSampler(Sharded(*lengths), None, buffer, *(ranks or (1, 0)), **options)
 
 
 def touched(indices: list[int], block_size: int) -> list[int]:
@@ -66,23 +69,118 @@ def test_any_combination_of_sizes_gives_a_permutation_with_an_inverse() -> None:
         assert positions.tolist() == list(range(length)), (length, size, buffer, lanes)
 
 
-@given(LENGTHS, st.integers(1, 40), st.integers(1, 5), st.integers())
-def test_each_lane_reads_one_contiguous_piece_of_the_shuffled_shards(
-    lengths: list[int], lanes: int, buffer: int, seed: int
+@given(LENGTHS, st.integers(1, 40), st.integers(1, 200), st.integers(), st.booleans())
+def test_each_lane_reads_parts_of_shards_in_growing_buffers(
+    lengths: list[int], lanes: int, buffer: int, seed: int, stick: bool
 ) -> None:
-    sampler = sampler_of(lengths, lanes, buffer, seed=seed)
+    sampler = sampler_of(lengths, lanes, buffer, seed=seed, stick=stick)
     indices, length = list(sampler), sum(lengths)
     assert sorted(indices) == list(range(length))
-    shuffled = sampler.order(seed, 0).blocks.indices(np.arange(length)).tolist()
-    begin, size = 0, max(1, -(-length // max(1, len(lengths)))) * max(1, buffer // lanes)
+    sequence = sampler.order(seed, 0).blocks.indices(np.arange(length))
+    shards = np.searchsorted(np.cumsum(lengths), sequence, side="right").tolist()
+    shard = max(1, -(-length // max(1, len(lengths))))
+    begin, parts = 0, 0
     for lane in range(lanes):
         mine = indices[lane::lanes]
-        piece = shuffled[begin : begin + len(mine)]
-        for first in range(0, len(mine), size):
-            assert sorted(mine[first : first + size]) == sorted(piece[first : first + size])
+        part = sequence[begin : begin + len(mine)].tolist()
+        runs = [number for number, _ in itertools.groupby(shards[begin : begin + len(mine)])]
+        assert len(runs) == len(set(runs)), "each shard must be contiguous in a lane"
+        parts += len(runs)
+        first, size = 0, -(-shard // 2)
+        while first < len(mine):
+            assert sorted(mine[first : first + size]) == sorted(part[first : first + size])
+            first += size
+            size = min(first, shard * max(1, buffer // lanes))
         begin += len(mine)
-    runs = [shard for shard, _ in itertools.groupby(np.searchsorted(np.cumsum(lengths), shuffled, side="right"))]
-    assert len(runs) == len(set(runs)), "each shard must be contiguous"
+    assert parts < len(lengths) + lanes, "only a shard at the border of two lanes may be in both"
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 64])
+def test_first_buffer_of_each_lane_needs_one_shard(lanes: int) -> None:
+    lengths = np.random.default_rng(3).integers(200, 300, 640).tolist()
+    for world in (1, lanes):
+        for rank in {0, world // 2, world - 1}:
+            sampler = sampler_of(lengths, lanes, 32 * lanes, world, rank)
+            (_, first), (begin, _), *_ = sampler.blocks_ahead()
+            assert len(first) == lanes // world
+            assert begin == 125 * lanes
+
+
+# A state that was saved before buffers grew, and what that version read after it, in this epoch and in the next one.
+EARLIER: dict[str, Any] = {
+    "sampler": "BlockShuffleSampler", "length": 20, "shards": 5, "shards_crc32": 709515014, "buffer_blocks": 4,
+    "lanes": 2, "seed": 7, "epoch": 3, "position": 6,
+}  # fmt: skip
+EARLIER_REST = [
+    [1, 10, 5, 11, 2, 13, 4, 17, 0, 16, 9, 18, 8, 19],
+    [19, 7, 14, 2, 13, 1, 16, 11, 17, 8, 18, 10, 12, 0, 15, 9, 6, 4, 5, 3],
+]
+
+
+def test_state_without_growing_buffers_continues_in_its_order() -> None:
+    sampler = sampler_of([4, 1, 7, 0, 8], 2, 4)
+    fresh = list(sampler)
+    for epoch, expected in enumerate(EARLIER_REST, 3):
+        sampler.load_state_dict({**EARLIER, "epoch": epoch, "position": 6 if epoch == 3 else 0})
+        assert sampler.next_state() == {**EARLIER, "epoch": epoch, "position": 6 if epoch == 3 else 0}
+        assert list(sampler) == expected
+    sampler.set_epoch(3)
+    assert list(sampler)[6:] == EARLIER_REST[0]
+    shares = [sampler_of([4, 1, 7, 0, 8], 2, 4, 3, rank) for rank in range(3)]
+    for share in shares:
+        share.load_state_dict(EARLIER)
+    assert interleaved([list(share) for share in shares])[:14] == EARLIER_REST[0]
+    state = sampler_of([4, 1, 7, 0, 8], 2, 4).state_after()
+    assert state["version"] == 2
+    sampler.load_state_dict(state)
+    assert list(sampler) == fresh
+    with pytest.raises(OptionError, match=r"must have version 2, as this sampler has, .* got 3"):
+        sampler.load_state_dict({**state, "version": 3})
+    with pytest.raises(OptionError, match=r"got one that lacks 'stick_to_shard', 'version'$"):
+        sampler_of([4, 1, 7, 0, 8], 2, 4, stick=True).load_state_dict(EARLIER)
+    with pytest.raises(OptionError, match=r"also has 'stick_to_shard'$"):
+        sampler.load_state_dict({**state, "stick_to_shard": True})
+    assert list(sampler) == fresh
+
+
+SHAPES = [[9], [1, 1], [0, 50, 0, 1, 7], [31, 64, 10, 90, 47, 5, 80, 33], [3] * 130, [40] * 64]
+
+
+@pytest.mark.parametrize("lengths", SHAPES, ids=lambda lengths: f"{len(lengths)}-shards-{sum(lengths)}")
+@pytest.mark.parametrize("world", [1, 2, 3, 8, 63, 64])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_stick_to_their_shards_and_read_each_sample_once(lengths: list[int], world: int, drop_last: bool) -> None:
+    length, mine = sum(lengths), []
+    for lanes in (world, 2 * world):
+        read: dict[int, list[list[int]]] = {}
+        for rank in range(world):
+            options: Any = {"lanes": lanes, "stick_to_shard": True, "drop_last": drop_last}
+            sampler = BlockShuffleSampler(Sharded(*lengths), None, 4, world, rank, **options)
+            for epoch in range(3):
+                sampler.set_epoch(epoch)
+                read.setdefault(epoch, []).append(list(sampler))
+        for shares in read.values():
+            samples = [index for share in shares for index in share]
+            assert len({len(share) for share in shares}) == 1
+            assert len(samples) == (length // world if drop_last else -(-length // world)) * world
+            once = interleaved(shares)[:length]
+            assert sorted(once) == list(range(length)) if not drop_last else len(set(samples)) == len(samples)
+        if length >= lanes and not drop_last:
+            for rank in range(world):
+                mine = [sorted(set(shares[rank])) for shares in read.values()]
+                assert mine[0] == mine[1] == mine[2]
+
+
+def test_lanes_stick_to_other_shards_with_another_seed_and_change_their_order() -> None:
+    sampler, other = (sampler_of([10] * 24, 4, 4, seed=seed, stick=True) for seed in (0, 1))
+    firsts = set()
+    for epoch in range(60):
+        sampler.set_epoch(epoch)
+        lane = list(sampler)[::4]
+        firsts.add(lane[0] // 10)
+    assert firsts == shards_of(lane, [10] * 24), "each shard of a lane is the first one in some epochs"
+    assert len(firsts) == 6
+    assert set(lane) != set(list(other)[::4])
 
 
 @pytest.mark.parametrize(("nodes", "local"), [(1, 8), (4, 8), (16, 8), (128, 1)])
@@ -98,19 +196,23 @@ def test_nodes_together_read_each_shard_about_once(nodes: int, local: int) -> No
     )
 
 
-@given(LENGTHS, st.sampled_from([None, 1, 4, 6]), st.integers(1, 5), st.integers(0, 10**6), st.sets(st.integers(0, 4)))
+@given(
+    LENGTHS, st.sampled_from([None, 1, 4, 6]), st.integers(1, 5), st.integers(0, 10**6), st.sets(st.integers(0, 4)),
+    st.booleans(),
+)  # fmt: skip
 def test_blocks_ahead_contain_the_following_samples(
-    lengths: list[int], lanes: int | None, world: int, at: int, chosen: set[int]
+    lengths: list[int], lanes: int | None, world: int, at: int, chosen: set[int], stick: bool
 ) -> None:
+    stick = stick and lanes is not None
     ranks = [rank for rank in range(world) if rank in chosen]
     position = at % (sum(lengths) + 1)
-    state = {**sampler_of(lengths, lanes, 3).state_after(), "position": position, "epoch": 2}
-    ahead = list(sampler_of(lengths, lanes, 3, world, 0).blocks_ahead(ranks, since=state))
+    state = {**sampler_of(lengths, lanes, 3, stick=stick).state_after(), "position": position, "epoch": 2}
+    ahead = list(sampler_of(lengths, lanes, 3, world, 0, stick=stick).blocks_ahead(ranks, since=state))
     starts = [begin for begin, _ in ahead]
     assert starts == sorted(set(starts))
     assert starts[:1] in ([], [position], [sum(lengths)])  # a rank may have only padding
     for rank in ranks:
-        sampler = sampler_of(lengths, lanes, 3, world, rank)
+        sampler = sampler_of(lengths, lanes, 3, world, rank, stick=stick)
         sampler.load_state_dict(state)
         for place, index in zip(sampler.positions(state), sampler, strict=True):
             entry = bisect_right(starts, place) - 1

@@ -10,7 +10,7 @@ import pytest
 from dbloader import sampling
 from dbloader.errors import OptionError
 from dbloader.records.columns import NO_LABEL
-from tests.sampling.kinds import LENGTH, PADDED
+from tests.sampling.kinds import LENGTH, PADDED, Sharded
 
 DATA = range(LENGTH)
 shuffled: Any = sampling.ShuffleSampler
@@ -45,6 +45,30 @@ def blocks_ahead(rank: int) -> list[Any]:
         (block, (DATA, 0), {}, OptionError, "^block_size must be at least 1, got 0$"),
         (block, (DATA, 4, -5), {}, OptionError, "^buffer_blocks must be at least 1, got -5$"),
         (block, (DATA,), {"lanes": 0}, OptionError, "^lanes must be at least 1, got 0$"),
+        (
+            block,
+            (Sharded(3, 8), None, 4),
+            {"stick_to_shard": True},
+            OptionError,
+            "=True needs lanes, got lanes=None and ",
+        ),
+        *(
+            (
+                block,
+                (data, size),
+                {"lanes": 4, "stick_to_shard": True},
+                OptionError,
+                "needs all records of a store with ",
+            )
+            for data, size in ((DATA, None), (Sharded(3, 8), 4))
+        ),
+        (
+            block,
+            (Sharded(3, 8),),
+            {"lanes": 4, "stick_to_shard": 1},
+            TypeError,
+            "^stick_to_shard must be True or False",
+        ),
         (blocks_ahead, (2,), {}, OptionError, "^rank must be from 0 to 1, got 2$"),
         (weighted, ([0.0, 0.0],), {}, OptionError, "^at least one weight must be above 0, got 2 that are 0$"),
         (weighted, ([1, -2.0],), {}, OptionError, r"^weights must be finite and at least 0, got -2\.0 at index 1$"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,17 @@ def place(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def sharded(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stores") / "sharded.lmdb"
+    with ThreadPoolExecutor(1) as executor:
+        convert(images, place, shards=7, executor=executor)
+    return place
+
+
 def sampler_of(name: str, dataset: Any, **ranks: Any) -> Any:
+    if name == "sticking":
+        return BlockShuffleSampler(dataset, None, 12, lanes=6, stick_to_shard=True, **ranks)
     if name == "blocks":
         return BlockShuffleSampler(dataset, 3, 2, **ranks)
     return ShuffleSampler(dataset, **ranks)
@@ -191,9 +202,12 @@ def test_wrong_option_is_refused(place: Path, options: Any, sentence: str) -> No
         show_batch(store, Options(**{"batch_size": 4, **options}))
 
 
-@pytest.mark.parametrize("order", ["shuffle", "blocks"])
+@pytest.mark.parametrize("order", ["shuffle", "blocks", "sticking"])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_epochs_of_a_record_list_the_ranks_and_steps_that_receive_it(place: Path, order: str, world_size: int) -> None:
+def test_epochs_of_a_record_list_the_ranks_and_steps_that_receive_it(
+    place: Path, sharded: Path, order: str, world_size: int
+) -> None:
+    place = sharded if order == "sticking" else place
     state = "" if order == "shuffle" else state_of(place, order)
     options = Options(batch_size=4, world_size=world_size, state=state)
     found: dict[tuple[int, int], list[Any]] = {}  # (rank, step, position) in the first two epochs, by (epoch, index)
