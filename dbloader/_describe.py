@@ -8,10 +8,11 @@ from unicodedata import category
 from dbloader.errors import LoaderError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # Zero-width joiners: Persian and Indian spelling needs them.
 _JOINERS = "\u200c\u200d"
+_LISTED = 10  # items of a list in the text of a report
 
 
 def short_repr(value: object, most: int = 100) -> str:
@@ -81,6 +82,35 @@ def size(nbytes: float) -> str:
         if nbytes < 999.95:
             return f"{nbytes:.1f} {unit}"
     return f"{nbytes / 1000:,.1f} TB"
+
+
+def report_in_lines(report: Any) -> str:
+    """Return the attributes of a dataclass or named tuple as text for people, without those that are empty or 0."""
+    fields = getattr(report, "_fields", None) or report.__dataclass_fields__
+    facts = {name.replace("_", " "): _fact(name, getattr(report, name)) for name in fields if getattr(report, name)}
+    return in_lines(facts)
+
+
+def in_lines(facts: Mapping[str, str]) -> str:
+    """Return facts as text, a line for each fact that is known."""
+    width = max(map(len, facts), default=0)
+    return "\n".join(f"{name:{width}}  {fact}" for name, fact in facts.items() if fact)
+
+
+def print_pretty(shown: object, printer: Any, _cycle: bool) -> None:
+    """Show an object as its str in IPython and notebooks, which would show its repr; for ``_repr_pretty_``."""
+    printer.text(str(shown))
+
+
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_fact(key, item)}" for key, item in value.items() if item not in (None, ""))
+    if isinstance(value, (list, tuple)):
+        more = [f"and {len(value) - _LISTED:,} more"] if len(value) > _LISTED else []
+        return "\n    ".join([*(_fact(name, item) for item in value[:_LISTED]), *more])
+    if isinstance(value, int):
+        return size(value) if name in ("image_bytes", "bytes_read") else f"{value:,}"
+    return f"{value:,.1f}" if isinstance(value, float) else printable(str(value))
 
 
 def printable(text: str) -> str:

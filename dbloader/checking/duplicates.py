@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader._describe import print_pretty, report_in_lines
 from dbloader._options import whole_number
 from dbloader.checking.findings import collect_findings
 from dbloader.checking.fingerprints import (
@@ -79,6 +80,8 @@ class DuplicatesReport:
     first: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
+
+    __str__, _repr_pretty_ = report_in_lines, print_pretty
 
 
 def find_duplicates(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dbloader._describe import print_pretty, report_in_lines
 from dbloader._machine import cpu_count
 from dbloader.checking.compare import compare_files, compare_stores
 from dbloader.checking.findings import collect_findings
@@ -58,6 +59,8 @@ class VerifyReport:
     first: list[dict[str, Any]] = field(default_factory=list)
     compared: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    __str__, _repr_pretty_ = report_in_lines, print_pretty
 
 
 def verify_store(

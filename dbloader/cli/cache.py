@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from dbloader._describe import counted, size
+from dbloader._meter import Meter
 from dbloader.caching.care import check_cache, clear_cache, describe_cache, fill_cache
-from dbloader.cli.meter import Meter
 from dbloader.cli.text import say, say_json
 
 DAMAGED = 1

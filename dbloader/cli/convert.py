@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.meter import Meter
+from dbloader._meter import Meter
 from dbloader.cli.text import after_making, say, say_json
 from dbloader.conversion.convert import convert
 from dbloader.conversion.dry_run import dry_run
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.conversion.dry_run import DryRun
-    from dbloader.conversion.report import Progress, Report
+    from dbloader.conversion.report import Report
 
 SOME_REJECTED = 1
 
@@ -193,21 +193,13 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
         names = ("source", "listing", "name_field", "image_field", "file_fields", "where")
         return _dry_run({name: options[name] for name in names}, quiet=quiet, as_json=as_json)
     try:
-        with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
-            report = convert(**options, images=images, progress=lambda progress: _show(progress, meter))
+        report = convert(**options, images=images, progress=None if quiet or as_json else "bar")
     except KeyboardInterrupt as error:
         has_parts = options["shards"] is not None or options["append"]
         again = f"the same command{' with --resume' * options['overwrite']} makes the remaining parts"
         error.args = (f"finished parts are kept; {again}" if has_parts else _KEPT,)
         raise
     return print_report(report, quiet=quiet, as_json=as_json, raw=images.raw)
-
-
-def _show(progress: Progress, meter: Meter) -> None:
-    if progress.done is None:
-        meter.update(progress.found, None)
-    else:
-        meter.update(progress.done, progress.found, title="Converting", nbytes=progress.nbytes)
 
 
 def print_report(report: Report, *, quiet: bool, as_json: bool, raw: bool = False, rated: bool = True) -> int:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
+from dbloader._meter import Meter
 from dbloader.cli.isolated import isolated
-from dbloader.cli.meter import Meter
 from dbloader.cli.text import after_making, complain, say, say_json
 from dbloader.copying.copy_store import copy_store
 from dbloader.copying.select_records import checked_fractions

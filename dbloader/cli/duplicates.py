@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from dbloader._describe import counted
+from dbloader._meter import Meter
 from dbloader.checking.duplicates import DISTANCE, MAX_DISTANCE
 from dbloader.cli.isolated import isolated
-from dbloader.cli.meter import Meter
 from dbloader.cli.text import complain, say, say_json
 
 FOUND = 1  # exit status if there are duplicates

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.meter import Meter
+from dbloader._meter import Meter
 from dbloader.cli.text import say, say_json
 from dbloader.loading.doctor import examine_machine, examine_place
 

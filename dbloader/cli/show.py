@@ -118,7 +118,10 @@ def ls_command(place: str, *, where: str, as_json: bool) -> None:
     with open_store(place) as store:
         classes = store.manifest.classes
         width = min(_WIDEST, max(map(len, classes), default=6))
-        rows = Columns(store).rows(find_matching(store, where), ("label", "width", "height", "nbytes"))
+        found = find_matching(store, where)
+        if where and not len(found):
+            say(f"the query {where!r} finds no record", err=True)
+        rows = Columns(store).rows(found, ("label", "width", "height", "nbytes"))
         for index, name, label, wide, high, nbytes in rows:
             class_name = store.manifest.class_name(label)
             if as_json:

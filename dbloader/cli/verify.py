@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from dbloader._describe import counted
+from dbloader._meter import Meter
 from dbloader.cli.isolated import isolated
-from dbloader.cli.meter import Meter
 from dbloader.cli.text import complain, say, say_json
 from dbloader.errors import DamagedRecordError, DamagedStoreError, DBLoaderError
 

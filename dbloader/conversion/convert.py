@@ -6,9 +6,11 @@ import os
 import tempfile
 import time
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
+from dbloader._meter import Meter
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
@@ -46,7 +48,7 @@ def convert(
     append: bool = False,
     overwrite: bool = False,
     resume: bool = False,
-    progress: Callable[[Progress], object] = lambda _: None,
+    progress: Callable[[Progress], object] | Literal["bar"] | None = "bar",
 ) -> Report:
     """Make a store of images from a folder, tar, zip or Parquet files, an LMDB file, a store, or a listing of files.
 
@@ -99,7 +101,8 @@ def convert(
         overwrite: Replace the store at the destination when the new store is finished.
         resume: Continue an interrupted conversion. If no conversion was interrupted, warn, and begin a new conversion.
             If the files or an option that affects records have changed, raise an error.
-        progress: Called from the calling thread as the conversion advances.
+        progress: ``"bar"`` shows a bar on a terminal or in a notebook, and elsewhere prints a line every 30 s to
+            stderr. None shows nothing. A function is called from the calling thread as the conversion advances.
 
     Raises:
         TypeError: An option has the wrong type.
@@ -132,7 +135,14 @@ def convert(
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())
     if checked_flag("append", append) and overwrite:
         raise OptionError("append (--append) adds to a store, and overwrite (--overwrite) replaces it: choose one")
-    if shards is not None or append:
+    if executor is not None and shards is None and not append:
+        raise OptionError("executor (--executor) makes shards: also give their number, such as shards=64 (--shards 64)")
+    if progress not in (None, "bar") and not callable(progress):
+        raise TypeError(f"progress must be 'bar', a function or None, got {short_repr(progress)}")
+    with Meter("Looking for images", "images", quiet=progress != "bar") as meter:
+        show = progress if callable(progress) else lambda progress: progress.show(meter)
+        if shards is None and not append:
+            return _convert(settings, destination, workers, show, overwrite=overwrite, resume=resume)
         from dbloader.conversion.parts.run import convert_in_parts
 
         return convert_in_parts(
@@ -141,14 +151,11 @@ def convert(
             1 if shards is None else shards,
             workers,
             executor,
-            progress,
+            show,
             append=append,
             overwrite=overwrite,
             resume=resume,
         )
-    if executor is not None:
-        raise OptionError("executor (--executor) makes shards: also give their number, such as shards=64 (--shards 64)")
-    return _convert(settings, destination, workers, progress, overwrite=overwrite, resume=resume)
 
 
 def _convert(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dbloader._describe import print_pretty, report_in_lines
 from dbloader.sources.base import readable
 from dbloader.stores.open import open_store
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from dbloader._meter import Meter
     from dbloader.records.manifest import Manifest
     from dbloader.sources.base import Source, Tally
 
@@ -37,6 +39,13 @@ class Progress(NamedTuple):
     found: int
     done: int | None
     nbytes: int
+
+    def show(self, meter: Meter) -> None:
+        """Show the progress."""
+        if self.done is None:
+            meter.update(self.found, None)
+        else:
+            meter.update(self.done, self.found, title="Converting", nbytes=self.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +101,8 @@ class Report:
     hidden: int = 0
     report_file: str = ""
     earlier_events: int = 0
+
+    __str__, _repr_pretty_ = report_in_lines, print_pretty
 
 
 def finish_report(

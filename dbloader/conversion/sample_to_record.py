@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,13 @@ from PIL import ExifTags, Image
 
 from dbloader._describe import counted, short_repr
 from dbloader._options import whole_number
+from dbloader.conversion.encoded_files import is_file, read_file
 from dbloader.conversion.stored_records import is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.images.info import find_facts
 from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
+from dbloader.sources.labels import IMAGE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
 
 # Formats with an option ``quality``. Pillow ignores this option for all other formats.
 _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
+# Formats of photographs. As a PNG, a photograph has about three times the bytes.
+_PHOTOS = ("AVIF", "HEIF", "JPEG", "MPO", "WEBP")
+_BYTES = (bytes, bytearray, memoryview)
+_LARGE = 2**16  # bytes of a PNG that is probably a photograph, even if its PIL image no longer names a format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +48,20 @@ class SampleEncoder:
     fields: tuple[str, ...]  # field names for the items of a tuple
     image_format: str  # format for encoding a PIL image in the field ``image``
     options: dict[str, Any]  # Pillow's options for ``image_format``
+    warns: bool = True  # whether to warn of photographs as PNGs: True if the user has not chosen the format
+    needs_image: bool = True  # whether an image in a field with another name is an error
+    files: tuple[str, ...] = ()  # further fields with image files
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)  # fields of renamed columns, see with_files
 
     @classmethod
-    def of(cls, fields: Sequence[str], image_format: str, quality: int | None) -> SampleEncoder:
+    def of(cls, fields: Sequence[str], image_format: str | None, quality: int | None) -> SampleEncoder:
         """Return an encoder for options of ``write_store``. Raise TypeError or OptionError for a wrong option."""
         names = checked_names("fields", fields, "('image', 'label')")
         if len(set(names)) < len(names):
             raise OptionError(f"fields must be different names, got {short_repr(names)}")
         Image.init()
         known = [name for name in FORMATS if name in Image.SAVE and name in Image.OPEN]
-        name = str(image_format).upper()
+        name = "PNG" if image_format is None else str(image_format).upper()
         if name not in known:
             raise OptionError(
                 f"image_format must be one of {', '.join(known)}, such as PNG or JPEG, got {image_format!r}"
@@ -58,7 +69,7 @@ class SampleEncoder:
         quality = whole_number("quality", quality, 1, 100, none=True)
         if quality is not None and name not in _WITH_QUALITY:
             raise OptionError(f"quality needs one of the formats {', '.join(_WITH_QUALITY)}: give image_format='JPEG'")
-        return cls(names, name, {} if quality is None else {"quality": quality})
+        return cls(names, name, {} if quality is None else {"quality": quality}, warns=image_format is None)
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
         """Return the records of a batch. They have no tensors: torch keeps a file open for each tensor of a worker."""
@@ -75,15 +86,24 @@ class SampleEncoder:
         """Return the record of a sample. Raise FieldError if a record cannot hold a value."""
         if isinstance(sample, Record):
             return sample
-        named = {key: self._value(key, value) for key, value in self._named(sample).items()}
+        named = {self.columns.get(key, key): value for key, value in self._named(sample).items()}
+        if "image" not in named and (found := self._find_image(named)):
+            named = {"image" if key == found else key: value for key, value in named.items()}
+        for key in filter(lambda key: is_file(named.get(key)), ("image", *self.files)):
+            named[key], name = read_file(key, named[key])
+            if key == "image" and name is not None:
+                named = {"name": name, **named}
+        named = {key: self._value(key, value) for key, value in named.items()}
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
         record.label = _label(record.label)
+        if record.label == -1 and "label" in self.columns:  # no label, in a Hugging Face ClassLabel
+            record.label = None
         _check_channels(record.image)
-        described = (record.width, record.height, record.format) != (None, None, None)
         # If the format of the bytes is unknown, the user needs a ``decode`` that reads them.
-        if isinstance(record.image, bytes) and not described and (facts := find_facts(record.image)):
-            record.format, record.width, record.height = facts[:3]
+        if isinstance(record.image, bytes) and record.format is None and (facts := find_facts(record.image)):
+            record.format, *size = facts[:3]
+            record.width, record.height = record.width or size[0], record.height or size[1]
         return record
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:
@@ -101,6 +121,17 @@ class SampleEncoder:
             return dict(zip(names, sample))  # noqa: B905 - a sample may lack its last items
         return {"image": sample}
 
+    def _find_image(self, named: Mapping[Any, Any]) -> str | None:
+        """Return the field with the image, by its name; None without one. Raise FieldError if it is unclear."""
+        found = [key for key in named if str(key).lower() in IMAGE_NAMES and _may_be_image(named[key])]
+        others = [key for key in named if key not in self.files and _is_image(named[key])] if self.needs_image else []
+        if len(found) == 1 or not (found or others):
+            return found[0] if found else None
+        raise FieldError(
+            f"which field is the image? It may be any of {', '.join(map(repr, found or others))}: call it 'image', or "
+            "give 'image': None if the sample has no image"
+        )
+
     def _value(self, key: str, value: Any) -> Any:
         """Convert tensors, scalars, PIL images, and lists and dicts of them, to values that a record can hold."""
         if is_torch(value, "torch", "Tensor"):
@@ -108,14 +139,35 @@ class SampleEncoder:
         if isinstance(value, (np.ndarray, np.generic)):
             return _number(value)
         if isinstance(value, Image.Image):
-            return _encoded(key, value, *((self.image_format, self.options) if key == "image" else ("PNG", {})))
-        if isinstance(value, (bytearray, memoryview)):
+            data = _encoded(key, value, *((self.image_format, self.options) if key == "image" else ("PNG", {})))
+            if key == "image" and self.warns and (value.format in _PHOTOS or len(data) >= _LARGE):
+                warnings.warn(_PHOTO_AS_PNG, UserWarning, stacklevel=2)
+            return data
+        if isinstance(value, _BYTES):
             return bytes(value)
         if isinstance(value, Mapping):
             return {name: self._value(f"{key}.{name}", item) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._value(f"{key}[{position}]", item) for position, item in enumerate(value)]
         return value
+
+
+_PHOTO_AS_PNG = (
+    "photographs are stored as PNG, about three times as large as JPEGs: to store unchanged files, use convert(), or "
+    "give the bytes of each file as its image; image_format='JPEG' compresses again, and image_format='PNG' is silent"
+)
+
+
+def _may_be_image(value: Any) -> bool:
+    is_array = is_torch(value, "torch", "Tensor") or isinstance(value, np.ndarray)
+    return value.ndim > 1 if is_array else is_file(value) or isinstance(value, (Image.Image, *_BYTES))
+
+
+def _is_image(value: Any) -> bool:
+    if isinstance(value, _BYTES):
+        return find_facts(bytes(value)) is not None
+    is_pixels = getattr(value, "ndim", 0) == 3 and str(value.dtype).endswith("uint8")
+    return is_pixels or is_file(value) or isinstance(value, Image.Image)
 
 
 def _label(value: Any) -> Any:

@@ -42,7 +42,7 @@ def gives_records(dataset: Any) -> bool:
 
 def is_divisible(samples: Any) -> bool:
     """Return whether `divide` can find stored records behind the samples."""
-    return gives_records(samples) or _is_exactly(samples, "Subset") or _is_exactly(samples, "ConcatDataset")
+    return gives_records(samples) or is_exactly(samples, "Subset") or is_exactly(samples, "ConcatDataset")
 
 
 def contains_store(samples: Any) -> bool:
@@ -145,14 +145,15 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     return first
 
 
-def _is_exactly(samples: Any, name: str) -> bool:
+def is_exactly(samples: Any, name: str) -> bool:
+    """Return whether a value is of this class of torch.utils.data, and not of a subclass."""
     return type(samples) is getattr(sys.modules.get("torch.utils.data"), name, None)
 
 
 def _parts(samples: Any) -> Iterator[Any]:
-    if _is_exactly(samples, "Subset"):
+    if is_exactly(samples, "Subset"):
         yield from _parts(samples.dataset)
-    elif _is_exactly(samples, "ConcatDataset"):
+    elif is_exactly(samples, "ConcatDataset"):
         for part in samples.datasets:
             yield from _parts(part)
     else:
@@ -162,9 +163,9 @@ def _parts(samples: Any) -> Iterator[Any]:
 def _locate(samples: Any, index: int) -> tuple[Any, int]:
     """Return the innermost dataset of a sample, and the sample's index there."""
     while True:
-        if _is_exactly(samples, "Subset"):
+        if is_exactly(samples, "Subset"):
             samples, index = samples.dataset, as_index(samples.indices[index])
-        elif _is_exactly(samples, "ConcatDataset"):
+        elif is_exactly(samples, "ConcatDataset"):
             index = range(len(samples))[index]  # makes a negative index positive
             part = bisect_right(samples.cumulative_sizes, index)
             index -= samples.cumulative_sizes[part - 1] if part else 0

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
+from dbloader._describe import listed, short_repr
+from dbloader._options import checked_flag
+from dbloader.conversion.encoded_files import with_files
 from dbloader.conversion.sample_to_record import RecordBatch, SampleEncoder, checked_names
 from dbloader.conversion.stored_records import (
     contains_store,
@@ -48,6 +50,7 @@ def write_store(
     image_format: str | None = None,
     quality: int | None = None,
     overwrite: bool = False,
+    require_images: bool = True,
 ) -> Manifest:
     """Write a store of samples and return its manifest.
 
@@ -56,9 +59,13 @@ def write_store(
 
     If ``samples`` is a Store, or an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or
     ``decode``, or torch's Subset or ConcatDataset of these, its records are copied: their image files, names, labels
-    and further fields do not change. If a dataset has ``fields``, only these fields are copied. The images of all
-    other samples are encoded. If ``write_store`` is given ``image_format``, ``quality`` or ``fields``, it also encodes
-    the images of an LMDBDataset or MongoDataset. The images of a Store cannot be encoded again.
+    and further fields do not change. If a dataset has ``fields``, only these fields are copied. With ``image_format``,
+    ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
+    cannot be encoded again.
+
+    The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
+    they decode. As in ImageFolder, the EXIF orientation is not applied. ``image_format``, ``quality``, a transform of
+    images or an ImageFolder's ``loader`` prevents this. The images of all other samples are encoded.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. They are not
     collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then makes
@@ -84,19 +91,23 @@ def write_store(
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place when the new store is finished.
+        require_images: Whether at least one sample must have an image, unless the samples are records of stores. A
+            sample without the field ``image`` may have its image in a field with a usual name, such as ``img``.
 
     Raises:
         FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
-            several classes; or one of ``file_fields`` is not an image file. The message names the sample and the field.
-        DamagedImageError: A PIL image does not decode.
-        TypeError: ``quality`` or ``overwrite`` has the wrong type.
+            several classes; it is unclear which field is the image; or one of ``file_fields`` is not an image file. The
+            message names the sample and the field.
+        DamagedImageError: An image does not decode.
+        TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
         OptionError: An option is out of its range; the samples cannot be iterated; there are no samples, but
-            ``overwrite`` is given; concatenated datasets have different classes; images of a Store would be encoded
-            again; or the samples are read from the store at the place.
+            ``overwrite`` is given; no sample has an image, or it is unclear which column is the image; concatenated
+            datasets have different classes; images of a Store would be encoded again; or the samples are read from the
+            store at the place.
         StoreError: The place cannot be written, or already has a store.
     """
     names = _NAMES if fields is None else fields
-    encoder = SampleEncoder.of(names, "PNG" if image_format is None else image_format, quality)
+    encoder = SampleEncoder.of(names, image_format, quality)
     as_records = image_format is None and quality is None and encoder.fields == _NAMES
     if not as_records and contains_store(samples):
         raise OptionError(
@@ -104,11 +115,16 @@ def write_store(
             "dataset, such as LMDBDataset(place)"
         )
     check_destination(place, find_stores(samples))
+    source: dict[str, Any] = source_of(samples) if as_records else {"kind": "samples"}
+    samples = with_files(samples, encoder.columns, source, encode=(image_format, quality) != (None, None))
+    needs_image = checked_flag("require_images", require_images) and source["kind"] != "records"
+    if needs_image and source.get(FILE_FIELDS) and "image" not in encoder.columns.values():
+        raise OptionError(f"which column is the image? It may be any of {listed(source[FILE_FIELDS])}: call it 'image'")
     class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
     numbers = {name: label for label, name in enumerate(class_names)}
-    source: dict[str, Any] = source_of(samples) if as_records else {"kind": "samples"}
     if files := [*dict.fromkeys([*source.get(FILE_FIELDS, ()), *checked_file_fields(file_fields)])]:
         source[FILE_FIELDS] = files
+    encoder = replace(encoder, needs_image=needs_image, files=tuple(files))
     with (
         create_store(place, overwrite=overwrite) as writer,
         closing(_records(samples, encoder, as_records=as_records)) as records,
@@ -117,9 +133,15 @@ def write_store(
             try:
                 checked = _checked(record, class_names, numbers)
                 _check_files(checked, files)
+                needs_image = needs_image and checked.image is None
                 writer.write([encode(checked)], depths=count_depth(checked))
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
+        if needs_image and writer.length:
+            raise OptionError(
+                "no sample has an image, so nothing is stored: call the field of the image 'image', or pass "
+                "require_images=False to store samples without images"
+            )
         if overwrite and not writer.length:
             raise OptionError(
                 f"there are no samples, so {writer.place} is not overwritten (an iterator can be used only once): to "
@@ -180,7 +202,8 @@ def _each(samples: Any) -> Iterator[Any]:
     else:
         raise OptionError(
             f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
-            "put a single sample into a list, and convert a folder of images by convert()"
+            "put a single sample into a list, choose a dataset, such as samples['train'], of a dict of datasets, and "
+            "convert a folder of images by convert()"
         )
 
 

@@ -9,6 +9,7 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
+from inspect import signature
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -37,9 +38,24 @@ if TYPE_CHECKING:
 # assign to a cached_property.
 _CACHED = ("targets", "names", "_indices_digest")
 
+_SELECT = "torch.utils.data.Subset(dataset, indices) or where= selects records"
+_LABELS = "target_transform= changes labels, and copy_store(labels=) makes a store with other labels"
+# What to use instead of attributes and options of ImageFolder that a store cannot have, or cannot change.
+_INSTEAD = {
+    "samples": _SELECT, "imgs": _SELECT, "names": _SELECT, "extensions": _SELECT, "is_valid_file": _SELECT,
+    "targets": _LABELS, "classes": _LABELS, "class_to_idx": _LABELS, "make_dataset": "convert() finds the files",
+    "loader": "decode= takes the bytes of each file", "allow_empty": "classes= of write_store may have unused names",
+}  # fmt: skip
+
 
 class RecordDataset(Dataset[Any]):
     """The records of a store, their labels and their names."""
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Raise TypeError for an option of ImageFolder that a store cannot have."""
+        for name in options.keys() & _INSTEAD.keys() - signature(cls.__init__).parameters.keys():
+            raise TypeError(f"{cls.__name__} has no option {name}: {_INSTEAD[name]}")
+        return super().__new__(cls)
 
     def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
@@ -67,19 +83,21 @@ class RecordDataset(Dataset[Any]):
         """The label of each class."""
         return {name: label for label, name in enumerate(self.manifest.classes)}
 
+    def find_classes(self, _directory: object = None) -> tuple[list[str], dict[str, int]]:
+        """Return ``classes`` and ``class_to_idx``, as ImageFolder does."""
+        return self.classes, self.class_to_idx
+
     @property
-    def targets(self) -> np.ndarray[Any, Any]:
-        """The labels of all records: int64, shape (len,), read-only.
+    def targets(self) -> Targets:
+        """The labels of all records: int64, shape (len,), read-only. ``targets.tolist()`` is ImageFolder's list.
 
         A missing label (None in a sample) is the least int64 here, -9223372036854775808. ``targets >= 0``
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
         """
-        labels: np.ndarray[Any, Any] | None = self.__dict__.get("targets")
+        labels: Targets | None = self.__dict__.get("targets")
         if labels is None:
-            labels = self._same_store().column("label")
-            if self._indices is not None:
-                labels = labels[self._indices]
+            labels = self.column("label").view(Targets)
             labels.flags.writeable = False
             self.__dict__["targets"] = labels
         return labels
@@ -230,6 +248,22 @@ class RecordDataset(Dataset[Any]):
                 positions[at] = index + length
         return self._same_store(), positions if self._indices is None else self._indices[positions].tolist()
 
+    if not TYPE_CHECKING:  # with this method, type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _INSTEAD and not hasattr(type(self), name):
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {_INSTEAD[name]}")
+            return super().__getattribute__(name)  # raises the original error
+
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except AttributeError as error:
+            if name not in _INSTEAD:
+                raise
+            raise AttributeError(f"{name} of a store's dataset cannot be changed: {_INSTEAD[name]}") from error
+
     def __len__(self) -> int:
         return self.manifest.length if self._indices is None else len(self._indices)
 
@@ -274,6 +308,26 @@ def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
     if not len(indices):
         warnings.warn(f"the query {query!r} finds no record of {store.place}", UserWarning, stacklevel=5)
     return indices.astype(np.uint32 if len(store) < 2**32 else np.int64, copy=False)
+
+
+class Targets(np.ndarray[Any, Any]):
+    """An array of labels, with the method ``count`` of a list. Results of arithmetic are plain arrays."""
+
+    def count(self, label: int) -> int:
+        """Return the number of records with a label."""
+        return int(np.count_nonzero(self == label))
+
+    @override
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, (Targets, list)):  # ImageFolder's targets are lists, which + concatenates
+            raise TypeError("targets are arrays, which + would add up: np.concatenate([a, b]) joins them")
+        return super().__add__(other)
+
+    __radd__ = __add__
+
+    @override
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        return array[()] if return_scalar else np.asarray(array)
 
 
 class Samples(Sequence[tuple[str, int]]):

@@ -18,8 +18,6 @@ from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dbloader.decoding.decoder import Plan
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
@@ -76,6 +74,25 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
             f"no record of {dataset.root} has a label, so a sample cannot be (image, label): "
             f"choose fields, such as fields=('image',); the fields are {listed(known)}",
         )
+    target_names(dataset)
+
+
+def target_names(dataset: Any) -> list[str]:
+    """Return the names in a sample to which ``target_transform`` applies: "label", or else those of the field "label".
+
+    Raises:
+        OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.
+    """
+    names, way = names_of(dataset.fields), "transforms= gets the whole sample"
+    if dataset.transform is not None and "image" not in names.values():
+        raise OptionError(f"transform= changes the image, but fields= has no image: add 'image'; {way}")
+    if dataset.target_transform is None:
+        return []
+    found = ["label"] if "label" in names else [name for name, field in names.items() if field == "label"]
+    if not found or (names[found[0]] != "label" and "label" in names.values()):
+        what = "two fields may be the label" if found else "fields= has no label"
+        raise OptionError(f"target_transform= changes the label, but {what}: call one field 'label' by a dict; {way}")
+    return found
 
 
 def value_of(record: Record, field: str) -> Any:
@@ -103,22 +120,19 @@ def join_image(fields: tuple[str, ...] | dict[str, str] | None, image: Any, rest
     return {name: image if field == "image" else rest[name] for name, field in names_of(fields).items()}
 
 
-def other_fields(
-    dataset: Any, record: Record, plan: Plan | None, value: Callable[[Record, str], Any]
-) -> dict[str, Any]:
+def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]:
     """Return all fields of a sample but its image, by their names in the sample.
 
     Args:
         dataset: The StoreDataset.
         record: The record of the sample.
         plan: A Decoder's plan for the image, or None. The plan also crops files and boxes.
-        value: Returns the value of one field.
 
     Raises:
         OptionError: The image is cropped, and a file or boxes cannot be cropped with it.
     """
     names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
-    values = {field: value(record, field) for field in names.values()}
+    values = {field: value_of(record, field) for field in names.values()}
     crops = has_image(dataset.fields) and (changes_size(dataset.decode) or changes_size(dataset.transform))
     files = [name for name in dataset.manifest.file_fields if values.get(name) is not None]
     if dataset.decode is None:

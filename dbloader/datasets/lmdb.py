@@ -53,6 +53,7 @@ class LMDBDataset(StoreDataset):
         cache: Path of a folder on a local disk (not NFS). dbloader copies whole shards there before it reads them, for
             all processes of the machine that use the folder (docs/cache.md). The folder is created if needed.
         cache_bytes: Limit for the bytes of shards in the cache. Shards that are needed last are removed first.
+        root: Another name of ``place``, as in ImageFolder.
 
     Raises:
         StoreNotFoundError: Nothing is at the place.
@@ -67,7 +68,7 @@ class LMDBDataset(StoreDataset):
 
     def __init__(
         self,
-        place: str | os.PathLike[str],
+        place: str | os.PathLike[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
@@ -78,12 +79,13 @@ class LMDBDataset(StoreDataset):
         where: str | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        root: str | os.PathLike[str] | None = None,
     ) -> None:
-        checked = checked_place(place, "the path of a store")
+        checked = checked_place(place, root, "the path of a store")
         only_cached = cache is not None and is_remote(checked)
         store = None if only_cached else LMDBStore(checked)
         super().__init__(
-            with_cache(store, place, cache, cache_bytes),
+            with_cache(store, checked, cache, cache_bytes),
             transform,
             target_transform,
             decode=decode,

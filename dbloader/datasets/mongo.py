@@ -35,7 +35,7 @@ class MongoDataset(StoreDataset):
         query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
             at once. Index 0 is the first record found; the field ``"index"`` is the index in the store.
-        cache, cache_bytes: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
+        cache, cache_bytes, root: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
         PlaceError: The place is not such a URI, or names no database or collection.
@@ -50,7 +50,7 @@ class MongoDataset(StoreDataset):
 
     def __init__(
         self,
-        place: str | os.PathLike[str],
+        place: str | os.PathLike[str] | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
@@ -62,8 +62,9 @@ class MongoDataset(StoreDataset):
         query: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        root: str | os.PathLike[str] | None = None,
     ) -> None:
-        origin = MongoStore(checked_place(place, "a URI such as mongodb://host/database.collection"))
+        origin = MongoStore(checked_place(place, root, "a URI such as mongodb://host/database.collection"))
         if query is not None and where is not None:
             raise OptionError("query and where both select records: give one of them")
         self.query = None if query is None else _check_query(query)

@@ -19,7 +19,7 @@ from dbloader.datasets.fields import (
     join_image,
     names_of,
     other_fields,
-    value_of,
+    target_names,
 )
 from dbloader.datasets.transforms import apply_to_pair, apply_transform, is_albumentations, random_numbers_for
 from dbloader.decoding.decoder import Decoder
@@ -181,16 +181,11 @@ class StoreDataset(RecordDataset):
         With the ``plan`` of the image, files and boxes are cropped like the image.
         """
         with NotedErrors(self, record):
-            return (
-                (self._field(record, "label"),)
-                if self.fields is None
-                else other_fields(self, record, plan, self._field)
-            )
-
-    def _field(self, record: Record, name: str) -> Any:
-        value = value_of(record, name)
-        transform = self.target_transform if name == "label" else None
-        return value if transform is None or value is None else transform(value)
+            rest = {"label": record.label} if self.fields is None else other_fields(self, record, plan)
+            for name in target_names(self):
+                if rest[name] is not None and self.target_transform is not None:
+                    rest[name] = self.target_transform(rest[name])
+            return (rest["label"],) if self.fields is None else rest
 
     def _decoded(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Any:
         image: Any = record.image
@@ -231,8 +226,15 @@ def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> 
     return None if random_numbers is None else random_numbers[: decode.draws]
 
 
-def checked_place(place: Any, wanted: str) -> Any:
-    """Return the place of a store; raise TypeError, without showing the place, unless it is a str or a path."""
+def checked_place(place: Any, root: Any, wanted: str) -> Any:
+    """Return the place of a store, with ``~`` replaced. ``root`` is ImageFolder's name of the place.
+
+    Raises:
+        TypeError: The place is not a str or a path, or both names are given. The message does not show the place.
+    """
+    if place is not None and root is not None:
+        raise TypeError("root is another name of place: give one of them")
+    place = root if place is None else place
     if not isinstance(place, (str, bytes, os.PathLike)):
         raise TypeError(f"place must be {wanted}, got {type(place).__name__}")
-    return place
+    return os.path.expanduser(place) if os.fsdecode(place).startswith("~") else place  # noqa: PTH111 - it may be a URI

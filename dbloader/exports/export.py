@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dbloader._describe import print_pretty, report_in_lines
 from dbloader._options import check_choice
 from dbloader.errors import DBLoaderError, ExportError, OptionError
 from dbloader.exports.base import check_files
@@ -46,6 +47,12 @@ class ExportReport(NamedTuple):
     records: int
     image_bytes: int
     warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return report_in_lines(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        print_pretty(self, printer, cycle)
 
 
 def export_store(

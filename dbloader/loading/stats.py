@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from dbloader._describe import counted
+from dbloader._describe import counted, print_pretty
 from dbloader._machine import cpu_count
 from dbloader.batches.timed import now
 
@@ -118,6 +118,8 @@ class Stats:
         self.skipped += len(samples)
         self.skipped_samples = (self.skipped_samples + samples)[:100]
         return self.skipped, self.skipped_samples
+
+    _repr_pretty_ = print_pretty
 
     def __str__(self) -> str:
         skipped = f"{counted(self.skipped, 'damaged sample')} skipped" if self.skipped else None

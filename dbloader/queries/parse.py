@@ -35,13 +35,24 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 _QUOTED = r'"(?:[^"\\]|\\["\\]|\\(?!["\\]))*"'  # between the quotes, \" means a quote, and \\ means a backslash
 _WORD = rf'(?:{_QUOTED}|[^\s()"])+'
-_CONDITION = re.compile(rf"({_QUOTED}|[^\W\d][\w.-]*)\s*(<=|>=|==|!=|[<>=~:])\s*({_WORD})?")
+_CONDITION = re.compile(rf"({_QUOTED}|[^\W\d][\w.-]*)\s*(<=|>=|==|!=|<>|[<>=~:])\s*({_WORD})?")
 _UNQUOTED_KEY = re.compile(r'[^<>=!~:"]+(?=[<>=!~:])')  # matches 1st in 1st=3
 _NAME_PART = re.compile(_WORD)
-_KEYWORD = re.compile(r"(or|and|not)(?=[\s()]|\Z)|([()])")
+_KEYWORD = re.compile(r"(or|and|not)(?=[\s()]|\Z)|([()])", re.IGNORECASE)
 _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?)([kKmMgG]?[bB]?)")
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
+
+# Other languages have these words and letters. Unquoted, they would search for texts that probably no record has.
+_FOREIGN_WORDS = ("in", "is", "like", "between", "contains", "null", "none", "nan", "true", "false", "where", "xor")
+_FOREIGN = re.compile("[&|!,;<>=~'`^$%\\[\\]{}≤≥≠\u2018\u2019\u201c\u201d]|\\A[+]")
+_OWN_FORMS = {
+    "&": "write and", "|": "write or", "!": "write not", "[{,": "write (label:1 or label:2)",
+    "<>=≤≥≠": "write each comparison by itself, the field first: score>0.2 score<0.5",
+    "~": "write not before a condition, and caption~cat for texts that contain cat",
+    "'`\u2018\u2019\u201c\u201d": 'quotes are "', "+": "conditions need no +",
+    "": "name:*.png matches whole names, and caption~cat finds parts of texts",
+}  # fmt: skip
 
 
 class Condition(NamedTuple):
@@ -137,7 +148,7 @@ class _Parser:
 
     def _keyword(self) -> str:
         match = _KEYWORD.match(self.rest)
-        return match[0] if match else ""
+        return match[0].lower() if match else ""
 
     def _part(self, depth: int) -> Condition | Group:
         if depth > _DEEPEST:
@@ -172,23 +183,34 @@ class _Parser:
         if len(match.groups()) == 3:
             key, sign, raw = match.groups()
             found = self._comparison(position, _unquoted(key), sign, raw)
-        elif word in EVENTS:
-            found = Condition(position, "event", ":", word)
+        elif word.lower() in EVENTS:
+            found = Condition(position, "event", ":", word.lower())
         elif self._kind(word) == "bool":
             found = Condition(position, PREFIX + word.removeprefix(PREFIX), "=", value=True)
-        elif (key := _UNQUOTED_KEY.match(word)) and self._kind(key[0]):
+        elif (key := _UNQUOTED_KEY.match(word)) and self._kind(key[0]) and not _CONDITION.match(f"{key[0]}="):
             self.fail(f'quote the name of the field: "{key[0]}"{word[key.end() :]}')
+        elif what := self._why_no_name(word):
+            self.fail(f"{what}; to find this text in names, quote it: {_quoted(word)}")
         else:
             found = Condition(position, "name", ":", _unquoted(word))
         self._skip(word)
         return found
+
+    def _why_no_name(self, word: str) -> str:
+        """Return why a word is probably not meant as a part of a name; "" if it may be one."""
+        if form := own_form(word):
+            return f"{short_repr(word, 50)} is no condition: {form}"
+        keys = {key.lower() for key in (*_SIGNS, *self._fields, *self._others, *_FOREIGN_WORDS)}
+        if word.lower() in keys or self.rest[len(word) :].startswith("("):
+            return f"{word} alone is no condition: write score>0.2 score<0.5, or (label:1 or label:2)"
+        return ""
 
     def _kind(self, key: str) -> str | None:
         """Return the kind of a field; None if the field has no column, or if the key is something else."""
         return None if key in _SIGNS else self._fields.get(key) or self._fields.get(key.removeprefix(PREFIX))
 
     def _comparison(self, position: int, key: str, sign: str, raw: str | None) -> Condition:
-        sign = "=" if sign == "==" else sign
+        sign = {"==": "=", "<>": "!="}.get(sign, sign)
         field = PREFIX + key.removeprefix(PREFIX)
         kind = self._kind(key)
         signs = _SIGNS_OF_KIND[kind] if kind else _SIGNS.get(key, ())
@@ -201,14 +223,22 @@ class _Parser:
             what = f"this store has no field {short_repr(key)}; a condition begins with one of {known}; {quote}"
             raise query_error(position, what)
         if sign not in signs:
-            raise query_error(position, f"use {' or '.join(signs)} after {key}, not {sign}")
+            other = f": not {key}:{raw}" if sign == "!=" and signs == (":",) else ""
+            raise query_error(position, f"use {' or '.join(signs)} after {key}, not {sign}{other}")
         value: Any = _unquoted(raw or "")
         if raw is None or (key == "name" and not value):  # every name contains ""
             raise query_error(position, f"{key}{sign} needs a value after it")
+        if key not in ("class", "index") and (form := own_form(raw, "*?" if kind == "text" else "")):
+            quote = f"; for this text, write {key}{sign}{_quoted(value)}" if kind == "text" or key == "name" else ""
+            raise query_error(position, f"{short_repr(raw, 50)} is no value: {form}{quote}")
+        if kind and raw.lower() in ("null", "none", "nan"):
+            some = {"text": f'{key}~""', "bool": f"({key} or {key}=false)"}.get(kind, f"({key}<0 or {key}>=0)")
+            quote = f'; for this text, write {key}{sign}"{raw}"' if kind == "text" else ""
+            raise query_error(position, f"to find records without a value, write not {some}{quote}")
         if kind == "bool":
-            if value not in ("true", "false"):
+            if value.lower() not in ("true", "false"):
                 raise query_error(position, f"{key}{sign} needs true or false, got {short_repr(value, 50)}")
-            value = value == "true"
+            value = value.lower() == "true"
         elif kind in ("int", "float") or (kind is None and sign != ":"):
             value = _number(position, key, sign, value)
         elif key == "label":
@@ -220,6 +250,21 @@ class _Parser:
 
 def _unquoted(raw: str) -> str:
     return re.sub(_QUOTED, lambda match: re.sub(r'\\(["\\])', r"\1", match[0][1:-1]), raw)
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def own_form(raw: str, also: str = "") -> str:
+    """Return how to write something that other languages write with special letters; "" without such a letter.
+
+    Letters within quotes do not count. ``also`` contains further special letters.
+    """
+    plain = re.sub(_QUOTED, "", raw)
+    if not _FOREIGN.search(plain) and not any(letter in plain for letter in also):
+        return ""
+    return next(form for letters, form in _OWN_FORMS.items() if not letters or any(one in plain for one in letters))
 
 
 def _number(position: int, key: str, sign: str, text: str) -> float:
@@ -237,9 +282,9 @@ def _number(position: int, key: str, sign: str, text: str) -> float:
 
 
 def _as_label(position: int, value: str) -> int | None:
-    if value != "none" and not _INTEGER.fullmatch(value):
+    if value.lower() != "none" and not _INTEGER.fullmatch(value):
         raise query_error(position, f"a label is an integer or none, such as label:3, got {short_repr(value, 50)}")
-    return None if value == "none" else int(value)
+    return None if value.lower() == "none" else int(value)
 
 
 def _as_ranges(position: int, value: str) -> list[range]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dbloader._describe import listed, short_repr
 from dbloader.queries.columns import Columns, blocks
-from dbloader.queries.parse import EVENTS, Condition, Group, parse, query_error
+from dbloader.queries.parse import EVENTS, Condition, Group, own_form, parse, query_error
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import PREFIX
 from dbloader.records.names import names_in, names_with
@@ -161,5 +161,7 @@ def _labels_of(columns: Columns, condition: Condition) -> list[int]:
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if not labels:
         remedy = f"classes are {listed(classes)}" if classes else "the store has no class names"
+        form = own_form(wanted)
+        remedy += f"; {form}" if form else ""
         raise query_error(condition.position, f"no class is called {short_repr(wanted, 50)}; {remedy}")
     return labels

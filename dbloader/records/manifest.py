@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
-from dbloader._describe import size
+from dbloader._describe import in_lines, print_pretty, size
 from dbloader._version import __version__
 from dbloader.errors import DamagedStoreError, FieldError, NotAStoreError, StoreError, StoreVersionError
 from dbloader.records.columns import COLUMNS, DTYPES, NO_LABEL
@@ -104,6 +104,11 @@ class Manifest:
     def class_name(self, label: int | None) -> str | None:
         """Return the name of a label's class, or None."""
         return self.classes[label] if label is not None and 0 <= label < len(self.classes) else None
+
+    _repr_pretty_ = print_pretty
+
+    def __str__(self) -> str:
+        return in_lines(self.in_words())
 
     def in_words(self) -> dict[str, str]:
         """Return a dict of titles, such as "Records", and facts about the store in words; "" for an unknown fact."""

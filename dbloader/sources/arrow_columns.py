@@ -18,12 +18,11 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.sources.boxes import BOXES
 from dbloader.sources.boxes import LABELS as BOX_LABELS
+from dbloader.sources.labels import IMAGE_NAMES, LABEL_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes")
-_LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 # Data sets for detection, such as CPPE-5, have the ``bbox`` and ``category`` of an image's objects in this column.
 _OBJECTS = "objects"
 _BOX_LABEL_NAMES = ("category", "categories", "label", "labels")
@@ -79,15 +78,15 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
     )
 
     class_labels = _with_feature(features, "ClassLabel", kinds, types.is_integer)
-    named = [name for name in _LABEL_NAMES if name in kinds and name != image and _may_be_label(kinds[name])]
+    named = [name for name in LABEL_NAMES if name in kinds and name != image and _may_be_label(kinds[name])]
     labels = [name for name in ("label",) if name in kinds] if is_own else class_labels or named[:1]
-    label = _choose(labels, (*_LABEL_NAMES, *labels), "label", warnings)
+    label = choose(labels, (*LABEL_NAMES, *labels), "label", warnings)
     classes = features[label].get("names") if label in class_labels else None
 
     others = {name: kind for name, kind in kinds.items() if name not in (image, label)}
     fields = _find_fields(others, kinds, _metadata(schema, _OWN, "arrays"), where, warnings, is_own=is_own)
     field_classes = {
-        part: of for name, (field, _) in fields.items() for part, of in _named_parts(features.get(name), field)
+        part: of for name, (field, _) in fields.items() for part, of in named_parts(features.get(name), field)
     }
     objects = None if is_own or label else _find_objects(kinds)
     if objects is not None and objects[0] in fields:
@@ -115,8 +114,8 @@ def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings
     """Return the column of images: a Hugging Face Image, a struct with bytes, bytes, or paths in a known column."""
     found = features or [name for name, kind in kinds.items() if types.is_struct(kind) and _may_be_image(kind)]
     found = found or [name for name, kind in kinds.items() if _is_bytes(kind)]
-    found = found or [name for name in _IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
-    image = _choose(found, _IMAGE_NAMES, "image", warnings)
+    found = found or [name for name in IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
+    image = choose(found, IMAGE_NAMES, "image", warnings)
     if image is None:
         which = f"it may be any of {_some(found)}" if found else f"the columns are {_some([*kinds])}"
         raise SourceError(f"{where}: cannot tell which column is the image: {which}; call the right one 'image'")
@@ -152,20 +151,20 @@ def _find_fields(
     return fields
 
 
-def _named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
+def named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the path, such as "objects.category", and the class names of each ClassLabel in a Hugging Face feature."""
     if isinstance(feature, list):
         for inner in feature[:1]:
-            yield from _named_parts(inner, path)
+            yield from named_parts(inner, path)
     elif isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
         names = feature.get("names")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             yield path, names
     elif isinstance(feature, dict) and isinstance(feature.get("_type"), str):  # the feature is a Sequence or List
-        yield from _named_parts(feature.get("feature"), path)
+        yield from named_parts(feature.get("feature"), path)
     elif isinstance(feature, dict):
         for name, inner in feature.items():
-            yield from _named_parts(inner, f"{path}.{name}")
+            yield from named_parts(inner, f"{path}.{name}")
 
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
@@ -195,9 +194,13 @@ def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any],
     return [name for name, of in known.items() if of.get("_type") == feature and fits(kinds[name])]
 
 
-def _choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
-    """Return the only item of ``found``, else the first of ``preferred`` that is in ``found``; None without one."""
-    chosen = found[0] if len(found) == 1 else next((name for name in preferred if name in found), None)
+def choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
+    """Return the only item of ``found``, else the first of ``preferred`` that is in ``found``; None without one.
+
+    Items may differ from ``preferred`` in capital letters.
+    """
+    usual = (name for known in preferred for name in found if known in (name, name.lower()))
+    chosen = found[0] if len(found) == 1 else next(usual, None)
     if len(found) > 1 and chosen is not None:
         warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")
     return chosen

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 # Files that an export writes: a list of the class names in the order of their labels, and a list of the file fields.
 CLASSES, FILE_FIELDS = "classes.json", "file_fields.json"
 
+# Usual names of the columns with the image and the label, the most usual first.
+IMAGE_NAMES = (
+    "image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes", "pixel_values", "images",
+)  # fmt: skip
+LABEL_NAMES = ("label", "labels", "class", "target", "cls")
+
 _MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")

@@ -12,19 +12,21 @@ import threading
 import webbrowser
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.parallel import return_large_blocks
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.markup import viewers
+from dbloader.stores.base import Store
 from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dbloader.datasets.base import RecordDataset
     from dbloader.datasets.mixture import Mixture
-    from dbloader.stores.base import Store
 
 PORT = 7878
 _PORTS_TRIED = 100
@@ -72,7 +74,7 @@ class View:
         with ExitStack() as opened:
             mixture = places[0] if hasattr(places[0], "datasets") else None
             stores = [opened.enter_context(_open(place)) for place in places if mixture is None]
-            stores += [opened.enter_context(copy.copy(one.store)) for one in getattr(mixture, "datasets", ())]
+            stores += [opened.enter_context(_open(one)) for one in getattr(mixture, "datasets", ())]
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
@@ -80,6 +82,8 @@ class View:
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)
             self.marks = state.marks[0]
+            where = getattr(places[0], "where", None)  # of a dataset
+            self._query = f"&q={quote(where)}" if where else ""
             self._guard = Guard(
                 create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
             )
@@ -100,7 +104,7 @@ class View:
     @property
     def url(self) -> str:
         """An unused link. It opens the page once, in one browser."""
-        return self._guard.link()
+        return self._guard.link() + self._query
 
     def wait(self) -> None:
         """Wait until the server has ended."""
@@ -130,8 +134,8 @@ class View:
 
 
 def view(
-    place: str | os.PathLike[str] | Mixture,
-    other: str | os.PathLike[str] | None = None,
+    place: str | os.PathLike[str] | Store | RecordDataset | Mixture,
+    other: str | os.PathLike[str] | Store | RecordDataset | None = None,
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
@@ -144,8 +148,9 @@ def view(
     The server runs in threads of this process until the result is closed. The result is also a context manager.
 
     Args:
-        place: Place of the store, or a mixture that ``dbloader.mix`` returned. For a mixture, a menu on the page
-            switches between its stores, and the training view shows batches with the source of each sample.
+        place: Place of the store, the store, its dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
+            the page begins with its ``where``. For a mixture, a menu on the page switches between its stores, and the
+            training view shows batches with the source of each sample.
         other: Place of a second store. A menu on the page switches between the two stores.
         host: Name or address to listen on. Only this machine can reach the default address.
         port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
@@ -208,8 +213,11 @@ def serve(
         running.wait()
 
 
-def _open(place: str | os.PathLike[str]) -> Store:
+def _open(place: Any) -> Store:
     """Open a store and read its manifest, so a missing store raises an error now, not later in the page."""
+    given = getattr(place, "store", place)  # of a dataset
+    if isinstance(given, Store):
+        return copy.copy(given)
     if is_mongo(place) and parse(place).options.isdisjoint(("timeoutms", "serverselectiontimeoutms")):
         place = f"{place}{'&' if '?' in str(place) else '?'}timeoutMS={_SILENCE_MS}"
     store = open_store(place)

@@ -124,6 +124,9 @@ def test_each_chip_shows_one_whole_condition_of_a_search(page: Page) -> None:
         ("not  not x -class:cat score!=1", ["not  not x", "-class:cat", "score!=1"]),
         ("(class:a", ["(class:a"]),
         ("a) b", ["a", ")", "b"]),
+        ("a AND NOT b", ["a", "NOT b"]),
+        ("a OR b", ["(a or b)"]),
+        ('split="null" split<>"val"', ['split="null"', "split!=val"]),
     ],
 )
 def test_query_is_split_into_conditions(page: Page, query: str, conditions: list[str]) -> None:

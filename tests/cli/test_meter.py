@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dbloader import open_store
-from dbloader.cli.meter import Meter
+from dbloader import convert, open_store
+from dbloader._meter import Meter
 from tests.support.shell import Shell, on_terminal
 
 LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]"
@@ -17,7 +19,7 @@ LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]
 def test_progress_is_printed_at_intervals_and_at_the_end(
     shell: Shell, root: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
     for arguments in (["convert", root, tmp_path / "o.lmdb"], ["verify", store], ["copy", store, tmp_path / "c.lmdb"]):
         outcome = shell(*arguments)
         assert outcome.status == 0
@@ -28,7 +30,7 @@ def test_progress_is_printed_at_intervals_and_at_the_end(
 
 
 def test_error_message_is_printed_after_progress(shell: Shell, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
     assert shell("verify", store, "--quiet").stderr == ""
     data = bytearray(store.read_bytes())
     with open_store(store) as opened:
@@ -64,7 +66,7 @@ def test_printed_rate_excludes_the_search_and_earlier_runs(
 
 
 def test_each_step_has_its_own_total(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("dbloader.cli.meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
     with Meter("Verifying", "records") as meter:
         for total in (10, 40):
             for done in (0, total // 2, total):
@@ -94,3 +96,32 @@ def test_progress_bar_fits_the_terminal(store: Path, tmp_path: Path) -> None:
 def test_dumb_terminal_gets_no_bar(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert on_terminal("verify", store).stderr == ""
+
+
+CONVERT = "import sys; from dbloader import convert; print(convert(sys.argv[1], sys.argv[2]{}).records)"
+
+
+@pytest.mark.slow
+def test_convert_in_python_shows_a_bar_on_a_terminal_only(root: Path, place: Path, tmp_path: Path) -> None:
+    shown = on_terminal(root, place, code=CONVERT.format(""))
+    assert (shown.status, shown.stdout) == (0, "12\n")
+    assert re.search(r"Converting: 100%\|█+\| 12/12 ", shown.stderr)
+    silent = on_terminal(root, tmp_path / "silent.lmdb", code=CONVERT.format(", progress=None"))
+    assert (silent.status, silent.stdout, silent.stderr) == (0, "12\n", "")
+
+
+def test_convert_in_python_shows_nothing_in_a_short_log(
+    root: Path, place: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = {*threading.enumerate()}
+    convert(root, place)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
+    convert(root, place, overwrite=True)
+    assert "Converting: 100% 12/12 [" in capfd.readouterr().err
+    monkeypatch.setattr("sys.stderr", None)  # as in a program without a console
+    assert convert(root, place, overwrite=True).records == 12
+    wrong: Any = True
+    with pytest.raises(TypeError, match="progress must be 'bar', a function or None, got True"):
+        convert(root, place, overwrite=True, progress=wrong)
+    assert {*threading.enumerate()} <= threads  # a process with threads is hard to fork

@@ -118,6 +118,11 @@ def test_ls_prints_matching_records_as_json_lines(shell: Shell, store: Path) -> 
     }  # fmt: skip
 
 
+def test_ls_says_on_stderr_that_a_query_finds_no_record(shell: Shell, store: Path) -> None:
+    outcome = shell("ls", store, "--where", "width>9e9")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "the query 'width>9e9' finds no record\n")
+
+
 def test_ls_prints_records_without_names_labels_and_images(shell: Shell, place: Path) -> None:
     store_records(place, (Record(), Record("a\x1b[2J\n.jpg", label=-7), Record(label=-7)))
     assert shell("ls", place).stdout == (

@@ -49,8 +49,8 @@ STRUCTURES: dict[str, Any] = {
 def test_store_returns_the_same_batches_as_the_loader(tmp_path: Path, structure: str) -> None:
     """Lists of 5 items, images of 5 rows and samples of 5 fields look like a batch of 5."""
     items = [STRUCTURES[structure](at) for at in range(12)]
-    stored = written(DataLoader(Items(items), 5), tmp_path)
-    for one, other in zip(stored, written(items, tmp_path), strict=True):
+    stored = written(DataLoader(Items(items), 5), tmp_path, require_images=False)
+    for one, other in zip(stored, written(items, tmp_path, require_images=False), strict=True):
         assert same(dataclasses.asdict(one), dataclasses.asdict(other))
     if isinstance(items[0], Sample):
         return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dbloader import copy_store, write_store
+from dbloader import copy_store, export_store, find_duplicates, open_store, verify_store, write_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress
 from dbloader.stores.mongo.uri import parse
@@ -91,3 +92,27 @@ def test_progress_never_falls_and_ends_at_the_number_of_files(root: Path, place:
     assert steps[-1] == Progress(report.files, report.files, report.bytes_read)
     assert [progress.nbytes for progress in steps] == sorted(progress.nbytes for progress in steps)
     assert {progress.found for progress in steps} == {report.files}
+
+
+def test_reports_print_as_text_for_people(root: Path, place: Path, tmp_path: Path) -> None:
+    plant(root, {"cat/0.jpg": photo(), "dog/1.jpg": photo(), "dog/2.jpg": b"text", "dog/\x1b[2J.txt": b""})
+    report = convert(root, place)
+    lines = str(report).splitlines()
+    assert lines[0] == f"place        {place}"
+    for line in ("records      2", "files        3", "rejected     1", "skipped      .txt 1"):
+        assert line in lines
+    assert not any(line.startswith(("repaired", "resumed at")) for line in lines)  # 0
+    checked, found = verify_store(str(place), against=str(root)), find_duplicates(place)
+    assert "compared  rejected 1, same 2" in str(checked).splitlines()
+    assert "duplicates  same 1" in str(found).splitlines()
+    (first,) = (line for line in str(found).splitlines() if line.startswith("first       index 1, name dog/1.jpg, "))
+    assert "of 0, of_name cat/0.jpg" in first
+    exported = export_store(place, tmp_path / "files")
+    assert str(exported).splitlines()[:2] == [f"destination  {tmp_path / 'files'}", "records      2"]
+    with open_store(place) as store:
+        assert str(store.manifest).splitlines()[0] == "Records     2"
+    bad = [f"\x1b[2J{at}" for at in range(12)]
+    shown = str(dataclasses.replace(report, warnings=tuple(bad))).partition("warnings")[2]
+    assert shown.count("x1b") == 10
+    assert "\n    and 2 more\n" in shown
+    assert "\x1b" not in shown

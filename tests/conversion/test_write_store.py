@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from dbloader import LMDBDataset, PrefetchLoader, Record, open_store, write_store
 from dbloader.errors import FieldError, OptionError, StoreNotFoundError
+from dbloader.sources.labels import IMAGE_NAMES
+from tests.support.images import photo
 from tests.support.samples import IMAGE, Items, Stream, noise, same, written
 
 
@@ -55,7 +59,7 @@ def test_empty_iterable_makes_an_empty_store_and_overwrites_nothing(tmp_path: Pa
     assert write_store([], tmp_path / "empty.lmdb", classes=("a",)).length == 0
     (tmp_path / "empty.lmdb").unlink()
     place, used_up = tmp_path / "s.lmdb", iter([{"x": 1}])
-    manifest = write_store([{"x": at} for at in range(5)], place)
+    manifest = write_store([{"x": at} for at in range(5)], place, require_images=False)
     next(used_up)
     with pytest.raises(OptionError, match=r"there are no samples, so .*s\.lmdb is not overwritten"):
         write_store(used_up, place, overwrite=True)
@@ -141,3 +145,79 @@ def test_pixels_with_channels_first_are_refused(tmp_path: Path, image: Any) -> N
         write_store([(image, 1)], tmp_path / "x.lmdb")
     for other in (image[:, :, :3], image.astype("f4") if isinstance(image, np.ndarray) else image.float()):
         write_store([(other, 1)], tmp_path / "x.lmdb", overwrite=(tmp_path / "x.lmdb").exists())
+
+
+# Images
+
+
+@pytest.mark.parametrize("name", [*IMAGE_NAMES, "IMG", "Image"])
+def test_field_with_a_usual_name_is_the_image(tmp_path: Path, name: str) -> None:
+    array = np.full((9, 7), 0.5, np.float32)
+    for image in (IMAGE, noise("RGB"), array, torch.tensor(array), {"bytes": IMAGE, "path": "cat/1.png"}):
+        samples = [{name: image, "label": 1}, {"caption": "without an image"}]
+        for source in (samples, DataLoader(Items(samples), 1, num_workers=0)):
+            first, second = written(source, tmp_path)
+            assert first.image is not None
+            assert (first.label, first.fields, second.image) == (1, {}, None)
+    assert first.name == "cat/1.png"
+    same_name, _ = written([(IMAGE, 1), ()], tmp_path, fields=(name, "target"))
+    assert same_name.image == IMAGE
+
+
+def test_field_named_image_is_the_image_beside_other_images(tmp_path: Path) -> None:
+    (record,) = written([{"img": noise("RGB"), "image": IMAGE, "jpg": b"x"}], tmp_path)
+    assert record.image == IMAGE
+    assert record.fields.keys() == {"img", "jpg"}
+
+
+@pytest.mark.parametrize(
+    ("sample", "names"),
+    [
+        ({"foto": noise("RGB"), "label": 1}, "'foto'"),
+        ({"scan_a": IMAGE, "scan_b": bytearray(IMAGE)}, "'scan_a', 'scan_b'"),
+        ({"jpg": IMAGE, "png": IMAGE}, "'jpg', 'png'"),
+        ({"img": "cat.jpg", "x": {"bytes": IMAGE, "path": None}}, "'x'"),
+    ],
+)
+def test_unclear_image_is_an_error_at_the_first_sample(tmp_path: Path, sample: Any, names: str) -> None:
+    message = rf"^sample 0: which field is the image\? It may be any of {names}: call it 'image', or give 'image': None"
+    with pytest.raises(FieldError, match=message):
+        written([sample, {"image": IMAGE}], tmp_path)
+    (first, _) = written([{**sample, "image": None}, {"image": IMAGE}], tmp_path)
+    assert first.image is None
+
+
+def test_store_without_an_image_must_be_asked_for(tmp_path: Path) -> None:
+    place = tmp_path / "s.lmdb"
+    for samples in ([{"x": 1}], [{"image": None}], [{"img": "cat.jpg"}], [Record(label=1)], [(None, 1)], [()]):
+        with pytest.raises(OptionError, match=r"^no sample has an image, .*: call .* 'image', or pass require"):
+            write_store(samples, place)
+        assert list(tmp_path.iterdir()) == []
+        assert write_store(samples, place, require_images=False).length == 1
+        with LMDBDataset(place, fields=("label",)) as dataset:  # a copy may have no images, as its source
+            assert write_store(dataset, tmp_path / "copy.lmdb").length == 1
+        for path in tmp_path.iterdir():
+            path.unlink()
+    masks = [{"mask": IMAGE}]
+    assert write_store(masks, place, file_fields=("mask",), require_images=False).file_fields == ("mask",)
+    with pytest.raises(TypeError, match="require_images must be True or False, got 'no'"):
+        write_store([], tmp_path / "t.lmdb", require_images="no")  # type: ignore[arg-type]
+
+
+PHOTO = Image.open(io.BytesIO(photo()))  # Pillow keeps the format of a file
+LARGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), np.uint8))
+
+
+@pytest.mark.parametrize("image", [PHOTO, LARGE])
+def test_photographs_as_png_are_a_warning_that_names_convert(tmp_path: Path, image: Image.Image) -> None:
+    with pytest.warns(UserWarning, match=r"photographs are stored as PNG, .* use convert\(\), or give"):
+        written([(image, 1)], tmp_path)
+    for image_format in ("PNG", "JPEG"):  # the user has chosen the format
+        (record,) = written([(image, 1)], tmp_path, image_format=image_format)
+        assert record.format == image_format
+    written([{"image": IMAGE, "mask": image}], tmp_path)  # a mask must not lose a bit
+
+
+def test_single_split_must_be_chosen_of_a_dict_of_datasets(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"got dict: .* choose a dataset, such as samples\['train'\]"):
+        written({"train": [(IMAGE, 1)]}, tmp_path)

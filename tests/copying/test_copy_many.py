@@ -256,7 +256,7 @@ def test_killed_split_resumes_to_the_same_stores(tmp_path: Path, mongo_uri: str,
 
 
 def test_boolean_field_in_a_query_must_exist_in_all_stores(tmp_path: Path) -> None:
-    write_store([{"name": "a", "is_test": True}], tmp_path / "a.lmdb")
-    write_store([{"name": "b", "other": True}], tmp_path / "b.lmdb")
+    write_store([{"name": "a", "is_test": True}], tmp_path / "a.lmdb", require_images=False)
+    write_store([{"name": "b", "other": True}], tmp_path / "b.lmdb", require_images=False)
     with pytest.raises(OptionError, match=r"b\.lmdb has no column 'is_test'; its columns are .*, other"):
         copy_store([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "c.lmdb", where="is_test")

@@ -1,5 +1,7 @@
 """LMDBDataset has the samples and attributes of torchvision's ImageFolder."""
 
+import json
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 from typing_extensions import override
@@ -292,3 +295,150 @@ def test_filenames_equal_filenames_of_timm_datasets(tmp_path: Path) -> None:
         assert (named.filename(0), named.filename(-2, basename=True)) == ("cats/1.png", "1.png")
         with pytest.raises(OptionError, match=r"^absolute=True asks for paths of files, but the images are in the sto"):
             named.filenames(absolute=True)
+
+
+# Transforms that have nothing to change
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """A store of two images with two kinds of labels, a mask and a caption; one image has no coarse label."""
+    image = encoded(noise("RGB"), "PNG")
+    first = {"image": image, "label": 1, "coarse": 7, "mask": image, "caption": "a"}
+    samples = [first, {**first, "label": 2, "coarse": None}]
+    write_store(samples, tmp_path / "s.lmdb", file_fields=("mask",))
+    return tmp_path / "s.lmdb"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "expected"),
+    [
+        (None, 1, ["1", "2"]),
+        (("image", "label"), "label", ["1", "2"]),
+        ({"pixel_values": "image", "labels": "label"}, "labels", ["1", "2"]),
+        ({"image": "image", "label": "coarse"}, "label", ["7", None]),
+        ({"label": "caption"}, "label", ["a", "a"]),
+    ],
+)
+def test_target_transform_is_applied_to_the_label_of_the_sample(
+    labelled: Path, fields: Any, name: Any, expected: Any
+) -> None:
+    with LMDBDataset(labelled, target_transform=str, fields=fields) as dataset:
+        assert [sample[name] for sample in dataset.__getitems__([0, 1])] == expected
+        (batch,) = DataLoader(dataset, 2, collate_fn=list)
+        assert [sample[name] for sample in batch] == expected
+
+
+def test_target_transform_gets_the_decoded_mask_that_is_the_label(labelled: Path) -> None:
+    def size(mask: Image.Image) -> tuple[int, int]:
+        return mask.size
+
+    with LMDBDataset(labelled, target_transform=size, fields={"image": "image", "label": "mask"}) as dataset:
+        assert dataset[0]["label"] == (23, 17)
+
+
+NO_LABEL_FIELD = "fields= has no label: call one field 'label' by a dict; transforms= gets the whole sample"
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("target_transform", ("image", "caption"), NO_LABEL_FIELD),
+        ("target_transform", {"image": "image", "labels": "coarse"}, NO_LABEL_FIELD),
+        ("target_transform", {"label": "coarse", "fine": "label"}, "two fields may be the label: call one field"),
+        ("transform", ("label", "caption"), "transform= changes the image, but fields= has no image: add 'image'"),
+    ],
+)
+def test_transform_without_anything_to_change_is_an_error(labelled: Path, name: str, fields: Any, message: str) -> None:
+    options: dict[str, Any] = {name: str}
+    with pytest.raises(OptionError, match=message):
+        LMDBDataset(labelled, fields=fields, **options)
+    with LMDBDataset(labelled, fields=fields) as dataset:
+        setattr(dataset, name, str)  # as with ImageFolder
+        with pytest.raises(OptionError, match=message):
+            dataset[0]
+
+
+# Idioms of ImageFolder
+
+
+def test_root_and_home_name_the_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(place.parent))
+    for dataset in (LMDBDataset(root=place), LMDBDataset(f"~/{place.name}"), LMDBDataset(root=Path("~", place.name))):
+        with dataset:
+            assert dataset.root == str(place)
+            assert len(dataset) == len(NAMES)
+    with pytest.raises(TypeError, match="root is another name of place: give one of them"):
+        LMDBDataset(place, root=place)
+    with pytest.raises(TypeError, match="place must be the path of a store, got NoneType"):
+        LMDBDataset()
+
+
+SUBSET = r"Subset\(dataset, indices\) or where= selects records"
+OTHER_LABELS = r"target_transform= changes labels, and copy_store\(labels=\)"
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *[(name, SUBSET) for name in ("samples", "imgs", "names")],
+        *[(name, OTHER_LABELS) for name in ("targets", "classes", "class_to_idx")],
+        ("loader", "decode= takes the bytes of each file"),
+    ],
+)
+def test_attribute_that_cannot_be_changed_names_the_way(place: Path, name: str, way: str) -> None:
+    with LMDBDataset(place) as dataset:
+        with pytest.raises(AttributeError, match=f"^{name} of a store's dataset cannot be changed: .*{way}"):
+            setattr(dataset, name, getattr(dataset, name)[:3] if name in ("samples", "targets") else None)
+        dataset.transform = dataset.own = None  # other attributes can be set
+
+
+class Own(LMDBDataset):
+    """A subclass with options of its own."""
+
+    def __init__(self, root: Path, loader: Any = None, extensions: Any = None) -> None:
+        super().__init__(root)
+        self.options = (loader, extensions)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("loader", "decode= takes the bytes"),
+        ("extensions", SUBSET),
+        ("is_valid_file", SUBSET),
+        ("allow_empty", "classes= of write_store"),
+    ],
+)
+def test_option_of_image_folder_names_the_way(place: Path, name: str, way: str) -> None:
+    options: Any = {name: str}
+    with pytest.raises(TypeError, match=f"^LMDBDataset has no option {name}: .*{way}"):
+        LMDBDataset(place, **options)
+    if name in ("loader", "extensions"):
+        with Own(root=place, **options) as own:
+            assert len(own) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", ["extensions", "make_dataset", "is_valid_file"])
+def test_attribute_of_image_folder_names_the_way(place: Path, name: str) -> None:
+    with LMDBDataset(place) as dataset:
+        with pytest.raises(AttributeError, match=f"^LMDBDataset has no attribute '{name}': "):
+            getattr(dataset, name)
+        with pytest.raises(AttributeError, match=r"^'LMDBDataset' object has no attribute 'nothing'$"):
+            dataset.nothing  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_targets_have_what_scripts_use_of_a_list(place: Path) -> None:
+    with LMDBDataset(place) as dataset, LMDBDataset(place, where="class:zebra") as zebras:
+        targets = dataset.targets
+        assert [targets.count(label) for label in range(4)] == [LABELS.count(label) for label in range(4)]
+        assert json.loads(json.dumps(targets.tolist())) == LABELS
+        assert dataset.find_classes(dataset.root) == (dataset.classes, dataset.class_to_idx)
+        for one, other in ((targets, zebras.targets), (targets, targets), (targets, LABELS), (LABELS, targets)):
+            with pytest.raises(TypeError, match=r"which \+ would add up: np\.concatenate\(\[a, b\]\) joins them"):
+                one + other
+        assert np.concatenate([targets, zebras.targets]).tolist() == [*LABELS, 3, 3, 3]
+        for plain in (targets == 3, targets + 1, 1 + targets, -targets, np.arange(4)[targets]):
+            assert type(plain) is np.ndarray
+        assert ((targets == 3) + (targets == 0)).sum() == LABELS.count(3) + LABELS.count(0)
+        assert torch.tensor(targets).tolist() == pickle.loads(pickle.dumps(targets)).tolist() == LABELS  # noqa: S301

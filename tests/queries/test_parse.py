@@ -12,7 +12,15 @@ from dbloader.errors import OptionError
 from dbloader.queries.parse import Condition, Group, parse
 from tests.viewing.stores import quoted
 
-FIELDS = {"score": "float", "n": "int", "caption": "text", "is_test": "bool", "my field": "float", "field.bytes": "int"}
+FIELDS = {
+    "score": "float",
+    "n": "int",
+    "caption": "text",
+    "is_test": "bool",
+    "split": "text",
+    "my field": "float",
+    "field.bytes": "int",
+}
 
 
 def parts(text: str) -> list[object]:
@@ -80,6 +88,10 @@ def test_query_is_parsed_into_conditions_with_values() -> None:
         ("not not a", "-(-a)"),
         ("(a or b)or\tc", "(a or b) or c"),
         ("((a))", "(a)"),
+        ("NOT a AND (b OR c) Or d", "not a and (b or c) or d"),
+        ("width<>3 caption<>x score==1", "width!=3 caption!=x score=1"),
+        ("is_test=True is_test==FALSE", "is_test is_test=false"),
+        ("Damaged REPAIRED label:None", "damaged repaired label:none"),
     ],
 )
 def test_queries_with_the_same_meaning_have_equal_parts(text: str, same: str) -> None:
@@ -165,3 +177,88 @@ def test_field_may_have_the_name_of_a_query_keyword() -> None:
 def test_mistake_is_an_error_with_position_and_example(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse(text, {**FIELDS, "1st": "int"}, ["tags"])
+
+
+BY_ITSELF = "write each comparison by itself, the field first: score>0.2 score<0.5"
+ALONE = r"alone is no condition: write score>0.2 score<0.5, or \(label:1 or label:2\)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # Python, pandas and C
+        (
+            "class:cat & width<3",
+            "letter 11: '&' is no condition: write and; to find .* in names, quote it: \"&\"",
+        ),
+        ("class:cat && a", "'&&' is no condition: write and;"),
+        ("(class:cat)|(class:dog)", "'|' is no condition: write or;"),
+        ("class:cat || class:dog", "write or;"),
+        ("!class:cat", "write not;"),
+        ("! class:cat", "write not;"),
+        ("~(class:cat)", "write not before a condition"),
+        ("width<3&height<3", "letter 1: '3&height<3' is no value: write and$"),
+        ("split=val&score>3", 'no value: write and; for this text, write split="val&score>3"'),
+        ("split=val|split=test", "write or; for this text"),
+        ("0.2<score<0.5", f"letter 1: '0.2<score<0.5' is no condition: {BY_ITSELF}"),
+        ("0.2 < score < 0.5", f"letter 5: '<' is no condition: {BY_ITSELF}"),
+        ("score>0.2<0.5", f"'0.2<0.5' is no value: {BY_ITSELF}$"),
+        ("256>width", BY_ITSELF),
+        ("width\u22653", BY_ITSELF),
+        ("score=>3", f"'>3' is no value: {BY_ITSELF}"),
+        ("label in [1,2]", f"letter 1: label {ALONE}"),
+        ("label in (1, 2)", f"label {ALONE}"),
+        ("label not in (1)", f"label {ALONE}"),
+        ("cat in name", f"letter 5: in {ALONE}"),
+        ("foo in [1]", f"letter 5: in {ALONE}"),
+        ("[1,2]", r"write \(label:1 or label:2\)"),
+        ("label:1,2", r"'1,2' is no value: write \(label:1 or label:2\)$"),
+        ("split=val,test", r"write \(label:1 or label:2\); for this text, write split=\"val,test\""),
+        ("class is cat", f"class {ALONE}"),
+        ("class != cat", "use : after class, not !=: not class:cat$"),
+        ("split='val'", 'quotes are "; for this text, write split="\'val\'"'),
+        ("split=\u201cval\u201d", 'quotes are "'),
+        ("score.isnull()", f"score.isnull {ALONE}"),
+        ('caption.str.contains("x")', f"caption.str.contains {ALONE}"),
+        ("`my field`>3", 'quotes are "'),
+        ("caption!~x", "'caption!~x' is no condition: write not"),
+        ("caption=~x", "'~x' is no value: .*caption~cat for texts that contain cat"),
+        # SQL
+        ("score BETWEEN 1 AND 2", f"score {ALONE}"),
+        ("score is null", f"score {ALONE}"),
+        ("caption LIKE '%x%'", f"caption {ALONE}"),
+        ("caption~%x%", "'%x%' is no value: .*caption~cat finds parts of texts; for this text, write caption~\"%x%\""),
+        ("a like b", f"like {ALONE}"),
+        ("where width<3", f"where {ALONE}"),
+        ("count(x)", f"count {ALONE}"),
+        ("class:cat; a<b", "this store has no field 'a'"),
+        ("a; b", "is no condition"),
+        ("score=null", r"to find records without a value, write not \(score<0 or score>=0\)$"),
+        ("caption!=None", 'write not caption~""; for this text, write caption!="None"$'),
+        ("is_test=NaN", r"write not \(is_test or is_test=false\)$"),
+        # Lucene, globs and regular expressions
+        ("+class:cat -class:dog", "letter 1: '.class:cat' is no condition: conditions need no +"),
+        ("width:[1 TO 5]", "use < or .* after width, not :$"),
+        ("caption~cat*", "'cat\\*' is no value: name:\\*.png matches whole names, and caption~cat finds parts"),
+        ("name:[0-9]*", r"'\[0-9\]\*' is no value"),
+        ("name:^a.*", 'is no value: .*; for this text, write name:"\\^a'),
+        ("name:{a,b}*", "is no value"),
+        ("name:a|b", 'write or; for this text, write name:"a|b"'),
+        # names of fields alone, in any case
+        ("SCORE", f"SCORE {ALONE}"),
+        ("tags", f"tags {ALONE}"),
+        ("Width 3", f"Width {ALONE}"),
+        ("{'label': 3}", "is no condition"),
+    ],
+)
+def test_spelling_of_another_language_is_an_error_with_the_right_form(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse(text, FIELDS, ["tags"])
+
+
+def test_quoted_text_of_another_language_is_searched_for() -> None:
+    found = parts(
+        '"R&D" name:"a|b" caption~"50%" caption="null" split="a,b" "in" "score" class:R&B c++ a+b',
+    )
+    values = [part[2] for part in found if isinstance(part, tuple)]
+    assert values == ["R&D", "a|b", "50%", "null", "a,b", "in", "score", "R&B", "c++", "a+b"]

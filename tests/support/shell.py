@@ -51,12 +51,16 @@ def open_terminal() -> tuple[int, int]:
         pytest.skip(f"no terminal device (/dev/ptmx) can be opened here: {error}")
 
 
-def on_terminal(*arguments: str | Path, columns: int = 100, output: bool = False) -> Outcome:
-    """Run a command whose stderr is a terminal of this width. With ``output``, stdout is the terminal too."""
+def on_terminal(*arguments: str | Path, columns: int = 100, output: bool = False, code: str = "") -> Outcome:
+    """Run a command, or Python code with arguments, whose stderr is a terminal of this width.
+
+    With ``output``, stdout is the terminal too.
+    """
+    line = [sys.executable, "-c", code, *arguments] if code else command(*arguments)
     ours, its = open_terminal()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     try:
-        with running(command(*arguments), stdout=its if output else subprocess.PIPE, stderr=its) as process:
+        with running(line, stdout=its if output else subprocess.PIPE, stderr=its) as process:
             os.close(its)
             shown = b""
             with suppress(OSError):  # raised on Linux when the other end is closed

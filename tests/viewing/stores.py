@@ -128,7 +128,7 @@ def _name(rng: random.Random, *_: Any) -> tuple[str, Any]:
 def _pattern(rng: random.Random, *_: Any) -> tuple[str, Any]:
     part = rng.choice(("cat", "ü", "q", "[a]"))
     text, fits = rng.choice(((f"{part}*", str.startswith), (f"*{part}", str.endswith), (f"*{part}*?", _before_end)))
-    return f"name:{text}", lambda _, record: fits(record.name or "", part)
+    return f"name:{quoted(text) if '[' in text else text}", lambda _, record: fits(record.name or "", part)
 
 
 def _before_end(name: str, part: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dbloader import LMDBDataset, MongoDataset, Record, copy_store, open_store
 from dbloader.stores.base import Store
 from tests.browser.tabs import skip_or_fail
 from tests.contracts.records import write
-from tests.support.images import WAIT_S, photo
+from tests.support.images import WAIT_S, photo, plant_photos
 from tests.viewing.stores import write_records
 from tests.viewing.test_html_report import HOSTILE, Parsed, hostile_store
 
@@ -197,11 +198,45 @@ nbformat.write(notebook, sys.argv[1])
 """
 
 
+def run_notebook(folder: Path, *cells: str) -> list[Any]:
+    """Run cells in a real kernel, and return the outputs of each cell."""
+    if not (find_spec("nbclient") and find_spec("ipykernel")):
+        skip_or_fail("nbclient or ipykernel is not installed: they run a notebook")
+    folders = dict.fromkeys(("HOME", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"), str(folder / "home"))
+    line = [sys.executable, "-c", RUN, "out.ipynb", *cells]
+    subprocess.run(line, cwd=folder, env={**os.environ, **folders}, check=True, timeout=WAIT_S)
+    return [cell["outputs"] for cell in json.loads((folder / "out.ipynb").read_text())["cells"]]
+
+
+@pytest.mark.slow
+def test_notebook_shows_progress_and_reports_as_text(tmp_path: Path) -> None:
+    plant_photos(tmp_path / "images", 12)
+    convert, verify, manifest, loader = run_notebook(
+        tmp_path,
+        "import dbloader\nreport = dbloader.convert('images', 'a.lmdb')\nreport",
+        "dbloader.convert('images', 'b.lmdb', progress=None)\ndbloader.verify_store('b.lmdb')",
+        "dbloader.open_store('a.lmdb').manifest",
+        "loader = dbloader.create_loader(dbloader.LMDBDataset('a.lmdb'), batch_size=2, num_workers=0)\n"
+        "for batch in loader: pass\nloader.stats()",
+    )
+    bar = "".join("".join(output["text"]) for output in convert if output.get("name") == "stderr")
+    assert "Converting: 100%" in bar
+    assert "12/12" in bar
+    (report,) = (text_of(output) for output in convert if output["output_type"] == "execute_result")
+    assert re.match(r"place +a\.lmdb\ndigest +[0-9a-f]{64}\nrecords +12\nfiles +12\n", report)
+    (checked,) = verify  # no progress
+    assert text_of(checked).startswith("place    b.lmdb\ndigest   ")
+    assert re.match(r"Records +12\nImages +[0-9.]+ kB \(12 JPEG\)\n", text_of(manifest[-1]))
+    assert text_of(loader[-1]).startswith("waited for data ")
+
+
+def text_of(output: dict[str, Any]) -> str:
+    return "".join(output["data"]["text/plain"])
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_notebook_shows_store_dataset_records_and_marks(tmp_path: Path) -> None:
-    if not (find_spec("nbclient") and find_spec("ipykernel")):
-        skip_or_fail("nbclient or ipykernel is not installed: they run a notebook")
     write(tmp_path / "a.lmdb", [Record(f"n{n}", 0, photo(n)) for n in range(9)])
     cells = (
         "import dbloader\nstore = dbloader.open_store('a.lmdb')\nstore",
@@ -213,11 +248,7 @@ def test_notebook_shows_store_dataset_records_and_marks(tmp_path: Path) -> None:
         "viewer.marks.change('index:3-4', {'drop': True})\nviewer.marks",
         "viewer.close()",
     )
-    folders = dict.fromkeys(("HOME", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"), str(tmp_path / "home"))
-    line = [sys.executable, "-c", RUN, "out.ipynb", *cells]
-    subprocess.run(line, cwd=tmp_path, env={**os.environ, **folders}, check=True, timeout=WAIT_S)
-    notebook = json.loads((tmp_path / "out.ipynb").read_text())
-    outputs = [[output["data"] for output in cell["outputs"]] for cell in notebook["cells"]]
+    outputs = [[output["data"] for output in cell] for cell in run_notebook(tmp_path, *cells)]
     html = ["".join(data.get("text/html", "")) for (data,) in outputs[:7]]
     assert [text.count("data:image/jpeg;base64,") for text in html] == [8, 8, 1, 0, 8, 3, 2]
     assert outputs[3] == [{"text/plain": ["LMDBStore('none.lmdb')"]}]

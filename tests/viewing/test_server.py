@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import dbloader
-from dbloader import convert
+from dbloader import convert, open_store
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
 from dbloader.viewing.page_files import STATIC
@@ -153,6 +153,18 @@ def test_ipv6_address_has_brackets_in_the_link(store: Path) -> None:
     with dbloader.view(store, host="::1", port=0) as running, browser(running.url) as client:
         assert running.url.startswith(f"http://[::1]:{running.port}/")
         assert client.get("/api/stores").status_code == 200
+
+
+def test_viewer_of_a_dataset_begins_with_its_query(store: Path) -> None:
+    with dbloader.LMDBDataset(store, where="class:cat index<10") as dataset:
+        first = dataset[0]
+        with dbloader.view(dataset, dataset.store, port=0) as running, browser(running.url) as client:
+            assert running.url.endswith("&q=class%3Acat%20index%3C10")
+            assert client.get(running.url).headers["location"] == "/?q=class%3Acat%20index%3C10"
+            assert [each["place"] for each in client.get("/api/stores").json()] == [str(store)] * 2
+        assert dataset[0] == first  # the viewer has not closed the user's store
+    with open_store(store) as opened, dbloader.view(opened, port=0) as running:
+        assert "&q=" not in running.url
 
 
 @pytest.mark.slow

@@ -3,21 +3,25 @@ import {escaped, go, make, state, stores} from "./app.js";
 
 const QUOTED = String.raw`"(?:[^"\\]|\\.)*"`, VALUE = String.raw`(?:${QUOTED}|[^\s()"])+`, NAME = String.raw`[\p{L}_][\p{L}\p{N}_.-]*`;
 /** Tokens, as in dbloader/queries/parse.py: a keyword, a parenthesis, the - before a condition, a comparison, a part of a name. */
-const TOKEN = new RegExp(String.raw`(or|and|not)(?=[\s()]|$)|[()]|-(?=\S)|` +
-  String.raw`(?<key>${QUOTED}|${NAME})\s*(?<sign><=|>=|==|!=|[<>=~:])\s*(?<value>${VALUE})?|${VALUE}|\S`, "gsu");
+const TOKEN = new RegExp(String.raw`([oO][rR]|[aA][nN][dD]|[nN][oO][tT])(?=[\s()]|$)|[()]|-(?=\S)|` +
+  String.raw`(?<key>${QUOTED}|${NAME})\s*(?<sign><=|>=|==|!=|<>|[<>=~:])\s*(?<value>${VALUE})?|${VALUE}|\S`, "gsu");
+
+/** A value without quotes; a query compares with null, none and nan only in quotes. */
+const PLAIN = /^(?!(null|none|nan)$)[\w.-]+$/i;
 
 /** Return the conditions on both sides of each `or` of a query. A group in parentheses is one condition, also after `not` or `-`.
  * Comparisons get the spelling of this page: no spaces, and quotes only where they are needed. */
 function alternatives(text) {
   const found = [[]];
   let [condition, depth, end] = ["", 0, 0];
-  for (const {0: token, 1: keyword, groups: {key, sign, value = ""}, index} of text.matchAll(TOKEN)) {
+  for (const {0: token, 1: letters, groups: {key, sign, value = ""}, index} of text.matchAll(TOKEN)) {
+    const keyword = letters?.toLowerCase();
     depth += {"(": 1, ")": -1}[token] ?? 0;
     const isJoin = !depth && !condition && (keyword === "or" || keyword === "and");
     if (isJoin && keyword === "or") found.push([]);
     if (!isJoin) {
-      const bare = value.replace(/^"([\w.-]+)"$/, "$1");
-      condition += (condition && text.slice(end, index)) + (sign ? `${key}${sign === "==" ? "=" : sign}${bare}` : token);
+      const own = {"==": "=", "<>": "!="}[sign] ?? sign, bare = value.replace(/^"(.*)"$/s, (all, inner) => PLAIN.test(inner) ? inner : all);
+      condition += (condition && text.slice(end, index)) + (sign ? `${key}${own}${bare}` : token);
       if (depth <= 0 && token !== "-" && keyword !== "not") {
         found.at(-1).push(condition);
         condition = "";
@@ -36,7 +40,7 @@ export function words(text) {
 }
 
 /** Return a text as a value in a query. */
-export const quoted = (text) => (/^[\w.-]+$/.test(text) ? String(text) : `"${String(text).replace(/["\\]/g, "\\$&")}"`);
+export const quoted = (text) => (PLAIN.test(text) ? String(text) : `"${String(text).replace(/["\\]/g, "\\$&")}"`);
 
 /** Return the word that finds the records with a label. */
 export function classWord(store, label) {

@@ -1,4 +1,4 @@
-"""Show progress on stderr, as a bar on a terminal, otherwise as a line every 30 s."""
+"""Show progress on stderr: as a bar on a terminal or in a notebook, otherwise as a line every 30 s."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import io
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Self
 
 from tqdm import tqdm
 from typing_extensions import override
 
-from dbloader.cli.text import say
+from dbloader._describe import printable
 
 EVERY_S = 30.0
 """Seconds between two lines if stderr is not a terminal, for example in the log of a batch job."""
@@ -20,22 +21,29 @@ EVERY_S = 30.0
 class _Lines(tqdm):  # type: ignore[misc] # tqdm has no types
     """Prints lines without a bar. A command that takes less than ``EVERY_S`` seconds prints nothing."""
 
+    monitor_interval = 0  # no thread, because a process with threads is hard to fork
+
     @override
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        if time.time() - self.start_t >= EVERY_S:
-            say(str(self), err=True)
+        if time.time() - self.start_t >= EVERY_S and sys.stderr is not None:
+            with suppress(OSError, ValueError):  # a closed log must not end the conversion
+                sys.stderr.write(f"{printable(str(self))}\n")
 
 
 class Meter:
     """Shows progress until the ``with`` block ends."""
 
     def __init__(self, title: str, unit: str, *, quiet: bool = False) -> None:
-        options: dict[str, Any] = {"desc": title, "unit": f" {unit}", "disable": quiet}
+        options: dict[str, Any] = {"desc": title, "unit": f" {unit}", "disable": quiet, "miniters": 1}
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
         # A dumb terminal, such as the shell in Emacs, cannot draw a bar.
-        if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._bar = tqdm(dynamic_ncols=True, **options)
+        if (is_terminal and os.environ.get("TERM") != "dumb") or "ipykernel" in sys.modules:
+            from tqdm.auto import tqdm as auto  # a widget in a notebook with ipywidgets; slow to import
+
+            kind = type("Bar", (auto,), {"monitor_interval": 0})
+            self._bar = kind(dynamic_ncols=True, **options)
         else:  # ncols=0 leaves out the bar
-            every = {"mininterval": EVERY_S, "delay": EVERY_S, "miniters": 1}
+            every = {"mininterval": EVERY_S, "delay": EVERY_S}
             self._bar = _Lines(file=io.StringIO(), ncols=0, smoothing=0, **every, **options)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
