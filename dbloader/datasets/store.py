@@ -182,9 +182,9 @@ class StoreDataset(RecordDataset):
         """
         with NotedErrors(self, record):
             rest = {"label": record.label} if self.fields is None else other_fields(self, record, plan)
-            for name in target_names(self):
-                if rest[name] is not None and self.target_transform is not None:
-                    rest[name] = self.target_transform(rest[name])
+            if self.target_transform is not None or self.transform is not None:
+                for name in target_names(self):  # also refuses a transform that would change nothing
+                    rest[name] = None if rest[name] is None else self.target_transform(rest[name])  # type: ignore[misc]
             return (rest["label"],) if self.fields is None else rest
 
     def _decoded(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Any:
