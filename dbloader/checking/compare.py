@@ -17,7 +17,7 @@ from dbloader.conversion.report import left_out
 from dbloader.conversion.transcode import TILES
 from dbloader.errors import DamagedRecordError, ImageError
 from dbloader.images.jpeg import State, examine, repair
-from dbloader.records.columns import name_hash
+from dbloader.records.columns import name_hash, record_keys
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import Entry, Loaded, Problem
 
@@ -158,11 +158,8 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
     """
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
-    # A key combines CRC-32, name hash and length. In a million records, some would share a CRC-32 by chance.
-    keys, their_keys = (
-        store.column("crc32").astype("u8") << np.uint64(32) | hashed ^ store.column("nbytes").astype("u4")
-        for store, hashed in ((one, hashes), (other, their_hashes))
-    )
+    keys = record_keys(one.column("crc32"), hashes, one.column("nbytes"))
+    their_keys = record_keys(other.column("crc32"), their_hashes, other.column("nbytes"))
     common = min(len(keys), len(their_keys))
     left, partners = np.ones(len(their_keys), bool), np.full(len(keys), -1)
     left[:common] = keys[:common] != their_keys[:common]

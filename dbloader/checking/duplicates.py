@@ -8,6 +8,7 @@ differ in at most 15 bits, at least one part differs in at most one bit. So only
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,7 @@ class DuplicatesReport:
             "near"), ``bits`` (number of different bits), ``of`` (index of the original) and ``of_name`` (name of the
             original).
         problems: Reasons why records are unreadable, for the first thousand unreadable records.
-        files: Paths of the files with fingerprints.
+        files: Paths of the files with fingerprints, if they could be written.
     """
 
     places: tuple[str, ...]
@@ -108,17 +109,17 @@ def find_duplicates(
     Raises:
         OptionError: ``output`` exists, or ``distance`` is out of range.
         StoreError: A store cannot be read.
-        OSError: The fingerprints cannot be written.
+        OSError: ``output`` cannot be written.
     """
     whole_number("distance", distance, 0, MAX_DISTANCE)
     with ExitStack() as opened:
         stores = [opened.enter_context(open_store(one)) for one in (place, other) if one is not None]
         findings = opened.enter_context(collect_findings(output))
         if other is None:
-            found, groups = search_store(stores[0], distance, progress)
+            found, groups = search_store(stores[0], distance, progress, _save_or_warn)
             prints = [found]
         else:
-            prints = [fingerprints_of(store, progress) for store in stores]
+            prints = [fingerprints_of(store, progress, _save_or_warn) for store in stores]
             groups = _find_groups(np.concatenate([values for values, _ in prints]), distance, len(stores[0]))
         for row in describe_rows(groups.rows, stores[0], stores[-1]):
             findings.add(row.pop("difference"), **row)
@@ -132,12 +133,15 @@ def find_duplicates(
             unreadable=sum(len(reasons) for _, reasons in prints),
             first=findings.first,
             problems=[reason for _, reasons in prints for reason in reasons.values()][:_MAX_PROBLEMS],
-            files=tuple(str(fingerprint_path(store.place)) for store in stores),
+            files=tuple(str(path) for store in stores if (path := fingerprint_path(store.place)).exists()),
         )
 
 
 def search_store(
-    store: Store, distance: int, progress: Callable[[str, int, int], object]
+    store: Store,
+    distance: int,
+    progress: Callable[[str, int, int], object],
+    save: Callable[..., None] = save_fingerprints,
 ) -> tuple[Fingerprints, Groups]:
     """Find the duplicates in one store. If an earlier search with this ``distance`` saved its result, load the result.
 
@@ -147,20 +151,31 @@ def search_store(
         StoreError: The store cannot be read.
         OSError: The result cannot be written.
     """
-    prints, groups = fingerprints_of(store, progress), load_groups(store)
+    prints, groups = fingerprints_of(store, progress, save), load_groups(store)
     if groups is None or groups.distance != distance:
         groups = _find_groups(prints.values, distance, 0)
-        save_fingerprints(store, prints, groups)
+        save(store, prints, groups)
     return prints, groups
 
 
-def fingerprints_of(store: Store, progress: Callable[[str, int, int], object]) -> Fingerprints:
+def fingerprints_of(
+    store: Store, progress: Callable[[str, int, int], object], save: Callable[..., None] = save_fingerprints
+) -> Fingerprints:
     """Load the fingerprints of a store, or compute and save them."""
     prints = load_fingerprints(store)
     if prints is None:
         prints = compute_fingerprints(store, lambda done: progress("Looking", done, len(store)))
-        save_fingerprints(store, prints)
+        save(store, prints)
     return prints
+
+
+def _save_or_warn(store: Store, *found: Any) -> None:
+    """Save fingerprints for the next search. If that fails, warn, because this search can go on."""
+    try:
+        save_fingerprints(store, *found)
+    except OSError as error:
+        what = f"{fingerprint_path(store.place)} cannot be written: {error.strerror or error}"
+        warnings.warn(f"{what}; the next search must decode all images again", UserWarning, stacklevel=2)
 
 
 def _find_groups(values: Array, distance: int, others: int) -> Groups:

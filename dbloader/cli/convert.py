@@ -95,6 +95,7 @@ _OPTIONS = (
         help="Store pixels, so training decodes nothing. A JPEG grows about sixfold. EXIF data, including the "
         "orientation, is lost. 16-bit images lose their lower 8 bits.",
     ),
+    click.option("--new-only", is_flag=True, help="With --append: read all files, and add only new or changed ones."),
     click.option("--shuffle-seed", metavar="N", type=int, help="Store the records in a random order, with seed N."),
 )
 
@@ -141,7 +142,7 @@ Examples:
   dbloader convert imagenet/train/ mongodb://server/images.train
   dbloader convert mongodb://server/images.old train.lmdb --listing listing.json
   dbloader convert imagenet/train/ train.lmdb --shards 64
-  dbloader convert new-images/ train.lmdb --append
+  dbloader convert imagenet/train/ train.lmdb --append --new-only
   dbloader convert imagenet/train/ train.lmdb --resume""",
 )
 @click.argument("source", type=click.Path())
@@ -227,6 +228,7 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),
         (report.reencoded, "reencoded {}: pixels differ from the files"),
+        (report.unchanged, "unchanged {}: in the store already"),
         (report.repaired, "repaired  {}: only the end marker was missing"),
         (report.damaged, "damaged   {}, stored nevertheless"),
         (report.untiled, "untiled   {}: must be decoded whole"),

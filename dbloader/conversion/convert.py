@@ -15,7 +15,7 @@ from dbloader._options import checked_flag, whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import return_large_blocks
-from dbloader.conversion.report import Progress, finish_report, left_out, nothing_stored
+from dbloader.conversion.report import LATE, Progress, finish_report, left_out, nothing_stored
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError, StoreExistsError
@@ -46,6 +46,7 @@ def convert(
     shards: int | None = None,
     executor: Any = None,
     append: bool = False,
+    new_only: bool = False,
     overwrite: bool = False,
     resume: bool = False,
     progress: Callable[[Progress], object] | Literal["bar"] | None = "bar",
@@ -97,7 +98,9 @@ def convert(
             ``convert`` does not shut it down. All its machines must see source and destination at the same paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
-            open continue to read its old state. Names are not compared, so an image can be stored twice.
+            open continue to read its old state. On a disk, a warning counts images that the store now has twice.
+        new_only: With ``append``: leave out each file if the store has a record with the same name, label, fields and
+            image. The old record of a changed file stays.
         overwrite: Replace the store at the destination when the new store is finished.
         resume: Continue an interrupted conversion. If no conversion was interrupted, warn, and begin a new conversion.
             If the files or an option that affects records have changed, raise an error.
@@ -125,6 +128,7 @@ def convert(
         on_bad=on_bad,
         on_damaged=on_damaged,
         shuffle_seed=shuffle_seed,
+        new_only=new_only,
     )
     is_place = is_sharded(destination) or "://" in str(source)  # no message repeats a URI, which may have a password
     if not is_place and os.path.isdir(destination) and not os.path.isdir(source):  # noqa: PTH112 - any str
@@ -141,7 +145,7 @@ def convert(
         raise TypeError(f"progress must be 'bar', a function or None, got {short_repr(progress)}")
     with Meter("Looking for images", "images", quiet=progress != "bar") as meter:
         show = progress if callable(progress) else lambda progress: progress.show(meter)
-        if shards is None and not append:
+        if shards is None and not append and not new_only:
             return _convert(settings, destination, workers, show, overwrite=overwrite, resume=resume)
         from dbloader.conversion.parts.run import convert_in_parts
 
@@ -186,6 +190,8 @@ def _convert(
 
         show()
         into.write(files, files.order(settings.shuffle_seed)[resumed_at:], workers, show)
+        late = [{"name": name, "event": "rejected", "reason": LATE} for name in found.late(files)]
+        writer.write([], events=late, outcome={"rejected": len(late)} if late else {})
         if not writer.length:
             writer.discard()
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
@@ -199,9 +205,8 @@ def _convert(
         writer.report_path,
         place=writer.place,
         started=started,
-        replaces=writer.replaces,
         raw=settings.images.raw,
-        files=len(files),
+        files=len(files) + len(late),
         resumed_at=resumed_at,
         bytes_read=into.bytes_read,
         **facts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
@@ -12,7 +13,7 @@ from dbloader.errors import ConversionError, SourceError
 from dbloader.sources.base import TASK_FILES, Entry, Loaded, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     import numpy as np
 
@@ -39,21 +40,25 @@ class FileWriter:
         writer: Writer of the store.
         settings: Settings of the conversion.
         source: The opened source of the list.
+        known: Files to leave out, because the store to append to has an equal record, or rejects them already.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
         first_rejected: Name of the first rejected file, and the reason; "" if no file is rejected.
+        left_out: Number of known files, by "unchanged" and "rejected".
     """
 
-    def __init__(self, writer: Writer, settings: Settings, source: Source) -> None:
+    def __init__(self, writer: Writer, settings: Settings, source: Source, known: Container[FileResult] = ()) -> None:
         self._writer = writer
         self._settings = settings
         self._source = source
+        self._known = known
         # The store of a part is not resumable. A part that fails is made again from its beginning.
         self._again = "convert again with resume (--resume)" if writer.resumable else "run the same command again"
         self._held_back: list[FileResult] = []
         self.bytes_read = 0
         self.first_rejected = ""
+        self.left_out = Counter[str]()
 
     def write(
         self,
@@ -129,6 +134,9 @@ class FileWriter:
             if done.rejected and action == "fail":
                 raise ConversionError(f"{_reason(done)}; {self._remedy(done, kind)}")
         for done in batch:
+            if done in self._known:
+                self.left_out["rejected" if done.rejected else "unchanged"] += 1
+                done.record, done.events, done.changes, done.depth = None, {}, (), ""
             record, done.record = done.record, None  # its memory is freed when the record is committed
             self._writer.write(
                 [] if record is None else [record],

@@ -23,7 +23,7 @@ from dbloader.sampling.rng import STEP, mix
 from dbloader.sources.base import Entries, Entry, Problem, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dbloader.sources.base import Source
 
@@ -84,6 +84,9 @@ class FileList:
         """Return the bytes of an entry in the file."""
         start, end = self._bounds[position], self._bounds[position + 1]
         return os.pread(self._data.fileno(), end - start, start)
+
+    def __iter__(self) -> Iterator[Entry | Problem]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, position: int) -> Entry | Problem:
         line = unseal_chunk("file", 0, self.sealed(position))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import print_pretty, report_in_lines
 from dbloader.sources.base import readable
+from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 REMARKS = ("untiled", "deep", "frames")
 """Events of undamaged files whose stored or decoded form may surprise a user."""
 
-_FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", *REMARKS)
+LATE = "came after its folder was listed: convert again, or add it to a folder of shards with --append --new-only"
+"""Why a file is rejected that was put into the source during the conversion."""
+
+_FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", "unchanged", *REMARKS)
 
 
 class Progress(NamedTuple):
@@ -65,6 +69,7 @@ class Report:
         untiled: Number of images that could not be tiled (``tile``).
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
+        unchanged: Number of files left out because the store has an equal record (``new_only``).
         resumed_at: Number of files that an earlier, interrupted run has converted.
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
@@ -92,6 +97,7 @@ class Report:
     untiled: int = 0
     deep: int = 0
     frames: int = 0
+    unchanged: int = 0
     resumed_at: int = 0
     bytes_read: int = 0
     image_bytes: int = 0
@@ -112,7 +118,6 @@ def finish_report(
     *,
     place: str,
     started: float,
-    replaces: bool,
     raw: bool = False,
     warnings: Iterable[str] = (),
     outcome: Mapping[str, int] | None = None,
@@ -126,14 +131,13 @@ def finish_report(
         path: Path of the report file.
         place: Place of the store without a password, for the report.
         started: ``time.monotonic()`` when the conversion began.
-        replaces: Whether the store replaces another store, whose report file is then removed.
         raw: Whether this conversion stored pixels; the store's other records may be files.
         warnings: Warnings of the conversion.
         outcome: Number of this conversion's files with each event; None for ``manifest.outcome``.
         **facts: Further attributes of the report.
     """
     counts = manifest.outcome if outcome is None else outcome
-    problem = _write_events(destination, path, manifest.events, replaces=replaces)
+    problem = _write_events(destination, path) if manifest.events else []
     return Report(
         place=place,
         digest=manifest.digest,
@@ -154,17 +158,18 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
     return {"warnings": (*found.warnings, *tally.warnings), "skipped": skipped, "hidden": hidden}
 
 
-def _write_events(place: str | os.PathLike[str], path: Path, events: int, *, replaces: bool) -> list[str]:
+def _write_events(place: str | os.PathLike[str], path: Path) -> list[str]:
     """Write all events of a store to a file. If that fails, return a warning: the store still contains the events."""
     aside = path.with_name(path.name + ".partial")
     try:
-        if events:
-            aside.unlink(missing_ok=True)  # a link there could lead to another file
-            with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
-                file.writelines(json.dumps(event) + "\n" for event in store.events())
-            aside.replace(path)
-        elif replaces:  # if no store is replaced, the file may be the report of a store of this name on another server
-            path.unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)  # a link there could lead to another file
+        with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
+            file.writelines(json.dumps(event) + "\n" for event in store.events())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        with suppress(OSError):  # some folders cannot be synced
+            sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             aside.unlink()

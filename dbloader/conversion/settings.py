@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
-from dbloader._options import check_choice, check_path, whole_number
+from dbloader._options import check_choice, check_path, checked_flag, whole_number
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
@@ -45,12 +45,14 @@ class Settings:
     on_bad: str = "reject"
     on_damaged: str = "reject"
     shuffle_seed: int | None = None
+    new_only: bool = False
     labels: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         check_path("source", self.source)
         check_path("listing", self.listing, none=True)
         object.__setattr__(self, "file_fields", checked_file_fields(self.file_fields))
+        checked_flag("new_only", self.new_only)
         check_choice("check", self.check, ("decode", "structure", "none"))
         check_choice("on_bad", self.on_bad, ("reject", "fail"))
         check_choice("on_damaged", self.on_damaged, ("reject", "keep", "fail"))

@@ -147,9 +147,7 @@ def write_store(
                 f"there are no samples, so {writer.place} is not overwritten (an iterator can be used only once): to "
                 "make an empty store, name another place and leave out overwrite"
             )
-        manifest = writer.finish(classes=class_names, source=source)
-    writer.remove_old_report()
-    return manifest
+        return writer.finish(classes=class_names, source=source)
 
 
 def _records(

@@ -24,7 +24,7 @@ from dbloader.stores.lmdb import objects
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.keys import checked_path
-from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, put_manifest
+from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, move_to
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
@@ -181,6 +181,5 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
         move_into(folder, table, target)
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        put_manifest(folder, table)
-        folder.rename(target)
+        move_to(folder, table, target)
     return table.manifest

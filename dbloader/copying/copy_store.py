@@ -165,7 +165,6 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             done[number] = writer.finish(
                 classes=copy.selection.classes, source=copy.source(number), created=copy.created
             )
-            writer.remove_old_report()
     manifests = [manifest for manifest in done if manifest]
     return manifests[0] if split is None else manifests
 

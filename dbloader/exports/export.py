@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import NO_ROOM
+from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
@@ -135,6 +136,8 @@ def _partial_folder(target: Path) -> Iterator[Path]:
         _sync(partial)
         partial.replace(target)
         after_error.pop_all()
+        with suppress(OSError):  # the files are in place, and some folders cannot be synced
+            sync_folder(target.parent)
 
 
 def _sync(folder: Path) -> None:

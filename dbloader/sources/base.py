@@ -149,6 +149,10 @@ class Source(ABC):
             SourceError: The source is unusable.
         """
 
+    def late(self, listed: Iterable[Entry | Problem]) -> Iterator[str]:
+        """Yield the names of files that are there now and were not listed. Sources other than folders yield none."""
+        yield from ()
+
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
@@ -215,6 +219,9 @@ def read_file(
             data = os.pread(descriptor, there, start) if there else b""  # a wrong start may be too large for pread
             while len(data) < there and (more := os.pread(descriptor, there - len(data), start + len(data))):
                 data += more
+            now = os.fstat(descriptor)
+            if wanted is None and (now.st_size, now.st_mtime_ns) != (size, status.st_mtime_ns):
+                return Problem(name, "was changed by another process while it was read")
             if wanted is not None and len(data) < size:
                 return Problem(name, f"is cut short: {readable(path)} ends after {len(data):,} of its {size:,} bytes")
             return data

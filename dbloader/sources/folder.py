@@ -10,9 +10,11 @@ from __future__ import annotations
 import heapq
 import os
 import posixpath
+from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import counted
@@ -20,7 +22,7 @@ from dbloader.errors import SourceError
 from dbloader.sources.base import Entry, Problem, Source, Tally, Unreadable, checked_root, problem_of, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
 # Extensions of torchvision.datasets.folder, then others of the formats in images/pillow.py; upper case matches too.
@@ -60,6 +62,7 @@ class FolderSource(Source):
 
     def __init__(self, folder: str | os.PathLike[str], *, as_one_class: bool = False) -> None:
         root = checked_root(folder)
+        self._as_one_class = as_one_class
         self._tally = Tally()
         try:
             self._identity = _identity(os.fsencode(root))
@@ -92,6 +95,15 @@ class FolderSource(Source):
                     yield Entry(readable(path), (path,), label, {})
         check_filled(readable(self.root), self.classes, filled, tally)
         return tally
+
+    @override
+    def late(self, listed: Iterable[Entry | Problem]) -> Iterator[str]:
+        # Not a set, which would need several times the memory.
+        known = np.unique(np.fromiter((hash(item.name) for item in listed), "i8"))
+        with suppress(SourceError):  # the folder is gone, or all images are
+            for item in FolderSource(self.root, as_one_class=self._as_one_class).entries():
+                if not (known[known.searchsorted(hash(item.name)) :][:1] == hash(item.name)).any():
+                    yield item.name
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
         """Yield the paths of one class; each folder is listed once, when its turn comes.

@@ -7,7 +7,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -111,7 +111,6 @@ class Writer(ABC):
         self.salt = secrets.randbits(32)  # the manifest's salt
         self.position = 0  # number of source items that are written or rejected
         self.resumed = False  # whether this writer continues an unfinished store
-        self.replaces = False  # whether the place has a finished store
         self.totals = Totals()
         self.scratch: Path | None = None  # a folder for large temporary files; None for the system's default folder
         self.report_path = Path(f"{place}.report.jsonl")
@@ -286,19 +285,12 @@ class Writer(ABC):
         self._finished = True
         return manifest
 
-    def remove_old_report(self) -> None:
-        """Remove the report file of the replaced store."""
-        if self.replaces:  # otherwise the file may belong to a store with the same name on another server
-            with suppress(OSError):
-                self.report_path.unlink()
-
     def _unfinished(self) -> StoreExistsError:
         remedy = "resume (--resume) continues it, overwrite (--overwrite) discards it and begins again"
         return StoreExistsError(f"{self.place} has an unfinished conversion: {remedy}")
 
     def _refuse_finished(self) -> None:
         """Note that the place has a finished store. Raise StoreExistsError unless this writer may overwrite it."""
-        self.replaces = True
         if self.overwrite:
             return
         if self.resumed:

@@ -20,7 +20,7 @@ from tests.contracts.records import write
 from tests.support.children import in_child
 from tests.support.images import encoded, photo, scene
 from tests.support.jpegs import draw
-from tests.support.lmdb_files import tamper_with_records
+from tests.support.lmdb_files import fill_disk, tamper_with_records
 
 Array = np.ndarray[Any, Any]
 
@@ -181,3 +181,19 @@ def test_killed_search_leaves_the_old_fingerprints(place: Path) -> None:
     assert in_child(die) == -signal.SIGKILL
     assert kept.read_bytes() == before
     assert [row["index"] for row in find_duplicates(place).first] == [3]
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+def test_full_disk_beside_the_store_keeps_the_result_of_the_search(small_disk: Path, stores: int) -> None:
+    place = small_disk / "a.lmdb"
+    images = [encoded(scene(seed), "JPEG") for seed in (0, 1, 0)]
+    write(place, [Record(name=f"{number}.jpg", image=image) for number, image in enumerate(images)])
+    fill_disk(small_disk)
+    other = None if stores == 1 else small_disk.with_name("b.lmdb")
+    if other:
+        copy_store(place, other)
+    with pytest.warns(UserWarning, match=r"a\.lmdb\.duplicates cannot be written: No space left on device; the next"):
+        report = find_duplicates(place, other)
+    assert report.duplicates == {"same": 1 if stores == 1 else 3}
+    assert report.files == (() if stores == 1 else (f"{other}.duplicates",))
+    assert sorted(path.name for path in small_disk.iterdir()) == ["a.lmdb", "other"]

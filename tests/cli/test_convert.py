@@ -126,13 +126,14 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
     }  # fmt: skip
     line = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     line += ["--file-field=mask", "--file-field", "depth"]
-    assert shell("convert", *places.values(), *line, "--append", "--overwrite", "--resume").status == 0
-    others = {**dict.fromkeys(("append", "overwrite", "resume"), True), "images": ImageFormat()}
+    assert shell("convert", *places.values(), *line, "--append", "--new-only", "--overwrite", "--resume").status == 0
+    others = {**dict.fromkeys(("append", "new_only", "overwrite", "resume"), True), "images": ImageFormat()}
     others["file_fields"] = ("mask", "depth")
     assert seen == {**options, **places, **others}
     assert shell("convert", *places.values()).status == 0
     defaults = {**dict.fromkeys(options), "check": "decode", "on_bad": "reject", "on_damaged": "reject"}
-    others = {**dict.fromkeys(("append", "overwrite", "resume"), False), "images": ImageFormat(), "file_fields": ()}
+    others = {**dict.fromkeys(("append", "new_only", "overwrite", "resume"), False), "images": ImageFormat()}
+    others["file_fields"] = ()
     assert seen == {**defaults, **places, **others}
     for line, images in (
         (["--max-side", "20"], ImageFormat(max_side=20)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.report import Report
 from tests.support.children import run_program
 from tests.support.conversion import plan_conversion
-from tests.support.engine_kills import descendants
+from tests.support.engine_kills import descendants, makes_a_part
 from tests.support.images import (
     WAIT_S,
     Outcome,
@@ -210,6 +211,18 @@ def test_ctrl_c_at_the_start_prints_one_line(store: Path, arguments: list[str], 
         _, stderr = process.communicate(timeout=WAIT_S)
     assert (process.returncode, len(stderr.splitlines())) == (130, 1), stderr
     assert stderr.startswith("Interrupted")
+
+
+@pytest.mark.slow
+def test_background_conversion_ignores_sigint_as_its_shell_asks(store: Path) -> None:
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does for a job with &
+    arguments = command("convert", "images", "new.lmdb", "--shards", "2")
+    options = {"stderr": subprocess.PIPE, "start_new_session": True, "preexec_fn": ignore}
+    with running(arguments, cwd=store.parent, **options) as process:
+        assert wait_until(process, lambda: any(map(makes_a_part, descendants(process.pid))))
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, stderr) == (0, "")
 
 
 # Help

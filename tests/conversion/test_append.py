@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dbloader import LMDBDataset, convert, copy_store, open_store
+from dbloader import ImageFormat, LMDBDataset, convert, copy_store, open_store
 from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
@@ -91,6 +91,71 @@ def test_appended_store_equals_one_store_of_all(grown: Path, root: Path, tmp_pat
     again = convert(tmp_path / "new", grown, append=True, executor=Here())
     assert {name: getattr(again, name) for name in counts} == counts  # the report counts only the new images
     assert again.earlier_events == len(events)
+
+
+def test_repeated_append_warns_about_equal_images(grown: Path, root: Path, tmp_path: Path) -> None:
+    plant_photos(tmp_path / "other", 3, width=31)
+    assert convert(tmp_path / "other", grown, append=True, executor=Here()).warnings == ()
+    report = convert(root, grown, append=True, executor=Here())
+    assert (report.records, report.unchanged) == (7 + 3 + 7, 0)
+    assert [warning.partition(":")[0] for warning in report.warnings] == [
+        "7 new images were in the store already, with the same name, label and fields"
+    ]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_new_only_adds_what_is_new_or_changed(root: Path, place: Path, shards: int) -> None:
+    plant_kinds(plant_photos(root, 7), "text", "no end marker", "half")
+    first = convert(root, place, shards=2, executor=Here())
+    before = contents(place)
+    plant_photos(root, 2, classes=("owl",), width=40)
+    (root / "cat" / "0000.jpg").write_bytes((root / "dog" / "0001.jpg").read_bytes())  # of nearly the same size
+    (root / "dog" / "text.jpg").write_bytes(b"text")
+    report = convert(root, place, append=True, new_only=True, shards=shards, executor=Here())
+    changed = ("cat/0000.jpg", "cat", (root / "cat" / "0000.jpg").read_bytes())
+    owls = [(f"owl/{n:04}.jpg", "owl", (root / f"owl/{n:04}.jpg").read_bytes()) for n in range(2)]
+    assert contents(place) == [*before, changed, *owls]
+    assert (report.files, report.unchanged, report.rejected) == (first.files + 3, first.records - 1, 3)
+    assert report.files == report.unchanged + report.rejected + report.records - first.records
+    assert [event["name"] for event in map(json.loads, Path(report.report_file).read_text().splitlines())][3:] == [
+        "dog/text.jpg"
+    ]
+    assert verify_store(place).problems == {}
+
+
+@pytest.mark.parametrize("new", ["nothing", "a bad file"])
+def test_new_only_without_new_images_counts_all_files(root: Path, place: Path, new: str) -> None:
+    plant_kinds(plant_photos(root, 7), "text", "half")
+    first = convert(root, place, shards=2, executor=Here())
+    before = files(place)
+    if new == "a bad file":
+        (root / "dog" / "text.jpg").write_bytes(b"text")
+    for _ in range(2):
+        report = convert(root, place, append=True, new_only=True, executor=Here())
+        rejected = 2 + (new == "a bad file")
+        assert (report.records, report.unchanged, report.rejected) == (first.records, first.records, rejected)
+        assert len(Path(report.report_file).read_text().splitlines()) == rejected  # each file has one line
+        assert not Path(f"{place}.partial").exists()
+    assert (files(place) == before) == (new == "nothing")
+    assert verify_store(place).problems == {}
+
+
+def test_new_only_compares_masks_labels_and_small_images(root: Path, place: Path, tmp_path: Path) -> None:
+    plant_photos(root, 3, width=200, height=100)
+    listing = labelled(root, 3, 4, 5)
+    options: dict[str, Any] = {"listing": listing, "images": ImageFormat(short_side=40), "executor": Here()}
+    convert(root, place, shards=1, **options)
+    labelled(root, 3, 4, 6)
+    report = convert(root, place, append=True, new_only=True, **options)
+    assert (report.records, report.unchanged) == (4, 2)
+    del options["images"]
+    with pytest.raises(OptionError, match="was made with another short_side, so new_only"):
+        convert(root, place, append=True, new_only=True, **options)
+    for shards in (None, 2):
+        with pytest.raises(OptionError, match=r"new_only \(--new-only\) needs append \(--append\)"):
+            convert(root, tmp_path / "other.lmdb", new_only=True, shards=shards)
+    with open_store(place) as store:
+        assert [store.label(index) for index in range(len(store))] == [3, 4, 5, 6]
 
 
 def test_appending_again_keeps_the_previous_index(grown: Path, tmp_path: Path) -> None:
@@ -209,18 +274,22 @@ class AtOnce(Here):
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         made = None if self.before else super().submit(function, *arguments, **options)
         place = Path(arguments[0])
-        assert convert(place.with_name("new"), place, append=True, executor=Here()).records == 12
+        report = convert(place.with_name("new"), place, append=True, executor=Here())
+        assert (report.records, report.files, report.rejected) == (12, 6, 1)
         return made or super().submit(function, *arguments, **options)
 
 
 @pytest.mark.parametrize("before", [False, True])
 def test_images_that_two_processes_append_at_once_are_added_once(grown: Path, tmp_path: Path, before: bool) -> None:
+    (tmp_path / "new" / "cat" / "text.jpg").write_bytes(b"text")
     executor = AtOnce(before=before)
     if before:
         with pytest.raises(StoreNotFoundError):
             convert(tmp_path / "new", grown, append=True, executor=executor)
     else:
-        assert convert(tmp_path / "new", grown, append=True, executor=executor).records == 12
+        report = convert(tmp_path / "new", grown, append=True, executor=executor)
+        assert (report.records, report.files, report.rejected) == (12, 6, 1)
+        assert "the store was published already" in report.warnings[0]
     assert len(contents(grown)) == 12
     assert verify_store(grown).problems == {}
     assert not Path(f"{grown}.partial").exists()
@@ -310,10 +379,11 @@ def test_warning_names_shards_of_a_killed_publisher(grown: Path, tmp_path: Path)
     report = convert(tmp_path / "new", grown, append=True, executor=Here())
     assert [warning for warning in report.warnings if f"not name: shards/{shard}; " in warning]
     assert kept.stat().st_size > 4
-    assert verify_store(grown).notes == [*report.warnings]
+    assert verify_store(grown).notes == [warning for warning in report.warnings if "not name" in warning]
     (grown / "shards" / shard).unlink()
     assert verify_store(grown).notes == []
-    assert not convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
+    warnings = convert(tmp_path / "new", grown, append=True, executor=Here()).warnings
+    assert [warning for warning in warnings if "not name" in warning] == []
 
 
 def test_store_behind_a_symbolic_link_can_be_made_replaced_and_grown(root: Path, tmp_path: Path) -> None:

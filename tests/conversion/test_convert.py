@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from PIL import ImageFile
 
+from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
+from dbloader.conversion.report import LATE, Progress
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import (
     ConversionError,
@@ -20,8 +22,9 @@ from dbloader.errors import (
 )
 from dbloader.sources.folder import FolderSource
 from dbloader.stores.open import open_store
+from tests.conversion.test_shards import Here
 from tests.support.conversion import documents, events, records, report_lines, siblings, verified
-from tests.support.images import KINDS, plant, plant_kinds, plant_photos
+from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos
 
 
 def test_records_are_the_files_byte_for_byte_in_source_order(root: Path, place: Path) -> None:
@@ -181,3 +184,29 @@ def test_unwritable_destination_is_refused_before_the_source_is_read(root: Path,
     with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
         convert(root, taken, overwrite=True)
     assert taken.read_text() == "not a store"
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_every_image_of_a_changing_folder_is_stored_or_named(root: Path, place: Path, shards: int | None) -> None:
+    plant_photos(root, 40)
+
+    def change(progress: Progress) -> None:
+        """Change the folder after it was listed, and before its files are read."""
+        if progress.done == 0 and not (root / "owl").exists():
+            plant(root, {"cat/late.jpg": photo(90), "owl/0.jpg": photo(91), "owl/more/1.jpg": photo(92)})
+            (root / "cat" / "0000.jpg").unlink()
+            (root / "dog" / "0001.jpg").rename(root / "dog" / "renamed.jpg")
+
+    options: dict[str, Any] = {"shards": shards, "executor": Here()} if shards else {}
+    report = convert(root, place, progress=change, **options)
+    late = ["cat/late.jpg", "dog/renamed.jpg", "owl/0.jpg", "owl/more/1.jpg"]
+    named = {event["name"]: event["reason"] for event in events(place)}
+    gone = {name: named.pop(name) for name in ("cat/0000.jpg", "dog/0001.jpg")}
+    assert {*gone.values()} == {"cannot be read: No such file or directory"}
+    assert report.files == report.records + report.rejected == (40 if shards else 44)
+    if shards:
+        assert report.warnings == (f"4 images not in the store: {', '.join(late)}: each {LATE}",)
+    else:
+        assert named == dict.fromkeys(late, LATE)
+        assert report.rejected == 6
+    assert verify_store(place, against=root).problems == ({"missing": 4} if shards else {})

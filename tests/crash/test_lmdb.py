@@ -116,9 +116,12 @@ def die_at(owner: Any, name: str, number: int) -> None:
     setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("moment", [(partial, "sync_folder", 0), (Path, "replace", 1)])
+@pytest.mark.parametrize("moment", [(partial, "sync_folder", 1), (Path, "replace", 1)])
 def test_conversion_killed_after_rename_is_complete(whole: Whole, tmp_path: Path, moment: tuple[Any, str, int]) -> None:
     old = make_old(tmp_path)
+    report = Path(f"{old.place}.report.jsonl")
+    report.write_text("the report of the old store\n")
     assert killed_at(whole, old.place, moment, "--overwrite")
     check_whole(whole, old.place)
     assert not Path(f"{old.place}.partial").exists()
+    assert not report.exists()  # never the old report beside the new store

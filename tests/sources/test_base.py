@@ -54,3 +54,17 @@ def test_failure_of_the_machine_raises_instead_of_reporting_a_problem(
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(kind, match=message):
         read(root, "cat/0.jpg")
+
+
+@pytest.mark.parametrize("data", [DATA + b"more", DATA[:100], DATA[::-1]], ids=["longer", "shorter", "other"])
+def test_file_that_changes_while_it_is_read_is_a_problem(root: Path, data: bytes) -> None:
+    path = root / "cat" / "0.jpg"
+    os.utime(path, (1, 1))
+
+    def write(_: int) -> None:
+        """Write the file after it was opened, and before it is read."""
+        path.write_bytes(data)
+
+    (found,) = FolderSource(root).read([Entry("cat/0.jpg", (b"cat/0.jpg",), None, {})], write)
+    assert found == Problem("cat/0.jpg", "was changed by another process while it was read")
+    assert read(root, "cat/0.jpg") == [data]

@@ -44,6 +44,7 @@ from dbloader.remote.places import is_remote
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.objects import open_target, read_table
+from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, durable, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo
@@ -87,6 +88,8 @@ def plan_parts(
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     try:
         plan = _write_plan(aside, settings, os.fspath(destination), shards, base, progress)
+        for changed in (aside / LIST_FOLDER, aside):  # a folder without its plan would have to be removed by hand
+            sync_folder(changed)
         if folder.exists():
             if not (folder / PLAN_FILE).is_file():
                 raise StoreExistsError(f"{folder} exists and has no plan, so it is not replaced: remove it")
@@ -154,6 +157,17 @@ def _write_plan(
                 "(gunzip), or convert without shards (--shards)"
             )
         classes = [*found.classes]
+        if settings.new_only:
+            if base is None or is_remote(destination):
+                raise OptionError(
+                    "new_only (--new-only) needs append (--append), and shards on a disk, not in a bucket"
+                )
+            before = base.manifest.source
+            if other := [name for name, value in asdict(settings.images).items() if before.get(name, value) != value]:
+                raise OptionError(
+                    f"{destination} was made with another {' and '.join(other)}, so new_only (--new-only) would find "
+                    "no unchanged file: use the same value, or leave new_only out"
+                )
         if base is not None:
             classes, labels = _unite_classes(base.manifest, found, destination)
             settings = replace(settings, labels=labels)

@@ -21,11 +21,13 @@ from dbloader._options import whole_number
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parallel import return_large_blocks
+from dbloader.conversion.parts.known_records import KnownRecords
 from dbloader.conversion.parts.plan import MAKING, RECEIPT_FOLDER, Plan, list_name, open_places
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import open_sealed, seal
 from dbloader.remote.bucket import Bucket
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.publish_shards import index_shards
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from dbloader.stores.lmdb.writer import LMDBWriter
@@ -51,8 +53,9 @@ class PartReceipt:
         digest: Content digest of the shard.
         nbytes: Size of the shard's file.
         records: Number of records in the shard.
-        rejected: Number of files that are not in the shard.
-        first_rejected: Name of the first rejected file, and the reason; "" if there is none.
+        unchanged: Number of files left out because the store has an equal record (``new_only``).
+        rejected: Number of other files that are not in the shard.
+        first_rejected: Name of the first file that the shard's report rejects, and the reason; "" if there is none.
         bytes_read: Bytes of the files that were read.
         host: Name of the machine.
         seconds: Seconds in which the machine made the shard, without copying it to the store.
@@ -64,6 +67,7 @@ class PartReceipt:
     digest: str
     nbytes: int
     records: int
+    unchanged: int
     rejected: int
     first_rejected: str
     bytes_read: int
@@ -139,7 +143,8 @@ def _make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int
     return_large_blocks()
     settings = plan.settings
     with closing(settings.open()) as found, LMDBWriter(path) as writer:
-        into = FileWriter(writer, settings, found)
+        known = KnownRecords(Path(plan.where.removesuffix(PARTIAL))) if settings.new_only else ()
+        into = FileWriter(writer, settings, found, known)
         into.write(files, range(len(files)), workers)
         manifest = writer.finish(classes=plan.classes, source=plan.described)
     return PartReceipt(
@@ -149,7 +154,8 @@ def _make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int
         digest=manifest.digest,
         nbytes=path.stat().st_size,
         records=manifest.length,
-        rejected=manifest.outcome.get("rejected", 0),
+        unchanged=into.left_out["unchanged"],
+        rejected=manifest.outcome.get("rejected", 0) + into.left_out["rejected"],
         first_rejected=into.first_rejected,
         bytes_read=into.bytes_read,
         host=socket.gethostname(),

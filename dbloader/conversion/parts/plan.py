@@ -35,6 +35,7 @@ from dbloader.remote.bucket import Bucket, Item
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
 from dbloader.stores.lmdb.objects import open_target
+from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.mongo.uri import is_mongo
@@ -236,6 +237,7 @@ def slice_of(part: int, parts: int, files: int) -> range:
 def remove_plan(folder: Path) -> None:
     """Remove the folder of a plan in one step, and the remains of interrupted removals."""
     folder.rename(folder.with_name(f"{folder.name}.removed-{secrets.token_hex(4)}"))
+    sync_folder(folder.parent)  # otherwise a power loss could leave a folder with only some of its files
     for away in folder.parent.glob(f"{glob.escape(folder.name)}.removed-*"):
         shutil.rmtree(away, ignore_errors=True)
 

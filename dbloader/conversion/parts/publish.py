@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
+from dbloader.conversion.parts.known_records import repeated_warning
 from dbloader.conversion.parts.part import (
     list_parts,
     missing_parts,
@@ -52,12 +53,13 @@ from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.objects import list_files, open_target, put_table, read_table
-from dbloader.stores.lmdb.partial import sync_folder
+from dbloader.stores.lmdb.partial import remove_report
 from dbloader.stores.lmdb.publish_shards import (
     check_base,
     check_target,
     index_shards,
     move_into,
+    move_to,
     put_manifest,
     unnamed_warning,
     write_index,
@@ -108,13 +110,13 @@ def _check_parts(
             f"dbloader part {os.fspath(destination)} NUMBER"
         )
     for receipt in receipts:
-        if receipt.records + receipt.rejected != (files := plan.part_length(receipt.part)):
+        if receipt.records + receipt.unchanged + receipt.rejected != (files := plan.part_length(receipt.part)):
             raise DamagedStoreError(
                 f"part {receipt.part} has {counted(receipt.records, 'record')} and "
                 f"{counted(receipt.rejected, 'rejected file')}, but {counted(files, 'file')} in the plan; remove "
                 f"{plan.where}/{plan.receipt_name(receipt.part)}, and make the part again"
             )
-    if not any(receipt.records for receipt in receipts):
+    if not any(receipt.records + receipt.unchanged for receipt in receipts):
         first = next((receipt.first_rejected for receipt in receipts if receipt.first_rejected), "")
         raise ConversionError(nothing_stored(plan.files, first))
     if plan.grows and overwrite:
@@ -139,8 +141,11 @@ def _published_now(
     plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: ShardTable | None
 ) -> dict[str, Any]:
     """Return the facts for the report of a store that is published now. ``base`` is the store before an append."""
+    new = Counter(manifest.outcome) - Counter(base.manifest.outcome if base else {})
+    new["rejected"] = sum(receipt.rejected for receipt in receipts)
+    new["unchanged"] = sum(receipt.unchanged for receipt in receipts)
     return {
-        "outcome": Counter(manifest.outcome) - Counter(base.manifest.outcome if base else {}),
+        "outcome": new,
         "raw": bool(plan.described["raw"]),
         "files": plan.files,
         "bytes_read": sum(receipt.bytes_read for receipt in receipts),
@@ -161,9 +166,9 @@ def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
 def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) -> Report:
     started, target = time.monotonic(), target_of(destination)
 
-    def report(manifest: Manifest, facts: dict[str, Any], *, replaces: bool = True) -> Report:
+    def report(manifest: Manifest, facts: dict[str, Any]) -> Report:
         path, place = target.with_name(f"{target.name}.report.jsonl"), os.fspath(destination)
-        return finish_report(manifest, destination, path, place=place, started=started, replaces=replaces, **facts)
+        return finish_report(manifest, destination, path, place=place, started=started, **facts)
 
     try:
         plan, receipts, missing, _ = list_parts(destination)
@@ -191,8 +196,9 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
             raise
         return report(table.manifest, _published_before(table.manifest))  # another process has published meanwhile
     facts = _published_now(plan, receipts, manifest, base)
-    facts["warnings"] = [*facts["warnings"], *unnamed_warning(target)]
-    return report(manifest, facts, replaces=replaces)
+    repeated = [] if base is None else repeated_warning(target, base.manifest.length)
+    facts["warnings"] = [*facts["warnings"], *repeated, *unnamed_warning(target)]
+    return report(manifest, facts)
 
 
 def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
@@ -214,6 +220,10 @@ def _make(
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
+        if not any(receipt.records or receipt.first_rejected for receipt in receipts):  # new_only: nothing is new
+            with suppress(OSError):
+                remove_plan(plan.folder)
+            return base.manifest
         manifests = [base.manifest]
         for name in shards:
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
@@ -229,11 +239,9 @@ def _make(
         return table.manifest
     if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder of another plan has other parts
         raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
-    put_manifest(plan.folder, table)
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
-    plan.folder.rename(target)
+    move_to(plan.folder, table, target)
     with suppress(OSError):  # the store is in place
-        sync_folder(target.parent)
         table = ShardTable.read(target)  # another process may have published at the same time
         _remove_files(target, left - {MANIFEST_FILE, *table.files})
     return table.manifest
@@ -255,7 +263,7 @@ def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Rep
     """Publish in a bucket. This fetches the indices of the parts, not the shards."""
     started = time.monotonic()
     target = open_target(place)
-    bucket = Bucket(f"{target.place}{PARTIAL}")
+    bucket, path = Bucket(f"{target.place}{PARTIAL}"), Path(f"{posixpath.basename(target.place)}.report.jsonl")
     with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
         folder = Path(local)
 
@@ -263,8 +271,7 @@ def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Rep
             """Return the report of the published store. Its events go to a file in the working directory."""
             if table.manifest.events:
                 _fetch_index(target, table.index_file, table, folder / "report")
-            path = Path(f"{posixpath.basename(target.place)}.report.jsonl")
-            facts |= {"place": target.place, "started": started, "replaces": True}
+            facts |= {"place": target.place, "started": started}
             return finish_report(table.manifest, folder / "report", path, **facts)
 
         try:
@@ -295,6 +302,8 @@ def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Rep
         if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
             target.delete([index])
             raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
+        if before is not None:  # otherwise the file may belong to a store with the same name elsewhere
+            remove_report(path)
         try:
             put_table(target, table, replaces, [index])
         except StoreExistsError:

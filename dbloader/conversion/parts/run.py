@@ -11,20 +11,21 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader._machine import cpu_count, sigint_blocked
+from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
-from dbloader.conversion.parts.plan import target_of
+from dbloader.conversion.parts.plan import list_name, target_of
 from dbloader.conversion.parts.publish import publish
-from dbloader.conversion.report import Progress
+from dbloader.conversion.report import LATE, Progress
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb import objects
@@ -77,7 +78,7 @@ def convert_in_parts(
     parts = list_parts(destination)
     _check_same(plan, parts.plan.id)
     done = [plan.part_length(receipt.part) for receipt in parts.receipts]
-    resumed_at, nbytes = sum(done), 0
+    receipts, resumed_at, nbytes = parts.receipts, sum(done), 0
     progress(Progress(plan.files, resumed_at, 0))
     running: Any = nullcontext(executor)
     if executor is None:
@@ -88,9 +89,24 @@ def convert_in_parts(
             _check_same(plan, receipt.plan)
             done.append(plan.part_length(receipt.part))
             nbytes += receipt.bytes_read
+            receipts.append(receipt)
             progress(Progress(plan.files, sum(done), nbytes))
+    late = _late_warning(plan)
     report = publish(destination, overwrite=overwrite)
+    # If another process has published the same parts meanwhile, the report counts no files.
+    rejected = max(report.rejected, sum(receipt.rejected for receipt in receipts))
+    report = replace(report, files=plan.files, rejected=rejected, warnings=(*report.warnings, *late))
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
+
+
+def _late_warning(plan: Plan) -> list[str]:
+    """Return [a warning] if the source has images that the plan's list lacks; otherwise []."""
+    path, late = plan.folder / list_name(plan.token), list[str]()
+    # The plan may be in a bucket, and the source may be gone: all parts are made.
+    with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(plan.settings.open()) as found:
+        late += found.late(FileList.of_span(data, 0, path.stat().st_size))
+    names = f"{', '.join(late[:10])}{', …' * (len(late) > 10)}"
+    return [f"{counted(len(late), 'image')} not in the store: {names}: each {LATE}"] if late else []
 
 
 def _check_same(plan: Plan, plan_id: str) -> None:
@@ -193,9 +209,10 @@ class _Processes(ProcessPoolExecutor):
 
 def _begin_process() -> None:
     """Make this process end at Ctrl-C without a traceback, and when its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process if Ctrl-C came while it imported modules
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # exiting removes the partial files
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background jobs ignore SIGINT
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process if Ctrl-C came while it imported modules
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # exiting removes the partial files
     parent = multiprocessing.parent_process()
 
     def end_with_parent() -> None:

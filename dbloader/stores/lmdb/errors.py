@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TOO_LARGE = "larger than a file may be here: raise the limit (ulimit -f), or choose another disk"
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 # LMDB raises these for errors of the operating system. Its other classes mean that the file's content is wrong.
 _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
@@ -30,6 +31,8 @@ _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 def translate_refusal(error: OSError, place: str) -> StoreError:
     """Return dbloader's error for an OSError that was raised while writing to a place."""
+    if error.errno == errno.EFBIG:
+        return StoreFullError(f"{place} would become {TOO_LARGE}")
     if error.errno in NO_ROOM:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
     if error.errno in _TOO_MANY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import lmdb
 
 from dbloader.errors import StoreAccessError, StoreFullError, StoreLockedError
 from dbloader.stores.lmdb.env import check_size
-from dbloader.stores.lmdb.errors import translate, translate_refusal
+from dbloader.stores.lmdb.errors import TOO_LARGE, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
 if TYPE_CHECKING:
@@ -104,8 +105,11 @@ class PartialFile:
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value from the sub-database ``meta``."""
-        with self.env.begin(db=self.meta) as txn:
-            return txn.get(key)
+        try:
+            with self.env.begin(db=self.meta) as txn:
+                return txn.get(key)
+        except lmdb.Error as error:
+            raise self._translate(error) from error
 
     def write(self, meta: Sequence[Pair], records: Sequence[Pair] = ()) -> None:
         """Store keys and values in the two sub-databases, and commit. The keys of records must ascend."""
@@ -151,9 +155,13 @@ class PartialFile:
         # LMDB reports EIO when the disk has room for only a part of a write.
         may_fail = os.strerror(errno.EIO) in str(error)
         if may_fail or isinstance(found, StoreFullError):
-            what = f"no room is left for {self.place}" + (", or its disk fails" if may_fail else "")
-            resume = ", then resume (--resume)" if self.resumable and self.committed else ""
-            return StoreFullError(f"{what}: free some space{resume}")
+            what = (
+                f"no room is left for {self.place}" + (", or its disk fails" if may_fail else "") + ": free some space"
+            )
+            limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+            if os.strerror(errno.EFBIG) in str(error) or 0 <= limit <= os.fstat(self.fd).st_size:
+                what = f"{self.place} would become {TOO_LARGE}"
+            return StoreFullError(what + (", then resume (--resume)" if self.resumable and self.committed else ""))
         return found
 
 
@@ -204,6 +212,16 @@ def close_locked(descriptor: int) -> None:
     # Closing alone would not unlock the file while a forked process, such as a DataLoader worker, keeps it open.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
+
+
+def remove_report(path: Path) -> None:
+    """Remove the report of a store that is about to be replaced, and wait until the report is off the disk.
+
+    Otherwise a power loss after the replacement could leave the old report beside the new store.
+    """
+    with suppress(OSError):  # the new report replaces it anyway
+        path.unlink()
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

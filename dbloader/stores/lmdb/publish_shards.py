@@ -18,7 +18,7 @@ from dbloader.records.document import seal
 from dbloader.records.manifest import Summary, Totals
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
-from dbloader.stores.lmdb.partial import PartialFile, locked, sync_folder
+from dbloader.stores.lmdb.partial import PartialFile, locked, remove_report, sync_folder
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 
@@ -194,11 +194,20 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         (target / SHARD_FOLDER).mkdir(exist_ok=True)
         for name in table.files:
             _give_second_name(folder / name, target / name)
+        remove_report(target.with_name(f"{target.name}.report.jsonl"))
         put_manifest(target, table)
         # Other files in the folder may belong to a process that waits to publish, so they are kept.
         for name in {*old_files} - {*table.files, *table.older_files}:
             with suppress(OSError):  # the store is published even if old files remain
                 (target / name).unlink()
+
+
+def move_to(folder: Path, table: ShardTable, target: Path) -> None:
+    """Make a new store of a folder of shards, and rename the folder to the target, where nothing is."""
+    put_manifest(folder, table)
+    folder.rename(target)
+    with suppress(OSError):  # the store is in place, and some folders cannot be synced
+        sync_folder(target.parent)
 
 
 def _give_second_name(path: Path, to: Path) -> None:

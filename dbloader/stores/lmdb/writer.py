@@ -19,7 +19,7 @@ from dbloader.records.columns import stored_columns, whole_chunk
 from dbloader.records.document import seal
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
-from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.lmdb.partial import PartialFile, remove_report
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer
@@ -155,5 +155,7 @@ class LMDBWriter(Writer):
         self._partial.write([(MANIFEST, manifest.encode())])
         self._partial.sync()
         self._check_replaceable()
+        if self._target.exists():
+            remove_report(self.report_path)
         self._partial.publish()
         self._published = True

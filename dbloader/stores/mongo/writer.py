@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.records.columns import CHUNK, stored_columns
+from dbloader.stores.lmdb.partial import remove_report
 from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.lease import Lease
@@ -132,6 +133,8 @@ class MongoWriter(Writer):
             raise self._damaged("lines of its report are missing on the server")
         replaces = self._find_replaceable()
         self._connection.retry(self._lease.check)
+        if replaces:  # otherwise the file may belong to a store with the same name on another server
+            remove_report(self.report_path)
         self._catalog.publish(self._id, bson.decode(manifest.encode()), replaces)
         self._published = True
         with suppress(StoreError):  # the store can be read even if these steps fail

@@ -105,8 +105,10 @@ def test_full_disk_mentions_no_resume_if_nothing_is_kept(
     assert list(small_disk.iterdir()) == []
 
 
-def test_exhausted_quota_is_reported_as_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A file size limit acts like a quota: the disk has free space, and LMDB reports "Input/output error".
+def test_limit_of_file_sizes_is_named_and_keeps_committed_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The disk has free space, and LMDB reports "Input/output error".
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 10**6)
     place = tmp_path / "store.lmdb"
     records = records_of(20, 500_000)
@@ -114,9 +116,29 @@ def test_exhausted_quota_is_reported_as_a_full_disk(tmp_path: Path, monkeypatch:
     def write_limited() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 10**6, 5 * 10**6))
-        message = r"no room is left for .*store\.lmdb, or its disk fails: free some space, then resume \(--resume\)$"
+        message = (
+            r"store\.lmdb would become larger than .*: raise the limit \(ulimit -f\), .*, then resume \(--resume\)$"
+        )
         with pytest.raises(StoreFullError, match=message):
             write(place, records, resumable=True)
 
     assert in_child(write_limited) == 0
     check_resumes(place, records, range(4, 10))
+
+
+def test_damaged_unfinished_store_names_the_remedy(tmp_path: Path) -> None:
+    place = tmp_path / "store.lmdb"
+    write_partial(place, records_of(30, 10))
+    path = Path(f"{place}.partial")
+    whole, refused = path.read_bytes(), list[str]()
+    for at in range(2 * 4096, len(whole), 4096):  # after the two meta pages
+        path.write_bytes(whole[:at] + bytes(4096) + whole[at + 4096 :])
+        try:
+            write(place, records_of(3, 10), resume=True, overwrite=True)
+        except StoreError as error:
+            refused.append(str(error))
+    assert refused
+    assert all("begin again with overwrite (--overwrite)" in message for message in refused)
+    path.write_bytes(bytes(4096) + whole)
+    write(place, records_of(3, 10), overwrite=True)
+    check_is(place, records_of(3, 10))

@@ -1,0 +1,47 @@
+"""Find out which files of an append are in the store already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import counted
+from dbloader.records.columns import name_hash, record_keys
+from dbloader.stores.lmdb.store import LMDBStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dbloader.records.columns import Array
+
+
+class KnownRecords:
+    """The records of a store, and the files that its report rejects. A record takes 8 bytes."""
+
+    def __init__(self, target: Path) -> None:
+        self._keys = np.sort(_keys(target))
+        with LMDBStore(target) as store:
+            lines = (line for line in store.events() if line["event"] == "rejected")
+            self._rejected = {(line["name"], line["reason"]) for line in lines}
+
+    def __contains__(self, done: Any) -> bool:
+        """Return whether the store has the record of a FileResult, or rejects the file for the same reason."""
+        if (record := done.record) is None:
+            return (done.item.name, done.events["rejected"]) in self._rejected
+        values = record.crc32, name_hash((record.name or "").encode()), record.nbytes
+        key = record_keys(*(np.array([value], "u8") for value in values))
+        return bool(self._keys.searchsorted(key, "right") > self._keys.searchsorted(key))
+
+
+def repeated_warning(target: Path, old: int) -> list[str]:
+    """Return [a warning] if records from the index ``old`` on equal earlier records; otherwise []."""
+    keys = _keys(target)
+    count = int(np.isin(keys[old:], keys[:old]).sum())
+    what = f"{counted(count, 'new image')} were in the store already, with the same name, label and fields"
+    return [f"{what}: new_only (--new-only) leaves such files out"] if count else []
+
+
+def _keys(target: Path) -> Array:
+    with LMDBStore(target) as store:
+        return record_keys(*map(store.column, ("crc32", "name_hash", "nbytes")))
