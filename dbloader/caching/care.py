@@ -149,7 +149,8 @@ def _shards(folder: Path) -> list[Path]:
 @contextmanager
 def _no_fetcher(folder: Path) -> Iterator[bool]:
     """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
-    with (folder / LOCK).open("ab") as lock:
+    flags = os.O_RDONLY | os.O_CREAT  # another user may look at a cache without the right to write
+    with open(folder / LOCK, "rb", opener=lambda path, _: os.open(path, flags, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -24,19 +24,15 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbloader import errors
 from dbloader._describe import size
-from dbloader.caching.folder import LOCK, LOG, SOCKET, arriving_bytes, make_folder, read_stats
+from dbloader.caching.folder import LOCK, LOG, SOCKET, arriving_bytes, make_folder, read_stats, refusal
 from dbloader.errors import DBLoaderError, StoreAccessError
-from dbloader.stores.lmdb.errors import translate_refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STALL_S = 120.0
 """Seconds without new bytes after which a reader gives up: more than the minute in which the fetcher retries a read."""
@@ -67,16 +63,6 @@ def receive(channel: Connection) -> dict[str, Any]:
     """Return the next message; raise OSError or EOFError if the connection has ended."""
     message: dict[str, Any] = json.loads(channel.recv_bytes())
     return message
-
-
-@contextmanager
-def socket_address(cache: str) -> Iterator[str]:
-    """Yield a short path of the fetcher's socket, because Linux refuses sockets with long paths."""
-    descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
 
 
 class FetcherClient:
@@ -121,7 +107,7 @@ class FetcherClient:
             except (ConnectionError, EOFError):
                 continue
             except OSError as error:
-                raise translate_refusal(error, self._cache) from error
+                raise refusal(error, self._cache) from error
         raise StoreAccessError(
             f"{what} of {self._place} cannot be fetched: the cache's fetcher ended {_STARTS} times{self._log()}"
         )
@@ -170,8 +156,11 @@ class FetcherClient:
         until, starts = time.monotonic() + _START_S, 0
         while time.monotonic() < until:
             with suppress(ConnectionError, FileNotFoundError, BlockingIOError), socket.socket(socket.AF_UNIX) as end:
-                with socket_address(self._cache) as address:
-                    end.connect(address)
+                folder = os.open(self._cache, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    end.connect(f"/proc/self/fd/{folder}/{SOCKET}")  # Linux refuses sockets with long paths
+                finally:
+                    os.close(folder)
                 end.setblocking(True)  # a Connection needs this, but the program may have set socket.setdefaulttimeout
                 return Connection(end.detach())
             with (Path(self._cache) / LOCK).open("ab") as lock:

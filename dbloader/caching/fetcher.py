@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dbloader.caching.client import receive, send, socket_address
+from dbloader.caching.client import receive, send
 from dbloader.caching.folder import PARTIAL, SOCKET, CacheStats, Checksums
 from dbloader.caching.origins import as_dbloader_error, fetch_index, fetch_shard, open_origin
 from dbloader.caching.policy import CachePolicy, Need
@@ -41,12 +41,13 @@ _AT_ONCE = 4
 
 def serve(cache: str) -> None:
     """Serve the readers of a cache folder until the last reader disconnects. This process holds the folder's lock."""
-    _clean_up(cache)
+    # Short, because Linux refuses sockets with long paths; and it never leads to a newer folder at the same place.
+    own = f"/proc/self/fd/{os.open(cache, os.O_RDONLY | os.O_DIRECTORY)}"
+    _clean_up(own)
     shards = CachedShards(cache)
     with socket.socket(socket.AF_UNIX) as listener:
         before = os.umask(0o077)  # only this user may connect
-        with socket_address(cache) as address:
-            listener.bind(address)
+        listener.bind(f"{own}/{SOCKET}")
         os.umask(before)
         listener.listen(128)
         listener.settimeout(_FIRST_READER_S)
@@ -58,7 +59,7 @@ def serve(cache: str) -> None:
             listener.settimeout(None)
             reader = Reader(Connection(connection.detach()))
             shards.join(reader)
-            threading.Thread(target=_converse, args=(cache, shards, reader), daemon=True).start()
+            threading.Thread(target=_converse, args=(own, shards, reader), daemon=True).start()
 
 
 def _clean_up(cache: str) -> None:

@@ -14,19 +14,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import secrets
 import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dbloader.errors import NotAStoreError, OptionError
+from dbloader.errors import NotAStoreError, OptionError, StoreAccessError
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 
 MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS, PARTIAL = (
     "cache.json", "fetcher.lock", "fetcher.sock", "fetcher.log", "stats.json", "checksums", "partial",
 )  # fmt: skip
+_FETCHED = re.compile(r"(\d{5,}|index)(-[0-9a-f]+)?\.lmdb")  # names of shards and indices
 _READ_BYTES = 2**22
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -92,7 +94,7 @@ def make_folder(cache: str, origin: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not ((folder / MARKER).exists() and (folder / MANIFEST_FILE).exists()):  # the folder is new or was cleared
             # Another process may be making the same cache. So look for the marker again after listing the folder.
-            other_files = [name for name in os.listdir(folder) if not name.startswith(MARKER)]  # noqa: PTH208 - names
+            other_files = [path for path in folder.iterdir() if not _is_left(path)]
             if other_files and not (folder / MARKER).exists():
                 raise NotAStoreError(
                     f"{cache} is not a cache, and not empty: name an empty folder, or a folder that does not exist"
@@ -103,7 +105,22 @@ def make_folder(cache: str, origin: str) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise NotAStoreError(f"{cache} is a file, but a cache is a folder: name another place") from error
     except OSError as error:
-        raise translate_refusal(error, cache) from error
+        raise refusal(error, cache) from error
+
+
+def refusal(error: OSError, cache: str) -> Exception:
+    """Return dbloader's error for an OSError that was raised while using a cache."""
+    with suppress(OSError):  # the folder does not exist
+        if isinstance(error, PermissionError) and Path(cache).stat().st_uid != os.geteuid():
+            return StoreAccessError(f"{cache} belongs to another user, and a cache is for one user: name another one")
+    return translate_refusal(error, cache)
+
+
+def _is_left(path: Path) -> bool:
+    """Return whether a fetcher may have written a file or folder while the cache was deleted."""
+    if path.name in (SHARD_FOLDER, PARTIAL):
+        return all(map(_FETCHED.fullmatch, os.listdir(path)))  # noqa: PTH208 - names
+    return path.name.startswith((MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS))
 
 
 def write_whole(path: Path, data: str | bytes) -> None:

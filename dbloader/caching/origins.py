@@ -63,7 +63,8 @@ def open_origin(place: str) -> Origin:
     if is_remote(place):
         from dbloader.remote.bucket import Bucket
 
-        return Bucket(place)  # only the fetcher may do this, because obstore hangs in a child that is forked later
+        # Only the fetcher may do this, because obstore hangs in a child that is forked later. Nobody sees its warnings.
+        return Bucket(place, waits=False)
     if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir would raise an error without the place
         return FolderOrigin(Path(place))
     return StoreOrigin(LMDBStore(place))

@@ -137,6 +137,11 @@ class FileWriter:
             if done in self._known:
                 self.left_out["rejected" if done.rejected else "unchanged"] += 1
                 done.record, done.events, done.changes, done.depth = None, {}, (), ""
+            differs = self._source.differs(done.item) if isinstance(done.item, Entry) else None
+            if differs:
+                done.events["mismatched"] = "did not match the server's MD5 over two connections (normal with KMS keys)"
+            elif differs is not None:
+                done.changes += ("unchecked",)
             record, done.record = done.record, None  # its memory is freed when the record is committed
             self._writer.write(
                 [] if record is None else [record],

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader._describe import print_pretty, report_in_lines
+from dbloader._describe import counted, print_pretty, report_in_lines
 from dbloader.sources.base import readable
 from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.open import open_store
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.sources.base import Source, Tally
 
-REMARKS = ("untiled", "deep", "frames")
+REMARKS = ("untiled", "deep", "frames", "mismatched")
 """Events of undamaged files whose stored or decoded form may surprise a user."""
 
 LATE = "came after its folder was listed: convert again, or add it to a folder of shards with --append --new-only"
@@ -70,6 +70,7 @@ class Report:
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
+        mismatched: Number of objects whose bytes do not match the MD5 that the server states.
         resumed_at: Number of files that an earlier, interrupted run has converted.
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
@@ -78,9 +79,9 @@ class Report:
         skipped: Number of files left out because they are not images, by extension, the most frequent first.
         hidden: Number of files and folders left out because their names begin with a dot.
         report_file: Path of a JSON lines file. Each line is an event of a file, with ``name``, ``event`` (rejected,
-            damaged, repaired, untiled, deep or frames) and ``reason``. The file is next to an LMDB store; for MongoDB
-            and object storage, it is in the working directory. "" if there are no events, or if the file could not be
-            written (see ``warnings``).
+            damaged, repaired, untiled, deep, frames or mismatched) and ``reason``. The file is next to an LMDB store;
+            for MongoDB and object storage, it is in the working directory. "" if there are no events, or if the file
+            could not be written (see ``warnings``).
         earlier_events: Number of lines at the beginning of the report file about images that were already in the store
             (``append``).
     """
@@ -98,6 +99,7 @@ class Report:
     deep: int = 0
     frames: int = 0
     unchanged: int = 0
+    mismatched: int = 0
     resumed_at: int = 0
     bytes_read: int = 0
     image_bytes: int = 0
@@ -206,4 +208,8 @@ def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool
     if frames := outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
         warnings.append(f"{what}: only the first is decoded; images stored smaller or as pixels keep only the first")
+    if found := outcome.get("mismatched"):
+        warnings.append(f"{counted(found, 'object')} did not match the server's MD5: compare with the originals")
+    if found := outcome.get("unchecked"):
+        warnings.append(f"{counted(found, 'object')} had ETags that are no MD5s, as with KMS keys: no MD5 was compared")
     return warnings

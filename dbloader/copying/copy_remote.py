@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, move_to
-from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import is_mongo
 
@@ -85,6 +86,11 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
         files = {key: folder / name for key, name in zip(new.files, table.files, strict=True)}
+        # Publishing needs conditional puts. Try them with a small object, before large files are sent.
+        tried = kept_manifest(f"index-{secrets.token_hex(8)}.lmdb")
+        bucket.put_if(tried, new.encode(), None)
+        bucket.put_if(tried, new.encode(), bucket.head(tried))
+        bucket.delete([tried])
 
         def put(key: str) -> None:
             bucket.put_file(key, files[key], there.get(key))
@@ -175,6 +181,9 @@ def _download(place: str, target: Path, *, overwrite: bool, progress: Callable[[
             aside.unlink(missing_ok=True)
 
     _for_each_file(table, fetch, bucket, progress)
+    if bucket.has_md5 and bucket.differing:
+        what = f"{bucket.place}: these objects did not match their MD5s: {sorted(bucket.differing)}"
+        warnings.warn(f"{what}; check the copy with dbloader verify", stacklevel=2)
     for path in folder.rglob("*.lmdb.*"):
         path.unlink(missing_ok=True)  # an unfinished file of a killed copy
     if replaces:

@@ -12,6 +12,8 @@ import os
 import random
 import re
 import time
+import warnings
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -39,16 +41,17 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MANIFEST_FILE = "manifest.bson"
+MANIFEST_FILE, _OWN = "manifest.bson", ".bson"
 # A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
-_PARTS_AT_ONCE = 4
-# A failing request is repeated for this time. If the server has never answered, the request is tried only three times.
+_AT_ONCE = 4
+# A failing request is repeated for this time. If the server has never answered, the third failure warns or raises.
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
 # An object is requested up to this many times, until the answer is complete. If 2 % of all answers are incomplete, one
 # object in 3 * 10^8 has five incomplete answers.
 _ANSWERS = 5
+_EQUAL_ANSWERS = 3  # this many equal answers are accepted, although the server states another MD5
 # The form of S3's ETags. They are MD5s (see `_etag_of`), except for objects that are encrypted with a KMS key.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
@@ -82,14 +85,19 @@ class Bucket:
     Attributes:
         place: The place.
         parts: The scheme, bucket and key of the place.
+        waits: Whether to wait for a server that has never answered, with a warning. Otherwise the third failure raises.
+        has_md5: Whether ETags are MD5s; None if unknown.
+        differing: Keys of objects whose bytes were accepted, although their ETags have the form of other MD5s.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    def __init__(self, place: str | os.PathLike[str], *, waits: bool = True) -> None:
         self.parts = parse_place(place)
         self.place = str(self.parts)
-        self._answered = self._closed = False
-        self._has_md5: bool | None = None  # whether ETags are MD5s; None if unknown
-        self._once = self._open(retries=0)  # for requests that `_repeat` counts and repeats
+        self.waits, self._answered, self._closed = waits, False, False
+        self.has_md5: bool | None = None
+        self.differing: set[str] = set()
+        # For requests that `_repeat` counts and repeats. These two clients share no connection.
+        self._once, self._other = self._open(retries=0), self._open(retries=0)
         self._often = self._open(retries=1_000)  # for uploads and listings, in which obstore repeats single requests
 
     def _open(self, retries: int) -> Any:
@@ -144,8 +152,12 @@ class Bucket:
                 pause = min(0.05 * 2**tries, _LONGEST_PAUSE_S)
                 failed = translate(error, self.parts, key)
                 self._answered = self._answered or status_of(error) > 0
-                if not is_temporary(error) or (not self._answered and tries >= _FIRST_TRIES):
+                is_silent = not self._answered and tries >= _FIRST_TRIES
+                if not is_temporary(error) or (is_silent and not self.waits):
                     raise failed from None
+                if is_silent:
+                    self._answered = True  # one warning is enough
+                    warnings.warn(f"{failed}; the request is repeated for {PATIENCE_S:.0f} s", stacklevel=3)
                 if time.monotonic() + pause > deadline:
                     raise StoreUnreachableError(f"{failed}; the request was repeated for {PATIENCE_S:.0f} s") from None
                 # Random, because requests that fail together should not be repeated together.
@@ -170,7 +182,11 @@ class Bucket:
     def head(self, key: str) -> Item | None:
         """Return an object's Item; None if the object does not exist."""
         with suppress(StoreNotFoundError):
-            return _item(self._repeat(lambda: self._once.head(key), key))
+            try:
+                return _item(self._repeat(lambda: self._once.head(key), key))
+            except StoreAccessError:
+                self.get(key, span=(0, 1))  # unlike an answer to HEAD, an answer to GET has a code with the reason
+                raise
         return None
 
     def get(self, key: str, etag: str = "", span: tuple[int, int] | None = None, *, size: int | None = None) -> bytes:
@@ -200,7 +216,10 @@ class Bucket:
             if size not in (None, len(data)):
                 return data, "", None
             stated = "" if span else answer.meta["e_tag"] or ""
-            return data, stated, _etag_of([_md5(data)]) if stated else ""
+            found = _etag_of([_md5(data)]) if stated else ""
+            if size is None and key.endswith(_OWN) and stated.strip('"') != found:  # no MD5 shows that all is there
+                return data, stated, found if self._once.head(key)["size"] == len(data) else None
+            return data, stated, found
 
         return self._until_whole(lambda: self._repeat(ask, key), key)
 
@@ -229,7 +248,7 @@ class Bucket:
         if item is None:
             raise StoreNotFoundError(f"{self.place}/{key} does not exist")
         try:
-            with path.open("xb") as file, ThreadPoolExecutor(_PARTS_AT_ONCE) as threads:
+            with path.open("xb") as file, ThreadPoolExecutor(_AT_ONCE) as threads:
                 copy = partial(self._copy_part, item, file.fileno())
                 starts = range(0, item.size, _part_bytes(item.size))
 
@@ -259,32 +278,38 @@ class Bucket:
         ``ask`` fetches bytes and returns three values: the result, the ETag from the server, and the ETag that S3 would
         give these bytes. The third value is None if the number of bytes is wrong.
         """
-        before: str | None = None
-        for _ in range(_ANSWERS):
+        counts, client = Counter[str](), self._once
+        for number in range(1, _ANSWERS + 1):
+            if number == _EQUAL_ANSWERS and self._once is client:  # ask over another connection
+                self._once, self._other = self._other, self._once
             result, stated, found = ask()
-            if found is not None and self._agree(stated.strip('"'), found, before):
+            if found is not None and self._agree(key, stated.strip('"'), found, counts):
                 return result
-            before = found
         raise NotWholeError(
             f"{self.place}/{key} cannot be read whole: {_ANSWERS} answers had another size or MD5 than the server "
             "states"
         )
 
-    def _agree(self, stated: str, found: str, before: str | None) -> bool:
-        """Return False if the ETags show that an answer is incomplete, otherwise True.
+    def _agree(self, key: str, stated: str, found: str, counts: Counter[str]) -> bool:
+        """Return False if the ETags show that an answer may be incomplete, otherwise True.
 
-        ``stated`` is the server's ETag. ``found`` and ``before`` are the ETags that S3 would give the bytes of this
-        answer and of the previous answer. If ``found`` equals ``stated``, the answer is complete. If it equals
-        ``before``, two answers had the same bytes, so both are complete, and the server's ETag is no MD5 of the bytes.
-        If no ETag of this server has matched before that, its ETags are ignored until one matches.
+        ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` counts the
+        answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, equal answers are
+        accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If no
+        ETag of this server has matched before that, every first answer is accepted until an ETag matches.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or an MD5 of other parts
             return True
         if stated == found:
-            self._has_md5 = True
-        elif found == before and self._has_md5 is None:
-            self._has_md5 = False
-        return found in (stated, before) or self._has_md5 is False
+            self.has_md5 = True
+            self.differing.discard(key)
+            return True
+        counts[found] += 1
+        if self.has_md5 is not False and counts[found] < _EQUAL_ANSWERS:
+            return False
+        self.has_md5 = bool(self.has_md5)
+        self.differing.add(key)
+        return True
 
     def put_file(self, key: str, path: Path, existing: Item | None = None) -> None:
         """Upload a file as an object. The object appears when it is complete.
@@ -295,8 +320,9 @@ class Bucket:
         part = _part_bytes(size)
         if existing is not None and (existing.size, existing.etag.strip('"')) == (size, _file_etag(path, part)):
             return
-        with self._translated(key):
-            self._often.put(key, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
+        # One request is first sent by `_once`, because obstore would repeat it even if the server can never accept it.
+        once = iter([self._once] if size <= part else [])
+        self._repeat(lambda: next(once, self._often).put(key, path, chunk_size=part, max_concurrency=_AT_ONCE), key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
         """Make a new object, or replace the object ``replaces``, if no other process has written the key meanwhile.
@@ -307,12 +333,17 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: Any = "create"
+        client = self._often if replaces else self._once  # obstore repeats updates that S3 refuses as concurrent
         if replaces is not None:
             mode = {"e_tag": replaces.etag} | ({"version": replaces.version} if replaces.version else {})
-        with self._translated(key), suppress(AlreadyExistsError, PreconditionError):
-            self._often.put(key, data, mode=mode)
-            return
-        if self.get(key) != data:  # equal if obstore repeated a request that had succeeded
+
+        def put() -> bool:
+            with suppress(AlreadyExistsError, PreconditionError):
+                client.put(key, data, mode=mode)
+                return True
+            return False
+
+        if not self._repeat(put, key) and self.get(key) != data:  # equal if a repeated request had succeeded before
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -23,6 +23,8 @@ _NO_CREDENTIALS = re.compile(
 )
 # The message of an error in credentials.py. obstore repeats it within its own message.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
+_LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": the same request fails again
+_TEMPORARY = re.compile("HTTP error|invalid list response")  # in messages without a status; the second is a cut list
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _CREDENTIALS = {
@@ -51,8 +53,9 @@ def status_of(error: BaseException) -> int:
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether the same request may succeed later, for example after the network has failed."""
-    status = status_of(error)
-    return status in (408, 429) or status >= 500 or (not status and "HTTP error" in str(error))
+    if status := status_of(error):
+        return status in (408, 429) or (status >= 500 and status not in _LASTING)
+    return bool(_TEMPORARY.search(str(error)))
 
 
 def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreError:
@@ -83,10 +86,11 @@ def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreE
         return StoreNotFoundError(f"{where} does not exist{how}")
     if "Could not parse path" in text:
         return StoreNotFoundError(f"{where} does not exist: this is not a valid key in object storage")
-    if status in (408, 429) or status >= 500:
+    if status and is_temporary(error):
         return StoreUnreachableError(f"{where}: the server is overloaded or fails{how}: try again later")
     if status:
-        return StoreError(f"{where}: the server refuses the request{how}")
+        hint = ": dbloader needs a server with conditional puts (docs/object-storage.md)" if status == 501 else ""
+        return StoreError(f"{where}: the server refuses the request{how}{hint}")
     if signs := _UNANSWERED.findall(text):
         return StoreUnreachableError(f"{where}: no server answers{_server(place)}: {signs[-1]}")
     return StoreError(f"{where}: {text.partition('Debug source')[0].partition('http')[0].strip()[:200] or 'it failed'}")

@@ -51,6 +51,10 @@ class _Location(NamedTuple):
     etag: str = ""  # ETag when the folder was listed; "" for an object of a listing
     size: int | None = None  # bytes when the folder was listed; None for an object of a listing
 
+    @property
+    def path(self) -> str:
+        return posixpath.normpath(os.fsdecode(self.key)).lstrip("/")
+
 
 def read_listed_objects(
     place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
@@ -82,6 +86,14 @@ class ObjectSource(Source):
             if isinstance(data, bytes) and _Location(*entry.location).size is None:
                 hold(len(data))
             yield data
+
+    @override
+    def differs(self, entry: Entry) -> bool | None:
+        keys = {_Location(*place).path for place in (entry.location, *(place for _, place in entry.files.values()))}
+        if keys.isdisjoint(self._bucket.differing):
+            return None
+        self._bucket.differing -= keys  # with KMS keys, there may be millions
+        return bool(self._bucket.has_md5)
 
     @override
     def close(self) -> None:
@@ -150,17 +162,16 @@ def _source_errors() -> Iterator[None]:
 
 def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
     """Return the bytes of an object, or what is wrong with it. Raise StoreError if the object storage fails."""
-    key, etag, listed = _Location(*entry.location)
-    size = listed or 0
-    path = posixpath.normpath(os.fsdecode(key)).lstrip("/")
+    location = _Location(*entry.location)
+    path, size = location.path, location.size or 0
     if path.startswith("../") or path in (".", ".."):
         return Problem(entry.name, f"its path leaves {bucket.place}")
     try:
-        data = b"" if size > MAX_BYTES else bucket.get(path, etag, size=listed)
+        data = b"" if size > MAX_BYTES else bucket.get(path, location.etag, size=location.size)
     except ObjectChangedError:
         return Problem(entry.name, "was changed after it was listed: its ETag has changed")
     except StoreNotFoundError as error:
-        return Problem(entry.name, f"was removed after it was listed: {error}" if etag else str(error))
+        return Problem(entry.name, f"was removed after it was listed: {error}" if location.etag else str(error))
     except NotWholeError as error:
         return Problem(entry.name, str(error))
     size = max(size, len(data))

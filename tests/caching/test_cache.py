@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +17,21 @@ from dbloader import LMDBDataset, MongoDataset, copy_store
 from dbloader.caching.folder import read_stats
 from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
-from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreFullError
-from tests.support.caching import IMAGES, WAIT_S, forks, image_of, images_of, make_shards, shards_in, wait_until_ended
+from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError, StoreFullError
+from tests.support.caching import (
+    IMAGES,
+    WAIT_S,
+    fetcher_of,
+    forks,
+    image_of,
+    images_of,
+    make_shards,
+    shards_in,
+    wait_until_ended,
+)
 from tests.support.children import from_child
+from tests.support.images import as_nobody
+from tests.support.leaks import has_ended
 from tests.support.mongo import Mongod
 
 # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
@@ -179,6 +193,64 @@ def test_folder_that_is_not_a_cache_is_refused_and_left_unchanged(origin: Path, 
     with CachedStore(origin, origin.parent / place) as store, pytest.raises(NotAStoreError, match=message):
         len(store)
     assert sorted(origin.parent.rglob("*")) == before
+
+
+def test_leftovers_of_a_deleted_cache_do_not_block_the_next_run(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([0, 4])
+    wait_until_ended(cache)
+    for name in ("cache.json", "manifest.bson", *(path.name for path in cache.glob("index-*"))):
+        (cache / name).unlink()
+    (cache / "stats.json.0123abcd").touch()
+    (cache / "partial" / "00003.lmdb").write_bytes(b"x")
+    (cache / "shards" / "00001.lmdb").write_bytes(b"x")
+    with CachedStore(origin, cache) as store:
+        assert images_of(store, [0]) == [IMAGES[0]]
+        with pytest.warns(UserWarning, match="00001.lmdb, in the cache, was damaged, so dbloader fetched it again"):
+            assert images_of(store) == IMAGES
+
+
+@pytest.mark.parametrize("name", ["shards/00000.tar", "partial/results.csv", "manifest.bson", "shards2/00000.lmdb"])
+def test_folder_of_other_files_is_not_taken_for_a_deleted_cache(origin: Path, cache: Path, name: str) -> None:
+    with CachedStore(origin, cache) as store:
+        store.read([0])
+    wait_until_ended(cache)
+    for path in (cache / "cache.json", cache / "manifest.bson", *cache.glob("index-*")):
+        path.unlink()
+    (cache / name).parent.mkdir(exist_ok=True)
+    (cache / name).write_bytes(b"precious")
+    with pytest.raises(NotAStoreError, match="is not a cache, and not empty"):
+        len(CachedStore(origin, cache))
+    assert (cache / name).read_bytes() == b"precious"
+
+
+def test_fetcher_of_a_deleted_cache_leaves_the_next_cache_alone(origin: Path, cache: Path) -> None:
+    with CachedStore(origin, cache) as old:
+        old.read([0])
+        pid = fetcher_of(cache)
+        assert pid is not None
+        shutil.rmtree(cache)
+        new = CachedStore(origin, cache)
+        assert images_of(new, [4]) == [IMAGES[4]]
+    assert has_ended(pid, WAIT_S)
+    with new, CachedStore(origin, cache) as another:
+        assert images_of(another) == IMAGES
+        assert read_stats(cache).readers == 2
+
+
+def test_cache_of_another_user_is_refused_with_a_remedy(open_path: Path, origin: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can act as another user")
+    cache = open_path / "cache"
+    with CachedStore(origin, cache) as store:
+        store.read([0])  # the fetcher runs
+        with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: name another one$"):
+            len(CachedStore(origin, cache))
+    wait_until_ended(cache)
+    for mode in (0o755, 0o700):
+        cache.chmod(mode)
+        with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: name another one$"):
+            len(CachedStore(origin, cache))
 
 
 def test_invalid_options_are_refused(origin: Path, cache: Path) -> None:

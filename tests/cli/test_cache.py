@@ -11,6 +11,7 @@ import pytest
 
 from dbloader.caching.store import CachedStore
 from tests.support.caching import IMAGES, images_of, make_shards, shards_in, wait_until_ended
+from tests.support.images import as_nobody
 from tests.support.shell import Shell, check_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -91,6 +92,17 @@ def test_cleared_cache_is_filled_from_another_store(shell: Shell, origin: Path, 
     assert shards_in(cache) == []
     make_shards(tmp_path / "other.lmdb", base=100)
     assert facts(shell, cache, "--fill", tmp_path / "other.lmdb")["origin"] == str(tmp_path / "other.lmdb")
+
+
+def test_cache_is_shown_to_a_user_who_cannot_write_it(shell: Shell, origin: Path, open_path: Path) -> None:
+    cache = open_path / "cache"
+    facts(shell, cache, "--fill", origin)
+    wait_until_ended(cache)
+    for path in (cache / "fetcher.lock", cache / "stats.json", cache):
+        path.chmod(0o555)
+    with as_nobody():
+        assert facts(shell, cache)["shards"] == 6
+    cache.chmod(0o755)
 
 
 def test_folder_that_is_no_cache_and_wrong_options_are_refused(shell: Shell, origin: Path, tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from dbloader.errors import OptionError, PlaceError
 from dbloader.stores.open import open_store
 from tests.support.conversion import plan_conversion
 from tests.support.crash import trials
-from tests.support.http_proxy import LOST, SLOW_DOWN, HTTPProxy
+from tests.support.http_proxy import LOST, SLOW_DOWN, Change, HTTPProxy, other_etag, shorten
 from tests.support.images import plant, plant_photos
-from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put_folder, read_table
+from tests.support.object_store import HOST, WAIT_S, ObjectStore, Outside, free_ports, keys, put_folder, read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
@@ -212,13 +212,92 @@ def test_late_part_of_a_replaced_plan_uploads_no_shard(
 
     with HTTPProxy(object_store.port, held_at("/shards/", 1, plan_again)) as proxy:
         late = Machine(tmp_path / "late", object_store, proxy.endpoint)
-        assert "was planned again while part 0 was made" in late.run("part", place, 0, status=2)
+        assert "was planned again or removed while part 0 was made" in late.run("part", place, 0, status=2)
     assert outside(keys, f"{place}/shards") == []
     for part in range(PARTS):
         direct.run("part", place, part)
     direct.run("publish", place, status=1)
     check_is(direct, place, digest)
     check_clean(outside, place)
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_late_part_fails_unless_its_own_plan_was_published(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, newer: bool
+) -> None:
+    place = object_store.place("train.lmdb")
+    direct = Machine(tmp_path / "direct", object_store)
+    direct.run("plan", root, place, "--shards", 2)
+
+    def publish_meanwhile() -> None:
+        if newer:
+            direct.run("plan", root, place, "--shards", 2, "--overwrite")
+        for part in range(2):
+            direct.run("part", place, part)
+        direct.run("publish", place, status=1)
+
+    with HTTPProxy(object_store.port, held_at("/shards/", 1, publish_meanwhile)) as proxy:
+        late = Machine(tmp_path / "late", object_store, proxy.endpoint)
+        printed = late.run("part", place, 0, status=2 if newer else 0)
+    assert ("so this part is not used: dbloader parts" in printed) == newer
+    check_is(direct, place, digest)
+    check_clean(outside, place)
+
+
+def test_commands_wait_for_a_server_that_is_away_when_they_start(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path
+) -> None:
+    images, place, (port,) = object_store.place("images"), object_store.place("train.lmdb"), free_ports(1)
+    outside(put_folder, images, root)
+    machine = Machine(tmp_path / "machine", object_store, f"http://{HOST}:{port}")
+    store = tmp_path / "one.lmdb"
+    convert(root, store)
+    # The plan on a disk shows that a part waits for its source, too.
+    outside(plan_conversion, images, machine.folder / "disk.lmdb", 1)
+    steps: list[tuple[object, ...]] = [
+        ("plan", root, place, "--shards", 1), ("part", place, 0), ("publish", place), ("copy", place, "copy.lmdb"),
+        ("copy", store, object_store.place("other.lmdb")), ("part", "disk.lmdb", 0),
+    ]  # fmt: skip
+    for step in steps:
+        with machine.start(*step) as process:
+            assert process.stderr is not None
+            warning = process.stderr.readline()
+            assert re.search(r"Warning: .* no server answers at .*; the request is repeated for 60 s", warning), step
+            with HTTPProxy(object_store.port, lambda *_: None, at=port):
+                _, errors = process.communicate(timeout=WAIT_S)
+            assert process.returncode == (1 if "publish" in step else 0), errors
+    check_is(Machine(tmp_path / "direct", object_store), place, digest)
+
+
+@pytest.mark.parametrize("has_md5", [True, False])
+def test_short_answers_are_requested_again_at_every_step(
+    outside: Outside, object_store: ObjectStore, root: Path, digest: str, tmp_path: Path, has_md5: bool
+) -> None:
+    images, place, asked = object_store.place("images"), object_store.place("train.lmdb"), Counter[str]()
+    outside(put_folder, images, root)
+
+    def decide(method: str, path: str) -> Change | None:
+        if method != "GET":
+            return None
+        asked[path] += 1
+        if asked[path] > 2 or path.endswith(".jpg"):
+            return None if has_md5 else other_etag
+        return shorten if has_md5 else lambda *answer: other_etag(*shorten(*answer))
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        machine = Machine(tmp_path / "machine", object_store, proxy.endpoint)
+        machine.run("plan", images, place, "--shards", 1)
+        machine.run("part", place, 0)
+        machine.run("parts", place)
+        machine.run("publish", place, status=1)
+        machine.run("publish", place)
+        machine.run("info", place)
+        machine.run("copy", place, "back.lmdb")
+    with open_store(machine.folder / "back.lmdb") as store:
+        assert store.verify() == digest
+    short = [path.rpartition("/")[2] for path in asked]
+    for what in ("list-type", "plan.bson", "files/list-", "parts/00000-", "manifest.bson", "index-", "shards/00000-"):
+        assert any(what in path for path in asked), short
 
 
 def test_each_file_is_uploaded_once(outside: Outside, object_store: ObjectStore, root: Path, tmp_path: Path) -> None:

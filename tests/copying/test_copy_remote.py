@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from dbloader.errors import (
     NotAStoreError,
     OptionError,
     StoreAccessError,
+    StoreError,
     StoreExistsError,
 )
 from dbloader.stores.lmdb.shard_table import ShardTable
@@ -324,8 +326,9 @@ def test_upload_succeeds_if_its_last_response_is_lost(
     assert outside(read_table, place).manifest == made
 
 
+@pytest.mark.parametrize("has_md5", [True, False])
 def test_conversion_requests_damaged_images_again_and_rejects_incomplete_ones(
-    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path, has_md5: bool
 ) -> None:
     place, asked = object_store.place("images"), set[str]()
     outside(put_folder, place, stores / "images")
@@ -334,9 +337,10 @@ def test_conversion_requests_damaged_images_again_and_rejects_incomplete_ones(
         if path.endswith("0009.jpg"):
             return shorten
         if path in asked or not path.endswith(".jpg"):
-            return other_etag
+            return None if has_md5 else other_etag
         asked.add(path)
-        return lambda headers, body: other_etag(*flip(headers, body))
+        # Without an MD5, only decoding shows damage, such as a missing end marker.
+        return flip if has_md5 else lambda headers, body: other_etag(headers, body[:-2] + b"\0\0")
 
     with HTTPProxy(object_store.port, decide) as proxy:
         environment = object_store.environment(endpoint=proxy.endpoint)
@@ -347,6 +351,78 @@ def test_conversion_requests_damaged_images_again_and_rejects_incomplete_ones(
         assert [record.image for record in store] == left
     assert event["event"] == "rejected"
     assert "0009.jpg cannot be read whole: 5 answers had another size or MD5" in event["reason"]
+
+
+def stain(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Change the resolution in the header of a JPEG. Its pixels stay the same."""
+    return headers, body[:15] + bytes([body[15] ^ 1]) + body[16:]
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_object_that_never_matches_its_md5_is_stored_and_named(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path, shards: int | None
+) -> None:
+    place, to = object_store.place("images"), tmp_path / "out.lmdb"
+    outside(put_folder, place, stores / "images")
+
+    def decide(method: str, path: str) -> Change | None:
+        return stain if method == "GET" and path.endswith("0009.jpg") else None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        report = outside(convert, place, to, shards=shards, environment=environment)
+    (warning,) = report.warnings
+    assert warning.startswith("1 object did not match the server's MD5: ")
+    assert (report.mismatched, report.records) == (1, 12)
+    (line,) = map(json.loads, Path(report.report_file).read_text().splitlines())
+    assert (line["event"], line["name"].endswith("0009.jpg")) == ("mismatched", True)
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_bucket_whose_etags_are_no_md5s_is_reported_in_one_line(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path, shards: int | None
+) -> None:
+    place = object_store.place("images")
+    outside(put_folder, place, stores / "images")
+    with HTTPProxy(object_store.port, lambda method, _: other_etag if method == "GET" else None) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        report = outside(convert, place, tmp_path / "out.lmdb", shards=shards, environment=environment)
+    (warning,) = report.warnings
+    assert warning.startswith("12 objects had ETags that are no MD5s, as with KMS keys: ")
+    assert (report.mismatched, report.report_file, report.digest) == (0, "", digest(stores / "one.lmdb"))
+
+
+def test_download_names_files_that_do_not_match_their_md5(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place = object_store.place("train.lmdb")
+    outside(copy_store, stores / "shards.lmdb", place)
+    shard = outside(read_table, place).files[1]
+    with HTTPProxy(
+        object_store.port, lambda method, path: flip if method == "GET" and path.endswith(shard) else None
+    ) as proxy:
+        process = start_copy(object_store, proxy, place, tmp_path / "back.lmdb")
+        error = process.communicate(timeout=WAIT_S)[1]
+    assert process.returncode == 0, error
+    assert f"Warning: {place}: these objects did not match their MD5s: ['{shard}']; check the copy with db" in error
+
+
+def test_server_without_conditional_puts_is_refused_before_the_first_shard(
+    object_store: ObjectStore, outside: Outside, stores: Path, tmp_path: Path
+) -> None:
+    place, puts = object_store.place("train.lmdb"), list[str]()
+
+    def decide(method: str, path: str) -> None:
+        if method in ("PUT", "POST"):
+            puts.append(path)
+
+    with HTTPProxy(object_store.port, decide, conditional_puts=False) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        for way, arguments in ((copy_store, (stores / "shards.lmdb", place)), (plan_conversion, (stores, place, 1))):
+            with pytest.raises(StoreError, match=r"\(501, NotImplemented\): dbloader needs a server with conditional"):
+                outside(way, *arguments, environment=environment)
+    assert not [path for path in puts if "/shards/" in path]
+    assert outside(keys, place) == []
 
 
 def test_expired_credentials_end_a_conversion_that_can_resume(

@@ -11,6 +11,7 @@ import pytest
 
 from dbloader.errors import (
     OptionError,
+    StoreAccessError,
     StoreError,
     StoreExistsError,
     StoreFullError,
@@ -18,9 +19,9 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.remote.errors import NotWholeError
-from tests.support.http_proxy import CUT, SLOW_DOWN, Change, HTTPProxy, flip, other_etag, shorten
+from tests.support.http_proxy import CUT, SLOW_DOWN, Change, HTTPProxy, empty, flip, other_etag, shorten
 from tests.support.images import plant
-from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put
+from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put, within
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
@@ -113,6 +114,39 @@ def test_incomplete_answer_is_requested_again(
             assert len(asked) == 2
 
 
+def read_all(place: str, names: list[str]) -> tuple[list[bytes], set[str]]:
+    """Return the bytes of objects, and the keys of objects whose bytes have another MD5 than the server states."""
+    from dbloader.remote.bucket import Bucket
+
+    bucket = Bucket(place)
+    return [bucket.get(name) for name in names], bucket.differing
+
+
+@pytest.mark.parametrize("change", [shorten, flip])
+@pytest.mark.parametrize("wrong", [2, 99])
+def test_equal_answers_with_another_md5_are_confirmed_over_another_connection(
+    wrong: int, change: Change, object_store: ObjectStore, outside: Outside
+) -> None:
+    place, good, bad = object_store.place(), b"x" * 100, random.Random(0).randbytes(5000)
+    outside(put, place, {"good": good, "bad": bad})
+    asked: list[str] = []
+
+    def decide(method: str, path: str) -> Change | None:
+        if not path.endswith("bad"):
+            return None
+        asked.append(method)
+        return change if len(asked) <= wrong else None
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        found, differing = outside(read_all, place, ["good", "bad", "good"], environment=environment)
+        (ports,) = (ports for path, ports in proxy.ports.items() if path.endswith("bad"))
+    assert asked == ["GET"] * 3
+    assert ports[2] not in ports[:2]
+    assert found == [good, change({}, bad)[1] if wrong == 99 else bad, good]
+    assert differing == ({"bad"} if wrong == 99 else set())
+
+
 def test_object_without_a_complete_answer_raises(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
     place = object_store.place()
     outside(put, place, {"one": bytes(5000)})
@@ -184,6 +218,22 @@ def test_listing_is_complete_after_refused_and_truncated_pages(object_store: Obj
     assert len(first_pages) == 2  # only the truncated page makes the listing start again
 
 
+@pytest.mark.parametrize("change", [shorten, empty])
+def test_short_listing_is_requested_again(change: Change, object_store: ObjectStore, outside: Outside) -> None:
+    place, names = object_store.place(), ["a", "b", "c"]
+    outside(put, place, dict.fromkeys(names, b""))
+    for ask in (keys, top_keys):
+        lists: list[str] = []
+
+        def decide(_: str, path: str, lists: list[str] = lists) -> Change | None:
+            lists.append(path)
+            return change if len(lists) < 3 else None
+
+        with HTTPProxy(object_store.port, decide) as proxy:
+            assert outside(ask, place, environment=object_store.environment(endpoint=proxy.endpoint)) == names
+        assert len(lists) == 3
+
+
 def test_key_that_cannot_be_listed_is_named(object_store: ObjectStore, outside: Outside) -> None:
     place = object_store.place()
     object_store.put_any(place, "cat/a\nb.jpg", b"x")
@@ -191,15 +241,10 @@ def test_key_that_cannot_be_listed_is_named(object_store: ObjectStore, outside: 
         outside(keys, place)
 
 
-def keys_within(place: str, seconds: float) -> list[str]:
-    """Return the keys of all objects, and repeat failed requests for ``seconds``."""
-    import dbloader.remote.bucket as module
+def top_keys(place: str) -> list[str]:
+    from dbloader.remote.bucket import Bucket
 
-    before, module.PATIENCE_S = module.PATIENCE_S, seconds
-    try:
-        return [item.key for item in module.Bucket(place).folders()[1]]
-    finally:
-        module.PATIENCE_S = before
+    return [item.key for item in Bucket(place).folders()[1]]
 
 
 def test_overloaded_server_raises_within_the_time_limit(object_store: ObjectStore, outside: Outside) -> None:
@@ -212,7 +257,7 @@ def test_overloaded_server_raises_within_the_time_limit(object_store: ObjectStor
     with HTTPProxy(object_store.port, decide) as proxy:
         environment = object_store.environment(endpoint=proxy.endpoint)
         with pytest.raises(StoreUnreachableError, match=r"overloaded .*; the request was repeated for 1 s"):
-            outside(keys_within, object_store.place(), 1.0, environment=environment)
+            outside(within, 1.0, top_keys, object_store.place(), environment=environment)
     assert 2 <= len(asked) <= 9
 
 
@@ -249,6 +294,48 @@ def test_conditional_put_has_one_winner(object_store: ObjectStore, outside: Outs
         outside(replace, place, b"third", stale=True)
     with pytest.raises(StoreExistsError, match="another process has written"):
         outside(replace, object_store.place(), b"third", stale=True)
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((501, "NotImplemented"), r"refuses the request \(501, NotImplemented\): dbloader needs .* conditional puts"),
+        ((507, "XMinioStorageFull"), r"refuses the request \(507, XMinioStorageFull\)$"),
+        ((405, "MethodNotAllowed"), r"refuses the request \(405, MethodNotAllowed\)$"),
+    ],
+)
+def test_lasting_refusal_of_a_put_raises_at_once(
+    answer: tuple[int, str], message: str, as_file: bool, object_store: ObjectStore, outside: Outside, tmp_path: Path
+) -> None:
+    puts: list[str] = []
+    (tmp_path / "one").write_bytes(b"x")
+
+    def decide(method: str, path: str) -> tuple[int, str] | None:
+        if method != "PUT":
+            return None
+        puts.append(path)
+        return answer
+
+    with HTTPProxy(object_store.port, decide) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(StoreError, match=message):
+            outside(
+                send if as_file else replace,
+                object_store.place(),
+                [tmp_path / "one"] if as_file else b"x",
+                environment=environment,
+            )
+    assert len(puts) == 1
+
+
+def test_wrong_clock_is_named_although_the_first_request_has_no_code(
+    object_store: ObjectStore, outside: Outside
+) -> None:
+    with HTTPProxy(object_store.port, lambda *_: (403, "RequestTimeTooSkewed")) as proxy:
+        environment = object_store.environment(endpoint=proxy.endpoint)
+        with pytest.raises(StoreAccessError, match=r"refused \(403, RequestTimeTooSkewed\): set the clock of this"):
+            outside(replace, object_store.place(), b"x", environment=environment)
 
 
 def in_forked_child(place: str) -> object:

@@ -79,6 +79,7 @@ def failed(kind: str) -> str:
         (answer(401), StoreAccessError, r"access is refused \(401\)"),
         (answer(400, "ExpiredToken"), StoreAccessError, r"access is refused \(400, ExpiredToken\)"),
         (answer(503, "SlowDown"), StoreUnreachableError, r"is overloaded or fails \(503, SlowDown\)"),
+        (answer(507, "XMinioStorageFull"), StoreError, r"refuses the request \(507, XMinioStorageFull\)"),
         (answer(409, "OperationAborted"), StoreError, r"refuses the request \(409, OperationAborted\)"),
         (answer(400, "AuthorizationHeaderMalformed"), StoreAccessError, "is in another region .*: set AWS_REGION"),
         (answer(403).replace("bucket.s3.amazonaws.com", "169.254.169.254"), StoreAccessError, "no valid credentials"),
@@ -96,7 +97,15 @@ def test_error_of_the_server_is_translated(text: str, kind: type[Exception], mes
 
 def test_only_temporary_errors_are_repeated() -> None:
     temporary = [answer(503), answer(500), answer(429), failed("Connect"), failed("Timeout")]
-    final = [answer(403), answer(404), answer(412), answer(400, "ExpiredToken"), "Account must be specified"]
+    final = [
+        answer(501),
+        answer(507),
+        answer(403),
+        answer(404),
+        answer(412),
+        answer(400, "ExpiredToken"),
+        "Account must be specified",
+    ]
     assert all(is_temporary(Exception(text)) for text in temporary)
     assert not any(is_temporary(Exception(text)) for text in final)
     assert [status_of(Exception(text)) for text in (temporary[0], temporary[3])] == [503, 0]

@@ -18,7 +18,7 @@ from dbloader.errors import PlaceError, SourceError
 from tests.support.conversion import plan_conversion
 from tests.support.http_proxy import HTTPProxy
 from tests.support.images import photo, plant
-from tests.support.object_store import ObjectStore, Outside, listed, plan_then_change, put, put_folder
+from tests.support.object_store import ObjectStore, Outside, listed, plan_then_change, put, put_folder, within
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 
@@ -132,7 +132,7 @@ def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, ou
     assert "wrong" not in str(caught.value).replace("are wrong", "")
     nowhere = object_store.environment(endpoint="http://user:hidden@127.0.0.1:9")
     with pytest.raises(SourceError, match=r"no server answers at 127\.0\.0\.1:9 \(AWS_ENDPOINT_URL\)"):
-        outside(convert, f"{place}flat", to, environment=nowhere)
+        outside(within, 1.0, convert, f"{place}flat", to, environment=nowhere)
     with HTTPProxy(object_store.port, lambda *_: (301, "PermanentRedirect")) as proxy:  # the response of S3
         elsewhere = object_store.environment(endpoint=proxy.endpoint)
         with pytest.raises(SourceError, match="s3://images is in another region: set AWS_REGION"):

@@ -21,6 +21,7 @@ import yaml
 from dbloader import convert
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
+from tests.support.azure_run import AZURITE, by_azure
 from tests.support.conversion import plan_conversion
 from tests.support.images import KINDS, plant_kinds, plant_photos
 
@@ -37,6 +38,7 @@ PACKAGES = {
     "mpi4py": ("mpi4py", "mpi4py"),
     "spark": ("pyspark", "pyspark"),
     "beam": ("apache-beam", "apache_beam"),
+    "azure": ("obstore", "obstore"),
     "kubernetes": ("kubernetes-validate", "kubernetes_validate"),
 }
 
@@ -107,6 +109,8 @@ def by_beam(place: str, parts: int) -> None:
 def by_engine(name: str, folder: Path) -> str:
     """Convert with an engine, check that the digest equals the digest of one file, and describe the result."""
     root = plant_photos(folder / "images", 200, width=320, height=240)
+    if name == "azure":
+        return by_azure(root, folder)
     plant_kinds(root, *KINDS)
     digest, place = convert(root, folder / "one.lmdb").digest, folder / "out.lmdb"
     if name in ("spark", "beam"):
@@ -153,6 +157,9 @@ def main(names: list[str]) -> int:
             continue
         if name == "spark" and shutil.which("java") is None:
             print("| spark | no Java here | | |", flush=True)
+            continue
+        if name == "azure" and shutil.which(AZURITE) is None:
+            print("| azure | no Azurite here | | |", flush=True)
             continue
         line = [sys.executable, "-m", "tests.support.engine_runs", "--one", name]
         if name == "mpi4py":

@@ -7,7 +7,7 @@ import http.client
 import http.server
 import socket
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Self
 
@@ -15,6 +15,7 @@ from tests.support.object_store import HOST
 
 SLOW_DOWN = (503, "SlowDown")
 EXPIRED = (400, "ExpiredToken")
+NOT_IMPLEMENTED = (501, "NotImplemented")
 # Changes the headers and body of a response. The proxy sets Content-Length.
 Change = Callable[[dict[str, str], bytes], tuple[dict[str, str], bytes]]
 
@@ -32,7 +33,12 @@ def flip(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
 
 def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
     """Replace the ETag by a value that only looks like an MD5, as S3 does for objects encrypted with KMS."""
-    return headers | {"ETag": f'"{"0" * 32}"'}, body
+    return headers | {"Etag": f'"{"0" * 32}"'}, body
+
+
+def empty(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+    """Leave out a whole body."""
+    return headers, b""
 
 
 CUT, LOST = "send half of the answer, then cut the connection", "execute the request, and drop the answer"
@@ -42,10 +48,19 @@ class HTTPProxy:
     """A context manager that calls ``decide`` with the method and the path of each request, in any thread.
 
     ``decide`` may wait. It returns None to forward the request, ``CUT``, ``LOST``, a status and a code to answer with,
-    or a `Change` of the answer. ``received`` and ``sent`` count the bytes of all requests and answers by path.
+    or a `Change` of the answer. ``at`` is the proxy's own port, 0 for any. Without ``conditional_puts``, the proxy
+    refuses a put with a condition, as older servers do. ``received`` and ``sent`` count the bytes of all requests and
+    answers by path. ``ports`` lists the client's ports of all requests by path; each connection has another port.
     """
 
-    def __init__(self, port: int, decide: Callable[[str, str], tuple[int, str] | str | Change | None]) -> None:
+    def __init__(
+        self,
+        port: int,
+        decide: Callable[[str, str], tuple[int, str] | str | Change | None],
+        *,
+        at: int = 0,
+        conditional_puts: bool = True,
+    ) -> None:
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -64,11 +79,13 @@ class HTTPProxy:
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - names of http.server
 
         self._target, self._decide = port, decide
-        self._server = http.server.ThreadingHTTPServer((HOST, 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((HOST, at), Handler)
+        self._conditional_puts = conditional_puts
         self._server.daemon_threads = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._connections: set[socket.socket] = set()
         self.received, self.sent = Counter[str](), Counter[str]()
+        self.ports = defaultdict[str, list[int]](list)
 
     @property
     def endpoint(self) -> str:
@@ -88,10 +105,14 @@ class HTTPProxy:
     def _serve(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         self.received[request.path.partition("?")[0]] += len(body)
+        self.ports[request.path.partition("?")[0]].append(request.client_address[1])
         decided = self._decide(request.command, request.path)
+        has_condition = "If-Match" in request.headers or "If-None-Match" in request.headers
+        if request.command == "PUT" and has_condition and not self._conditional_puts:
+            decided = NOT_IMPLEMENTED
         if isinstance(decided, tuple):
             status, code = decided
-            answer = f"<Error><Code>{code}</Code></Error>".encode()
+            answer = b"" if request.command == "HEAD" else f"<Error><Code>{code}</Code></Error>".encode()
             headers = [("Content-Length", str(len(answer)))]
         else:
             server = http.client.HTTPConnection(HOST, self._target, timeout=60)

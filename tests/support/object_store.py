@@ -120,6 +120,17 @@ def read_table(place: str) -> ShardTable:
     return objects.read_table(Bucket(place))
 
 
+def within(seconds: float, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Call a function that repeats failed requests only for ``seconds``, and return its result."""
+    import dbloader.remote.bucket as module
+
+    before, module.PATIENCE_S = module.PATIENCE_S, seconds
+    try:
+        return function(*arguments, **options)
+    finally:
+        module.PATIENCE_S = before
+
+
 def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
     """Return the names and labels of a source, its classes, and what it skipped."""
     from dbloader.sources.base import Entries
@@ -206,7 +217,7 @@ class ObjectStore:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _start(self) -> None:
-        ports = _free_ports(len(_PORTS))
+        ports = free_ports(len(_PORTS))
         self.port, self._filer = ports[0], ports[_PORTS.index("filer.port")]
         users = self._folder / "users.json"
         users.write_text(json.dumps({"identities": [
@@ -237,7 +248,7 @@ class ObjectStore:
             time.sleep(0.05)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return free ports, below the ports of outgoing connections on Linux."""
     with ExitStack() as stack:
         ports: list[int] = []

@@ -127,12 +127,12 @@ def convert_part(
         if done := read_receipt(shards, files, plan, part):
             return done[0]
         raise
-    now = token_of(files)
-    if now != plan.token and shard_key not in named_files(shards):
+    if token_of(files) != plan.token and shard_key not in (named := named_files(shards)):
         shards.delete([shard_key])
         files.delete([receipt_key, index_key])
-        if now:
-            raise ConversionError(f"{plan.where} was planned again while part {part} was made: make the part again")
+        if not any(f"-{plan.token}" in name for name in named):  # otherwise another attempt's shard was published
+            what = f"{plan.where} was planned again or removed while part {part} was made, so this part is not used"
+            raise ConversionError(f"{what}: dbloader parts {os.fspath(destination)} lists missing parts")
     return receipt
 
 
