@@ -5,6 +5,7 @@ The origin of the cache may be a folder of shards, an LMDB file, or a store in M
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -171,6 +172,8 @@ def fetch_shard(
             _fetch(origin, cache, checksums, name, digest=shard.digest)
         except (DBLoaderError, OSError) as error:
             failed = as_dbloader_error(error, f"{origin.place}/{name}")
+            if isinstance(failed, StoreFullError) and getattr(error, "errno", None) == errno.EFBIG:
+                raise failed from error  # the limit of file sizes has its own remedy
             if isinstance(failed, StoreFullError):
                 remedy = f"make room on the disk of {cache}, or limit the cache by cache_bytes"
                 raise StoreFullError(f"{failed}: {remedy}") from error

@@ -139,14 +139,25 @@ def test_cache_in_use_refuses_a_different_limit(origin: Path, cache: Path) -> No
         assert images_of(store) == IMAGES
 
 
-def test_full_disk_raises_but_cached_shards_stay_readable(origin: Path, tmp_path: Path) -> None:
+def test_full_disk_raises_but_cached_shards_stay_readable(origin: Path, small_disk: Path) -> None:
+    make_shards(origin, (4, 100))
+    (small_disk / "full").write_bytes(bytes(shutil.disk_usage(small_disk).free - 500_000))
+    with CachedStore(origin, small_disk / "cache") as store:
+        assert images_of(store, [0]) == [image_of(0)]
+        with pytest.raises(StoreFullError, match=r"no room is left for .*00001.lmdb: .* by cache_bytes$"):
+            store.read([50])
+        assert images_of(store, [1]) == [image_of(1)]
+    wait_until_ended(small_disk / "cache")
+
+
+def test_limit_of_file_sizes_raises_but_cached_shards_stay_readable(origin: Path, tmp_path: Path) -> None:
     make_shards(origin, (4, 100))
 
     def read() -> list[Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))  # the fetcher inherits this limit
         with CachedStore(origin, tmp_path / "cache") as store:
             assert images_of(store, [0]) == [image_of(0)]
-            with pytest.raises(StoreFullError, match=r"no room is left for .*00001.lmdb: .* by cache_bytes$"):
+            with pytest.raises(StoreFullError, match=r"00001.lmdb would become larger .* \(ulimit -f\), or choose ano"):
                 store.read([50])
             return images_of(store, [1])
 

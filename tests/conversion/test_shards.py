@@ -521,7 +521,8 @@ def test_damaged_list_of_files_is_refused_by_parts(root: Path, place: Path, at: 
 def test_part_reads_a_list_that_is_larger_than_its_room(root: Path, place: Path, small_disk: Path) -> None:
     plant_photos(root, 1)
     listing, caption = root / "list.jsonl", "c" * 2**16
-    paths = ["cat/0000.jpg", *(f"cat/missing {number}.jpg" for number in range(500))]
+    # Up to nine tasks of 16 files are in work at once, and their captions take 9 MiB.
+    paths = ["cat/0000.jpg", *(f"cat/missing {number}.jpg" for number in range(1000))]
     listing.write_text("".join(json.dumps({"path": path, "caption": caption}) + "\n" for path in paths))
     plan = plan_conversion(root, place, 1, listing=listing)
     size = (plan.folder / list_name(plan.token)).stat().st_size
