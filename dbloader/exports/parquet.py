@@ -21,7 +21,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from dbloader.sources.arrow_columns import ArrayRule, rule_of, to_lists
+    from dbloader.sources.arrow_columns import ArrayRule, field_names, rule_of, to_lists
 except ImportError as error:
     raise ExportError("writing Parquet needs pyarrow: pip install 'dbloader[parquet]'") from error
 
@@ -197,8 +197,10 @@ def _merged(first: Any, second: Any) -> Any:
     if isinstance(first, pa.DataType) and isinstance(second, pa.DataType):
         if pa.types.is_list(first) and pa.types.is_list(second):
             return pa.list_(_merged(first.value_type, second.value_type))
-        if pa.types.is_struct(first) and pa.types.is_struct(second) and first.names == second.names:
-            return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in first.names])
+        if pa.types.is_struct(first) and pa.types.is_struct(second):
+            names = field_names(first)
+            if names == field_names(second):
+                return pa.struct([(name, _merged(first.field(name).type, second.field(name).type)) for name in names])
     raise ValueError(f"is {second} here, but {first} in earlier values")
 
 

@@ -210,14 +210,19 @@ def _is_bytes(kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
+def field_names(kind: Any) -> list[str]:
+    """Return the names of a struct's fields. pyarrow before 18 has no StructType.names."""
+    return [field.name for field in kind]
+
+
 def _has_path(kind: Any) -> bool:
-    return types.is_struct(kind) and "path" in kind.names and types.is_string(kind.field("path").type)
+    return types.is_struct(kind) and "path" in field_names(kind) and types.is_string(kind.field("path").type)
 
 
 def _may_be_image(kind: Any) -> bool:
     """Return whether a type may contain images: bytes, paths, or a struct of both as in Hugging Face's datasets."""
     if types.is_struct(kind):
-        return "bytes" in kind.names and _is_bytes(kind.field("bytes").type)
+        return "bytes" in field_names(kind) and _is_bytes(kind.field("bytes").type)
     return _is_bytes(kind) or types.is_string(kind)
 
 

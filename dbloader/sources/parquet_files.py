@@ -14,6 +14,7 @@ from pyarrow import types
 
 from dbloader._machine import cpu_count
 from dbloader.errors import SourceError
+from dbloader.sources.arrow_columns import field_names
 from dbloader.sources.base import NOT_THE_FILE, TASK_FILES, max_tasks, readable
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
     """Return the bytes or the path in a value of the image column."""
     path: str | None = None
     if value.is_valid and types.is_struct(value.type):
-        path, value = value["path"].as_py() if "path" in value.type.names else None, value["bytes"]
+        path, value = value["path"].as_py() if "path" in field_names(value.type) else None, value["bytes"]
     elif types.is_string(value.type):
         path, value = value.as_py(), pa.scalar(None, pa.binary())
     if not value.is_valid:

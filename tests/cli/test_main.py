@@ -90,7 +90,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         ([*NEW, "--workers", "two"], "Invalid value for '--workers': 'two' is not a valid"),
         ([*NEW, "--check", "all"], "'--check': 'all' is not one of 'decode', 'structure'"),
         ([*NEW, "--worker", "3"], r"No such option:? '?--worker'?.* \(see dbloader convert"),
-        ([*NEW, "--on-bda", "fail"], "No such option:? '?--on-bda'?.*'--on-bad'"),
+        ([*NEW, "--on-bda", "fail"], "No such option:? '?--on-bda'?.*[' ]--on-bad[',]"),
         (["info", "none.lmdb"], "none.lmdb does not exist; dbloader convert makes a store"),
         (["info", "images/cat/0000.jpg"], "0000.jpg is not an LMDB file, so it is not a dbloader store"),
         (["info", "old.lmdb", "--json", "--report"], "--json and --report cannot be combined: choose one"),

@@ -28,7 +28,7 @@ def heic(seed: int = 0, images: int = 1, exif: bytes | None = None) -> bytes:
     for number in range(images):
         file.add_from_pillow(jpegs.draw(64, 48, seed=seed + number))
     out = io.BytesIO()
-    file.save(out, quality=90, exif=exif)
+    file.save(out, quality=100, chroma=444, exif=exif)
     return out.getvalue()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 from PIL import Image, features
 
@@ -83,6 +84,8 @@ def test_values_of_unknown_range_raise_with_a_remedy(kind: str) -> None:
 def test_modes_of_8_bits_are_converted_like_in_pillow(mode: str) -> None:
     image = jpegs.draw(20, 10).convert(mode)
     data = encoded(image, "TIFF")
+    if mode == "YCbCr" and int(PIL.__version__.split(".")[0]) < 13:
+        pytest.skip("Pillow before 13 cannot read the TIFFs in YCbCr that it writes")
     expected = np.asarray(image.convert("RGB"))
     np.testing.assert_array_equal(np.asarray(decode_pil(data)), expected)
     np.testing.assert_array_equal(DecodeTensor()(data).permute(1, 2, 0), expected)
@@ -173,9 +176,9 @@ def test_all_allowed_formats_are_opened() -> None:
     Image.init()
     assert not {*FORMATS} & {"EPS", "WMF", "IPTC", "PSD", "MPEG", "XPM"}
     for name in (name for name in FORMATS if name in Image.SAVE):
-        with open_pillow(encoded(jpegs.draw(20, 10), name)) as image:
+        with open_pillow(encoded(jpegs.draw(40, 30), name)) as image:
             assert image.format == name
-            assert image.size == (20, 10) if name != "ICO" else image.size
+            assert image.size == (40, 30) if name != "ICO" else image.size
 
 
 def test_only_one_module_calls_image_open_of_pillow() -> None:

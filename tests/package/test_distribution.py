@@ -94,6 +94,9 @@ def test_citation_and_recipe_match_pyproject(built: Built) -> None:
     assert sorted(re.findall("- ([a-z_-]+ >=[0-9.]+)$", run_part.replace("_ext", "-ext"), re.MULTILINE)) == sorted(
         f"{conda.get(name, name)} {least}" for name, least in wanted
     )
+    of_extras = re.findall("- ([a-z]+) (>=[0-9.]+)$", recipe.partition("\n  run_constraints:")[2], re.MULTILINE)
+    project = (HERE / "pyproject.toml").read_text(encoding="utf-8")
+    assert [f'"{name}{least}"' in project for name, least in of_extras] == [True] * 3
 
 
 def required(built: Built) -> list[str]:

@@ -164,7 +164,7 @@ def test_arrays_keep_dtype_and_shape_and_own_their_memory(array: np.ndarray[Any,
     [
         ({1, 2}, "builtins.set"),
         (np.complex64(1), "numpy.complex64"),
-        (np.longdouble(1), "numpy.longdouble"),
+        (np.longdouble(1), f"numpy.{np.longdouble.__name__}"),
         (np.datetime64("2020-01-01T00:00:00", "ns"), "numpy.datetime64"),
         (enum.Enum("Shade", "DARK").DARK, "tests.records.test_record.Shade"),  # type: ignore[attr-defined]
     ],
