@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 FAILED = 2
 # Messages of the errors that Python raises if no memory is left for a library or a new thread.
-_NO_MEMORY = re.compile("failed to map segment|[Cc]annot allocate memory|can't start new thread|returned NULL without setting an")
+_NO_MEMORY = re.compile(
+    "failed to map segment|[Cc]annot allocate memory|can't start new thread|returned NULL without setting an exception"
+)
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
 # The module of each command. A module is imported when its command runs, because some modules import slowly.
