@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from dbloader.device.transfer import resolve_device, to_device
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 
 # Every machine has the meta device, and tensors are on it only if something has moved them there.
@@ -180,4 +180,5 @@ def test_error_while_moving_a_batch_is_raised_at_that_batch() -> None:
     assert next(iterator) == 1
     with pytest.raises(ValueError, match="not to cpu"):
         next(iterator)
-    assert list(iterator) == []
+    with pytest.raises(LoaderError, match="an error ended this iterator"):
+        next(iterator)
