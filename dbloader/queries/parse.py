@@ -44,14 +44,22 @@ _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
 # Other languages have these words and letters. Unquoted, they would search for texts that probably no record has.
-_FOREIGN_WORDS = ("in", "is", "like", "between", "contains", "null", "none", "nan", "true", "false", "where", "xor")
+_MISSING = "write class:cat, or label:none for records without a label"
+_COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
+_TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"
+_FOREIGN_WORDS = {
+    **dict.fromkeys(("is", "null", "none", "nan"), _MISSING), **dict.fromkeys(("like", "contains"), _TEXTS),
+    **dict.fromkeys(("true", "false", "where", "xor"), _COMPARISONS),
+    "in": "write (class:cat or class:dog)", "between": "write score>=0.2 score<=0.5",
+}  # fmt: skip
 _FOREIGN = re.compile("[&|!,;<>=~'`^$%\\[\\]{}≤≥≠\u2018\u2019\u201c\u201d]|\\A[+]")
+_QUOTES = "'`\u2018\u2019\u201c\u201d"
 _OWN_FORMS = {
     "&": "write and", "|": "write or", "!": "write not", "[{,": "write (label:1 or label:2)",
     "<>=≤≥≠": "write each comparison by itself, the field first: score>0.2 score<0.5",
     "~": "write not before a condition, and caption~cat for texts that contain cat",
-    "'`\u2018\u2019\u201c\u201d": 'quotes are "', "+": "conditions need no +",
-    "": "name:*.png matches whole names, and caption~cat finds parts of texts",
+    _QUOTES: 'quotes are "', "+": "conditions need no +",
+    "": _TEXTS,
 }  # fmt: skip
 
 
@@ -202,7 +210,12 @@ class _Parser:
             return f"{short_repr(word, 50)} is no condition: {form}"
         keys = {key.lower() for key in (*_SIGNS, *self._fields, *self._others, *_FOREIGN_WORDS)}
         if word.lower() in keys or self.rest[len(word) :].startswith("("):
-            return f"{word} alone is no condition: write score>0.2 score<0.5, or (label:1 or label:2)"
+            words = [
+                *word.lower().split("."),
+                *self.rest[len(word) :].lower().split()[:1],
+            ]  # score.between(, score like
+            forms = (_FOREIGN_WORDS[each] for each in words if each in _FOREIGN_WORDS)
+            return f"{word} alone is no condition: {next(forms, _COMPARISONS)}"
         return ""
 
     def _kind(self, key: str) -> str | None:
@@ -223,7 +236,7 @@ class _Parser:
             what = f"this store has no field {short_repr(key)}; a condition begins with one of {known}; {quote}"
             raise query_error(position, what)
         if sign not in signs:
-            other = f": not {key}:{raw}" if sign == "!=" and signs == (":",) else ""
+            other = f": {'not ' * (sign == '!=')}{key}:{(raw or '').strip(_QUOTES)}" if sign in ("=", "!=") else ""
             raise query_error(position, f"use {' or '.join(signs)} after {key}, not {sign}{other}")
         value: Any = _unquoted(raw or "")
         if raw is None or (key == "name" and not value):  # every name contains ""

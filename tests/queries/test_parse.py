@@ -180,7 +180,10 @@ def test_mistake_is_an_error_with_position_and_example(text: str, message: str) 
 
 
 BY_ITSELF = "write each comparison by itself, the field first: score>0.2 score<0.5"
-ALONE = r"alone is no condition: write score>0.2 score<0.5, or \(label:1 or label:2\)"
+NO = "alone is no condition:"
+ALONE = rf"{NO} write score>0.2 score<0.5, or \(label:1 or label:2\)"
+IN, BETWEEN = rf"{NO} write \(class:cat or class:dog\)", f"{NO} write score>=0.2 score<=0.5"
+IS, LIKE = f"{NO} write class:cat, or label:none", rf"{NO} name:\*.png matches whole names, and caption~cat"
 
 
 @pytest.mark.parametrize(
@@ -206,29 +209,29 @@ ALONE = r"alone is no condition: write score>0.2 score<0.5, or \(label:1 or labe
         ("256>width", BY_ITSELF),
         ("width\u22653", BY_ITSELF),
         ("score=>3", f"'>3' is no value: {BY_ITSELF}"),
-        ("label in [1,2]", f"letter 1: label {ALONE}"),
-        ("label in (1, 2)", f"label {ALONE}"),
+        ("label in [1,2]", f"letter 1: label {IN}"),
+        ("label in (1, 2)", f"label {IN}"),
         ("label not in (1)", f"label {ALONE}"),
-        ("cat in name", f"letter 5: in {ALONE}"),
-        ("foo in [1]", f"letter 5: in {ALONE}"),
+        ("cat in name", f"letter 5: in {IN}"),
+        ("foo in [1]", f"letter 5: in {IN}"),
         ("[1,2]", r"write \(label:1 or label:2\)"),
         ("label:1,2", r"'1,2' is no value: write \(label:1 or label:2\)$"),
         ("split=val,test", r"write \(label:1 or label:2\); for this text, write split=\"val,test\""),
-        ("class is cat", f"class {ALONE}"),
+        ("class is cat", f"class {IS}"),
         ("class != cat", "use : after class, not !=: not class:cat$"),
         ("split='val'", 'quotes are "; for this text, write split="\'val\'"'),
         ("split=\u201cval\u201d", 'quotes are "'),
         ("score.isnull()", f"score.isnull {ALONE}"),
-        ('caption.str.contains("x")', f"caption.str.contains {ALONE}"),
+        ('caption.str.contains("x")', f"caption.str.contains {LIKE}"),
         ("`my field`>3", 'quotes are "'),
         ("caption!~x", "'caption!~x' is no condition: write not"),
         ("caption=~x", "'~x' is no value: .*caption~cat for texts that contain cat"),
         # SQL
-        ("score BETWEEN 1 AND 2", f"score {ALONE}"),
-        ("score is null", f"score {ALONE}"),
-        ("caption LIKE '%x%'", f"caption {ALONE}"),
+        ("score BETWEEN 1 AND 2", f"score {BETWEEN}"),
+        ("score is null", f"score {IS}"),
+        ("caption LIKE '%x%'", f"caption {LIKE}"),
         ("caption~%x%", "'%x%' is no value: .*caption~cat finds parts of texts; for this text, write caption~\"%x%\""),
-        ("a like b", f"like {ALONE}"),
+        ("a like b", f"like {LIKE}"),
         ("where width<3", f"where {ALONE}"),
         ("count(x)", f"count {ALONE}"),
         ("class:cat; a<b", "this store has no field 'a'"),
