@@ -165,8 +165,8 @@ def _explain(
             if isinstance(value, Image.Image):
                 return (
                     f"{name!r} of {_describe_sample(dataset, index)} is a PIL image, which torch cannot collate: pass "
-                    "a transform or a decode that returns tensors, such as RandomResizedCrop(224), or a collate_fn "
-                    "that takes PIL images"
+                    "a transform or a decode that returns tensors, such as dbloader.decoding.RandomResizedCrop(224), "
+                    "or a collate_fn that takes PIL images"
                 )
         shapes = [_shape(value) for value in values]
         other = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)

@@ -55,9 +55,10 @@ _INSTEAD = {
     "generator worker_seeding": "seed=0, which decides all random numbers",
     "pin_memory pin_memory_device persistent_workers in_order use_prefetcher": "nothing, because this is always done",
     "batch_sampler timeout worker_init_fn multiprocessing_context": "it to a DataLoader, and this to PrefetchLoader",
-    "mean std img_dtype fp16 channels_last": "normalize=Normalize(mean, std, dtype=torch.float16)",
-    "scale ratio hflip interpolation crop_pct": "transform=RandomResizedCrop(...) or ResizeCenterCrop(...)",
-    "re_prob re_mode re_count": "preparation=RandomErasing(0.25, mode='pixel')",
+    "mean std": "normalize=dbloader.device.Normalize(mean, std)",
+    "img_dtype fp16 channels_last": "normalize=dbloader.device.Normalize(dtype=torch.float16, channels_last=True)",
+    "scale ratio hflip interpolation crop_pct": "transform=RandomResizedCrop(...) or another of dbloader.decoding",
+    "re_prob re_mode re_count": "preparation=dbloader.device.RandomErasing(0.25, mode='pixel')",
     "auto_augment color_jitter color_jitter_prob grayscale_prob gaussian_blur_prob vflip no_aug tf_preprocessing "
     "crop_mode train_crop_mode crop_border_pixels": "transform=timm.data.create_transform(..., use_prefetcher=True)",
     "num_aug_repeats num_aug_splits re_split use_multi_epochs_loader": "it to timm's create_loader",
