@@ -147,7 +147,8 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
     else:
         exif = {"exif_transpose": dataset.decode.exif_transpose}
-        cropped = {name: _read_file(name, crop_field, values[name], plan, **exif) for name in files}
+        options = {"known_intact": dataset.manifest.has_decoded_images, **exif}
+        cropped = {name: _read_file(name, crop_field, values[name], plan, **options) for name in files}
         if values.get(_BOXES) is not None:
             placed = crop_boxes(_checked_boxes(values[_BOXES]), plan, record.image, **exif)
             cropped |= _rows_of_boxes(values, placed)

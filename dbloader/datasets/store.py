@@ -215,11 +215,9 @@ class StoreDataset(RecordDataset):
         if isinstance(record.image, np.ndarray):
             return {}
         check_whole(record, self.root)
-        source = self.manifest.source
         # Conversion with the option ``tile`` stores the field ``tiles``. Otherwise, ``tiles`` is a field of the user.
-        tiles = record.fields.get("tiles") if source.get("tile") else None
-        # An image that the conversion decoded is intact: the right CRC-32 of the record shows that it did not change.
-        return {"tiles": tiles, "known_intact": source.get("check") == "decode"}
+        tiles = record.fields.get("tiles") if self.manifest.source.get("tile") else None
+        return {"tiles": tiles, "known_intact": self.manifest.has_decoded_images}
 
 
 def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:

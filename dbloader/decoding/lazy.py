@@ -11,11 +11,13 @@ from PIL import Image
 from typing_extensions import override
 
 from dbloader._describe import add_note
+from dbloader.decoding.codecs import CodecImage, open_codec
 from dbloader.decoding.jpeg import JPEG, open_jpeg
 from dbloader.decoding.open import ArrayImage, decode_pil
 from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.decoding.render import mirror, resize_pixels
 from dbloader.errors import ImageError
+from dbloader.images.markers import START
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,9 +110,13 @@ def open_lazy(
     ``tiles`` and ``known_intact`` are as in ``Decoder``. LMDBDataset explains ``resize``, one of RESIZES. ``note`` is
     added to every error of decoding, which may occur long after this call.
     """
-    jpeg = open_jpeg(data, tiles, known_intact=True) if known_intact else None
-    if jpeg is not None:
-        return LazyImage(View(Pixels(jpeg), 0, 0, jpeg.width, jpeg.height), data, resize, note)
+    opened: JPEG | CodecImage | ArrayImage | None = None
+    if known_intact:
+        opened = open_jpeg(data, tiles, known_intact=True) or open_codec(data)
+    if isinstance(opened, CodecImage):
+        opened = ArrayImage(np.ascontiguousarray(opened.crop(0, 0, opened.width, opened.height)))
+    if opened is not None:
+        return LazyImage(View(Pixels(opened), 0, 0, opened.width, opened.height), data, resize, note)
     image = decode_pil(data)
     if resize == "exact":
         return image
@@ -148,8 +154,8 @@ class LazyImage(Image.Image):
         """Data of the header, such as EXIF, as in the image that ``decode_pil`` returns."""
         file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
-            with _noted(self, open_file, file) as image:
-                known.setdefault("info", image.info)
+            with _noted(self, open_file if file[:2] == START else decode_pil, file) as image:
+                known.setdefault("info", image.info)  # Pillow completes the info of WebP when it decodes
         info: dict[Any, Any] = known["info"]
         return info
 

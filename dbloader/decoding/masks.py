@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.multi_crop import MultiCrop
@@ -72,11 +73,14 @@ def values_of(image: Image.Image) -> npt.NDArray[Any]:
     return np.array(image).astype(_DTYPES.get(image.mode, np.int32), copy=False)
 
 
-def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) -> torch.Tensor:
+def crop_field(
+    data: bytes | memoryview, plan: Plan, *, exif_transpose: bool, known_intact: bool = False
+) -> torch.Tensor:
     """Decode the file of a field, and crop, resize and mirror it as the plan does with the image.
 
     The field must have the size of the image, or exactly k times its width and height. Then its output is k times as
-    large too. With ``exif_transpose``, the field is first turned upright according to its own EXIF.
+    large too. With ``exif_transpose``, the field is first turned upright according to its own EXIF. ``known_intact``
+    is as in ``Decoder.__call__``.
 
     Returns:
         For one channel: shape (height, width), resized to the nearest values, and 0 outside the image. The dtype is
@@ -87,6 +91,10 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
         OptionError: The field has another size.
         ImageError: As in `decode_field`.
     """
+    gray = open_codec(data) if known_intact and not exif_transpose else None
+    if gray is not None and gray.is_gray:
+        crop, size = _enlarge(plan, gray.width, gray.height)
+        return torch.from_numpy(_nearest(gray.decode()[..., 0], crop, size))
     image = open_file(data)
     if has_one_channel(image):
         decoded = _decode(image, data)
@@ -95,7 +103,7 @@ def crop_field(data: bytes | memoryview, plan: Plan, *, exif_transpose: bool) ->
                 decoded = ImageOps.exif_transpose(decoded)
         crop, size = _enlarge(plan, decoded.width, decoded.height)
         return torch.from_numpy(_nearest(values_of(decoded), crop, size))
-    source = open_image(data, None, exif_transpose=exif_transpose, known_intact=False)
+    source = open_image(data, None, exif_transpose=exif_transpose, known_intact=known_intact)
     crop, size = _enlarge(plan, source.width, source.height)
     part = source.part(crop.left, crop.top, crop.width, crop.height, 1)
     return plan._replace(part=part, crop=crop, size=size).tensor()

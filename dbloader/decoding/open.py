@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from PIL import ExifTags, Image
 
+from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.pillow import PillowImage, decode_errors, open_file
 from dbloader.errors import OptionError, PixelRangeError
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from dbloader.decoding.codecs import CodecImage
     from dbloader.decoding.jpeg import JPEG
 
-OpenedImage: TypeAlias = "ArrayImage | JPEG | PillowImage | UprightImage"
+OpenedImage: TypeAlias = "ArrayImage | JPEG | CodecImage | PillowImage | UprightImage"
 
 UPRIGHT = 1
 
@@ -58,18 +60,18 @@ def open_image(
     """Open an image for a Decoder, without decoding JPEGs. Raise the errors of ``Decoder.__call__``."""
     if isinstance(image, np.ndarray):
         return ArrayImage(image)
-    jpeg = None
+    opened: JPEG | CodecImage | None = None
     if isinstance(image, (bytes, bytearray, memoryview)):
-        jpeg = open_jpeg(image, tiles, known_intact=known_intact)
-        if jpeg is not None and not exif_transpose:
-            return jpeg
+        opened = open_jpeg(image, tiles, known_intact=known_intact) or (open_codec(image) if known_intact else None)
+        if opened is not None and not exif_transpose:
+            return opened
         image = open_file(image)
     elif not isinstance(image, Image.Image):
         raise TypeError(
             "an image must be the bytes of a file, an array or a PIL image to be decoded, got "
             f"{type(image).__name__}: if a dataset returns tensors, pass transform=None to leave them as they are"
         )
-    stored = PillowImage(image) if jpeg is None else jpeg
+    stored = opened or PillowImage(image)
     orientation = read_orientation(image) if exif_transpose else UPRIGHT
     return stored if orientation == UPRIGHT else UprightImage(stored, orientation)
 
@@ -167,7 +169,7 @@ class ArrayImage:
 class UprightImage:
     """The upright view of an image that is stored rotated or mirrored."""
 
-    def __init__(self, stored: JPEG | PillowImage, orientation: int) -> None:
+    def __init__(self, stored: JPEG | CodecImage | PillowImage, orientation: int) -> None:
         self.stored = stored
         self.turns = TURNS[orientation]
         self.width, self.height = stored.width, stored.height

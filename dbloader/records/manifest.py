@@ -84,6 +84,11 @@ class Manifest:
     version: int = VERSION
 
     @property
+    def has_decoded_images(self) -> bool:
+        """Whether conversion decoded all images. Then an image is intact if the CRC-32 of its record is right."""
+        return self.source.get("check") == "decode"
+
+    @property
     def file_fields(self) -> tuple[str, ...]:
         """Further fields that contain image files, such as masks."""
         return tuple(self.source.get(FILE_FIELDS) or ())

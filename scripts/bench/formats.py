@@ -1,0 +1,170 @@
+"""Compare small images, PNG and WebP with torchvision's ImageFolder: a new process for each run, in turns, medians.
+
+python scripts/bench/formats.py PHOTOS BENCH [--workers 2] [--rounds 3] [--seconds 3] [--only WORD ...]
+
+It cuts images of several formats and sizes out of the photographs in PHOTOS, and needs torchvision:
+scripts/bench/install-transforms makes an environment with it. Batches are uint8, shuffled, and only taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from corpus import photographs
+from machine import describe_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from PIL import Image
+
+CLASSES = 10
+CONTENDERS = ("ImageFolder", "drop-in", "auto", "threads", "processes")
+
+
+class Images(NamedTuple):
+    """Images of one format and size, and what is made of them."""
+
+    name: str
+    suffix: str
+    side: int
+    number: int
+    opacity: bool = False
+    padded: bool = False  # CIFAR's recipe: RandomCrop(side, padding=4) in batches of 128
+    raw: bool = False
+
+    @property
+    def crop(self) -> int:
+        return self.side if self.padded else self.side * 7 // 8
+
+    @property
+    def batch_size(self) -> int:
+        return 128 if self.padded else 64
+
+
+ALL = (
+    Images("PNG 32", "png", 32, 20_000),
+    Images("JPEG 64", "jpg", 64, 20_000),
+    Images("PNG 96", "png", 96, 10_000),
+    Images("PNG 256", "png", 256, 3_000),
+    Images("WebP 256", "webp", 256, 3_000),
+    Images("PNG 64 with opacity", "png", 64, 20_000, opacity=True),
+    Images("PNG 32, CIFAR's recipe", "png", 32, 20_000, padded=True),
+    Images("raw 32, CIFAR's recipe", "png", 32, 20_000, padded=True, raw=True),
+)
+
+
+def make(images: Images, photos: list[Image.Image], folder: Path) -> None:
+    """Make an image folder and a store, unless they exist."""
+    rng = random.Random(0)
+    aside = folder.with_name(folder.name + ".partial")
+    for number in range(0 if folder.exists() else images.number):
+        photo = rng.choice(photos)
+        side = rng.randint(min(2 * images.side, min(photo.size)), min(photo.size))
+        left, top = rng.randint(0, photo.width - side), rng.randint(0, photo.height - side)
+        piece = photo.resize((images.side, images.side), box=(left, top, left + side, top + side))
+        if images.opacity:
+            piece.putalpha(piece.convert("L"))
+        file = aside / str(number % CLASSES) / f"{number}.{images.suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        piece.save(file, quality=90)
+    if not folder.exists():
+        aside.rename(folder)
+    if not store_of(folder, images).exists():
+        options = ["--raw"] if images.raw else []
+        subprocess.run(
+            [sys.executable, "-m", "dbloader", "convert", folder, store_of(folder, images), *options],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def store_of(folder: Path, images: Images) -> Path:
+    return folder.with_suffix(".raw.lmdb" if images.raw else ".lmdb")
+
+
+def batches(images: Images, contender: str, folder: Path, workers: int) -> Iterable[Any]:
+    """Return a loader of one of the contenders."""
+    from torch.utils.data import DataLoader
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    from dbloader import LMDBDataset, create_loader
+    from dbloader.decoding import RandomCrop, RandomResizedCrop
+
+    if contender in ("ImageFolder", "drop-in"):
+        crop = v2.RandomCrop(images.crop, padding=4) if images.padded else v2.RandomResizedCrop(images.crop)
+        transform = v2.Compose([crop, v2.RandomHorizontalFlip(), v2.PILToTensor()])
+        dataset: Any = ImageFolder(folder, transform)
+        if contender == "drop-in":
+            dataset = LMDBDataset(store_of(folder, images), transform=transform)
+        return DataLoader(dataset, images.batch_size, shuffle=True, num_workers=workers, drop_last=True)
+    decode = RandomCrop(images.crop, padding=4) if images.padded else RandomResizedCrop(images.crop)
+    kind: Any = contender
+    return create_loader(
+        LMDBDataset(store_of(folder, images), decode=decode), batch_size=images.batch_size, is_training=True,
+        device=None, normalize=None, num_workers=workers, worker_type=kind,
+    )  # fmt: skip
+
+
+def run(images: Images, contender: str, folder: Path, workers: int, seconds: float) -> float:
+    """Return the images per second of one contender, after its workers have started."""
+    loader = batches(images, contender, folder, workers)
+    taken, begun = -2 * workers, 0.0
+    while True:
+        for batch in loader:
+            assert batch[0].shape[1:] == (3, images.crop, images.crop)
+            taken += 1
+            if taken == 0:
+                begun = time.perf_counter()
+            elif taken > 0 and taken % workers == 0 and time.perf_counter() - begun >= seconds:
+                return taken * images.batch_size / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare small images, PNG and WebP with ImageFolder.")
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("bench", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="images with one of these in the name")
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    chosen = [one for one in ALL if any(word.lower() in one.name.lower() for word in options.only)]
+    folders = {one: options.bench / f"{one.suffix}-{one.side}{'-opacity' * one.opacity}" for one in chosen}
+    if options.run:
+        [images] = [one for one in chosen if one.name == options.run[0]]
+        print(json.dumps(run(images, options.run[1], folders[images], options.workers, options.seconds)), flush=True)
+        os._exit(0)
+    options.bench.mkdir(parents=True, exist_ok=True)
+    photos = photographs(options.photos)
+    print(f"{describe_machine()}\n\n{options.workers} workers, medians of {options.rounds} rounds.\n")
+    print(
+        f"| images | ImageFolder, images/s | {', x | '.join(CONTENDERS[1:])}, x |\n| --- |{' ---: |' * len(CONTENDERS)}"
+    )
+    for images in chosen:
+        make(images, photos, folders[images])
+        rates: dict[str, list[float]] = {contender: [] for contender in CONTENDERS}
+        for _ in range(options.rounds):
+            for contender, some in rates.items():
+                command = [sys.executable, *sys.argv, "--run", images.name, contender]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                some.append(json.loads(done.stdout.splitlines()[-1]))
+        base = rates.pop("ImageFolder")
+        ratios = [median(a / b for a, b in zip(some, base, strict=True)) for some in rates.values()]
+        print(f"| {images.name} | {median(base):,.0f} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
