@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # A password in a place, even if it is not escaped or the place is mistyped; and the options of MongoDB with secrets.
+# s3://bucket/a:b@2x.png and https://host:8080/a@2x.png have no password.
 _SECRET = re.compile(
-    r"""(?i)((?:://|mongo(?:db)?(?:\+srv)?(?::|//))/*[^\s:]*:)(?:\S*|(?!\s|\d+[/,\s])[^'"\n]*)(?=@)"""
+    r"""(?i)((?:://(?!(?<=http://|ttps://)[^\s:/@]+:\d+/)[^\s:/]*|mongo(?:db)?(?:\+srv)?(?::|//)/*[^\s:]*):)"""
+    r"""(?:\S*|(?!\s|\d+[/,\s])[^'"\n]*)(?=@)"""
     r"""|((?:authmechanismproperties|tlscertificatekeyfilepassword|proxyusername|proxypassword)=)[^&;\s'"]+"""
 )
 

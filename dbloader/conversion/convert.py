@@ -132,8 +132,9 @@ def convert(
     )
     is_place = is_sharded(destination) or "://" in str(source)  # no message repeats a URI, which may have a password
     if not is_place and os.path.isdir(destination) and not os.path.isdir(source):  # noqa: PTH112 - any str
+        example = os.path.join(destination, "train.lmdb")  # noqa: PTH118 - any str
         swapped = f"if the two are swapped, write dbloader convert {destination} {source}"
-        raise StoreExistsError(f"{destination} is a folder, but no store: add a name, such as train.lmdb; {swapped}")
+        raise StoreExistsError(f"{destination} is a folder, but no store: name a file, such as {example}; {swapped}")
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)
     workers = whole_number("workers", workers, 1, none=True) or (1 if executor is not None else cpu_count())

@@ -59,7 +59,9 @@ def _changed(value: Any, **attributes: Any) -> Any:
 
 
 def _find_file(root: str, path: str) -> dict[str, Any]:
-    return {"bytes": Path(path).read_bytes(), "path": Path(path).relative_to(root).as_posix()}
+    file = Path(path)  # `read_file` shortens a path outside the root, which a script may have added to ``samples``
+    name = file.relative_to(root) if file.is_relative_to(root) else file.absolute()
+    return {"bytes": file.read_bytes(), "path": name.as_posix()}
 
 
 def _warn(why: str) -> None:

@@ -31,7 +31,7 @@ _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 # Formats of photographs. As a PNG, a photograph has about three times the bytes.
 _PHOTOS = ("AVIF", "HEIF", "JPEG", "MPO", "WEBP")
 _BYTES = (bytes, bytearray, memoryview)
-_LARGE = 2**16  # bytes of a PNG that is probably a photograph, even if its PIL image no longer names a format
+_LARGE = 2**16  # bytes of a PNG that is probably a photograph, if its PIL image no longer names a format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,8 @@ class SampleEncoder:
             return _number(value)
         if isinstance(value, Image.Image):
             data = _encoded(key, value, *((self.image_format, self.options) if key == "image" else ("PNG", {})))
-            if key == "image" and self.warns and (value.format in _PHOTOS or len(data) >= _LARGE):
+            is_photo = value.format in _PHOTOS or (value.format is None and len(data) >= _LARGE)
+            if key == "image" and self.warns and is_photo:
                 warnings.warn(_PHOTO_AS_PNG, UserWarning, stacklevel=2)
             return data
         if isinstance(value, _BYTES):

@@ -167,6 +167,7 @@ def test_warnings_tracebacks_and_notes_hide_passwords(shell: Shell, monkeypatch:
     [
         "mongodb://h:27017/a.b: has no record x@y", "s3://b/images: photo@2x.jpg cannot be read", "cat/a:b@2x.jpg: bad",
         "no server answers at mongodb://one:1,two:2/a.b within 1 s (one:1: refused): mail me@host", "https://h/a@2x.png",
+        "https://h:8080/a@2x.png: not found", "(http://127.0.0.1:9000/b/a@2x.png)", "s3://b/icons/a:b@2x.png is bad",
     ],
 )  # fmt: skip
 def test_message_without_a_password_is_unchanged(capfd: pytest.CaptureFixture[str], line: str) -> None:

@@ -218,6 +218,13 @@ def test_photographs_as_png_are_a_warning_that_names_convert(tmp_path: Path, ima
     written([{"image": IMAGE, "mask": image}], tmp_path)  # a mask must not lose a bit
 
 
+def test_image_of_a_png_file_is_stored_as_png_without_a_warning(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    LARGE.save(file, "PNG")
+    (record,) = written([(Image.open(file), 1)], tmp_path)
+    assert record.format == "PNG"
+
+
 def test_single_split_must_be_chosen_of_a_dict_of_datasets(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"got dict: .* choose a dataset, such as samples\['train'\]"):
         written({"train": [(IMAGE, 1)]}, tmp_path)

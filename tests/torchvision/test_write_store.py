@@ -43,6 +43,17 @@ def test_files_names_and_classes_of_an_image_folder_equal_those_of_convert(
         assert manifest.formats == {"JPEG": 12}
 
 
+def test_file_outside_the_folder_of_an_image_folder_is_stored_with_its_own_name(folder: Path, tmp_path: Path) -> None:
+    images, other = datasets.ImageFolder(folder), tmp_path / "other" / "a.jpg"
+    other.parent.mkdir()
+    other.write_bytes(Path(images.samples[0][0]).read_bytes())
+    images.samples.append((str(other), 1))
+    write_store(images, tmp_path / "s.lmdb")
+    with open_store(tmp_path / "s.lmdb") as store:
+        record = store[len(store) - 1]
+        assert (record.name, record.image, record.label) == ("a.jpg", other.read_bytes(), 1)
+
+
 def open_gray(path: str) -> Any:
     return Image.open(path).convert("L")
 

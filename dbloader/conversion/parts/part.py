@@ -67,7 +67,7 @@ class PartReceipt:
     digest: str
     nbytes: int
     records: int
-    unchanged: int
+    unchanged: int = 0  # receipts of earlier versions lack it
     rejected: int
     first_rejected: str
     bytes_read: int
