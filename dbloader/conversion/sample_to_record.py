@@ -87,7 +87,7 @@ class SampleEncoder:
         if isinstance(sample, Record):
             return sample
         named = {self.columns.get(key, key): value for key, value in self._named(sample).items()}
-        if "image" not in named and (found := self._find_image(named)):
+        if self.needs_image and "image" not in named and (found := self._find_image(named)):
             named = {"image" if key == found else key: value for key, value in named.items()}
         for key in filter(lambda key: is_file(named.get(key)), ("image", *self.files)):
             named[key], name = read_file(key, named[key])
@@ -124,7 +124,7 @@ class SampleEncoder:
     def _find_image(self, named: Mapping[Any, Any]) -> str | None:
         """Return the field with the image, by its name; None without one. Raise FieldError if it is unclear."""
         found = [key for key in named if str(key).lower() in IMAGE_NAMES and _may_be_image(named[key])]
-        others = [key for key in named if key not in self.files and _is_image(named[key])] if self.needs_image else []
+        others = [key for key in named if key not in self.files and _is_image(named[key])]
         if len(found) == 1 or not (found or others):
             return found[0] if found else None
         raise FieldError(

@@ -34,12 +34,21 @@ class KnownRecords:
         return bool(self._keys.searchsorted(key, "right") > self._keys.searchsorted(key))
 
 
-def repeated_warning(target: Path, old: int) -> list[str]:
-    """Return [a warning] if records from the index ``old`` on equal earlier records; otherwise []."""
+def repeated_warnings(target: Path, old: int) -> list[str]:
+    """Return warnings if records from the index ``old`` on equal earlier records, or have names of earlier records."""
     keys = _keys(target)
-    count = int(np.isin(keys[old:], keys[:old]).sum())
-    what = f"{counted(count, 'new image')} were in the store already, with the same name, label and fields"
-    return [f"{what}: new_only (--new-only) leaves such files out"] if count else []
+    with LMDBStore(target) as store:
+        names = store.column("name_hash")
+    equal = np.isin(keys[old:], keys[:old])
+    named = np.isin(names[old:], names[:old]) & (names[old:] != name_hash(b"")) & ~equal
+    repeated = (
+        f"{counted(int(equal.sum()), 'new image')} were in the store already, with the same name, label and fields"
+    )
+    changed = f"{counted(int(named.sum()), 'new image')} have the name of an earlier record, which stays in the store"
+    return [
+        *([f"{repeated}: new_only (--new-only) leaves such files out"] if equal.any() else []),
+        *([f"{changed}: dbloader copy --drop makes a store without it"] if named.any() else []),
+    ]
 
 
 def _keys(target: Path) -> Array:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
-from dbloader.conversion.parts.known_records import repeated_warning
+from dbloader.conversion.parts.known_records import repeated_warnings
 from dbloader.conversion.parts.part import (
     list_parts,
     missing_parts,
@@ -196,7 +196,7 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
             raise
         return report(table.manifest, _published_before(table.manifest))  # another process has published meanwhile
     facts = _published_now(plan, receipts, manifest, base)
-    repeated = [] if base is None else repeated_warning(target, base.manifest.length)
+    repeated = [] if base is None else repeated_warnings(target, base.manifest.length)
     facts["warnings"] = [*facts["warnings"], *repeated, *unnamed_warning(target)]
     return report(manifest, facts)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from dbloader._describe import counted, short_repr
+from dbloader._describe import short_repr
 from dbloader._machine import cpu_count, sigint_blocked
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.make_plan import plan_parts
@@ -91,22 +91,27 @@ def convert_in_parts(
             nbytes += receipt.bytes_read
             receipts.append(receipt)
             progress(Progress(plan.files, sum(done), nbytes))
-    late = _late_warning(plan)
+    late = _late_images(plan)
     report = publish(destination, overwrite=overwrite)
     # If another process has published the same parts meanwhile, the report counts no files.
-    rejected = max(report.rejected, sum(receipt.rejected for receipt in receipts))
-    report = replace(report, files=plan.files, rejected=rejected, warnings=(*report.warnings, *late))
+    rejected = len(late) + max(report.rejected, sum(receipt.rejected for receipt in receipts))
+    report = replace(report, files=plan.files + len(late), rejected=rejected)
+    if late:
+        path = Path(report.report_file or f"{target_of(destination)}.report.jsonl")
+        lines = [json.dumps({"name": name, "event": "rejected", "reason": LATE}) + "\n" for name in late]
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(lines)
+        report = replace(report, report_file=str(path))
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
 
 
-def _late_warning(plan: Plan) -> list[str]:
-    """Return [a warning] if the source has images that the plan's list lacks; otherwise []."""
+def _late_images(plan: Plan) -> list[str]:
+    """Return the names of images that the source has and the plan's list lacks."""
     path, late = plan.folder / list_name(plan.token), list[str]()
     # The plan may be in a bucket, and the source may be gone: all parts are made.
     with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(plan.settings.open()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))
-    names = f"{', '.join(late[:10])}{', …' * (len(late) > 10)}"
-    return [f"{counted(len(late), 'image')} not in the store: {names}: each {LATE}"] if late else []
+    return late
 
 
 def _check_same(plan: Plan, plan_id: str) -> None:
