@@ -53,7 +53,9 @@ class RecordDataset(Dataset[Any]):
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Raise TypeError for an option of ImageFolder that a store cannot have."""
-        for name in options.keys() & _INSTEAD.keys() - signature(cls.__init__).parameters.keys():
+        known = signature(cls.__init__).parameters
+        accepts_all = any(option.kind is option.VAR_KEYWORD for option in known.values())  # of a subclass
+        for name in () if accepts_all else options.keys() & _INSTEAD.keys() - known.keys():
             raise TypeError(f"{cls.__name__} has no option {name}: {_INSTEAD[name]}")
         return super().__new__(cls)
 

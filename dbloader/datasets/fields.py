@@ -78,7 +78,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
 
 
 def target_names(dataset: Any) -> list[str]:
-    """Return the names in a sample to which ``target_transform`` applies: "label", or else those of the field "label".
+    """Return the names in a sample to which ``target_transform`` applies: those of the field "label", or else "label".
 
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.
@@ -88,8 +88,10 @@ def target_names(dataset: Any) -> list[str]:
         raise OptionError(f"transform= changes the image, but fields= has no image: add 'image'; {way}")
     if dataset.target_transform is None:
         return []
-    found = ["label"] if "label" in names else [name for name, field in names.items() if field == "label"]
-    if not found or (names[found[0]] != "label" and "label" in names.values()):
+    labels = [name for name, field in names.items() if field == "label"]
+    found = labels or [name for name in names if name == "label"]
+    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # inside a mixture's UnitedLabels
+    if not found or (own is not None and labels and names.get("label", "label") != "label"):
         what = "two fields may be the label" if found else "fields= has no label"
         raise OptionError(f"target_transform= changes the label, but {what}: call one field 'label' by a dict; {way}")
     return found

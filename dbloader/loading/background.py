@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
+from traceback import format_exception_only
 from typing import Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
@@ -155,7 +156,8 @@ class BackgroundThread(threading.Thread, Generic[T]):
 
     def stop_after(self, error: BaseException) -> None:
         """Stop the thread because ``next()`` raises this StopIteration or error. After an error, ``take`` names it."""
-        what = cut(": ".join([type(error).__name__, *str(error).splitlines()[:1]]), 200)
+        line = format_exception_only(error)[0].splitlines()[0]  # unlike str(error), this raises no error
+        what = cut(line.removeprefix(f"{type(error).__module__}."), 200)
         ended = isinstance(error, StopIteration)
         self.stop(None if ended else f"an error ended this iterator ({what}): call iter() again")
 

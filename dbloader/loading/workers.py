@@ -54,9 +54,9 @@ def _shut_down(reference: weakref.ref[Any], pid: int, kill: weakref.finalize[...
 
 
 def _kill(pid: int, workers: list[BaseProcess], forget: Callable[[], None]) -> None:
+    forget()
     if os.getpid() != pid:  # a forked child has a copy of the iterator, but the workers belong to the parent
         return
-    forget()
     for worker in workers:
         worker.kill()
     for worker in workers:
@@ -74,12 +74,20 @@ def close_iterator(iterator: Any) -> None:
 
 def end_workers(loader: Any, *, only_inherited: bool = False) -> None:
     """End the workers that a loader keeps between iterations. In a forked child, forget the workers of the parent."""
+    # A PrefetchLoader or a loader that Accelerate has prepared contains another loader.
+    inner = getattr(loader, "wrapped_loader", getattr(loader, "base_dataloader", None))
+    if inner is not None:
+        end_workers(inner, only_inherited=only_inherited)
+        return
     if hasattr(loader, "end_workers") and not only_inherited:
         loader.end_workers()
     iterator: Any = getattr(loader, "_iterator", None) if getattr(loader, "persistent_workers", False) else None
     if workers := getattr(iterator, "_workers", None):
         if workers[0]._parent_pid != os.getpid():
-            iterator._shutdown_workers = lambda: None  # torch's would ask the parent's workers to end
+            if "_shutdown_workers" not in vars(iterator):  # torch's would ask the parent's workers to end
+                from torch._C import _remove_worker_pids  # without this call, an iterator at the same address fails
+
+                iterator._shutdown_workers = functools.partial(_remove_worker_pids, id(iterator))
             loader._iterator = None
         elif not only_inherited and not hasattr(loader, "state_dict"):  # the state is in the iterator
             loader._iterator = None

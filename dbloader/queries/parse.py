@@ -52,7 +52,7 @@ _FOREIGN_WORDS = {
     **dict.fromkeys(("true", "false", "where", "xor"), _COMPARISONS),
     "in": "write (class:cat or class:dog)", "between": "write score>=0.2 score<=0.5",
 }  # fmt: skip
-_FOREIGN = re.compile("[&|!,;<>=~'`^$%\\[\\]{}≤≥≠\u2018\u2019\u201c\u201d]|\\A[+]")
+_FOREIGN = re.compile("[&|!,;<>=~'`^$%\\[\\]{}≤≥≠\u2018\u2019\u201c\u201d]|\\A[+](?![.0-9])")
 _QUOTES = "'`\u2018\u2019\u201c\u201d"
 _OWN_FORMS = {
     "&": "write and", "|": "write or", "!": "write not", "[{,": "write (label:1 or label:2)",

@@ -419,6 +419,20 @@ def test_option_of_image_folder_names_the_way(place: Path, name: str, way: str) 
             assert len(own) == len(NAMES)
 
 
+class Wrapping(LMDBDataset):
+    """A subclass that takes its own option out of all options."""
+
+    def __init__(self, place: Path, **options: Any) -> None:
+        self.given = options.pop("loader", None)
+        super().__init__(place, **options)
+
+
+def test_subclass_may_have_an_option_of_image_folder_among_others(place: Path) -> None:
+    with Wrapping(place, loader=str, decode=None) as dataset:
+        assert dataset.given is str
+        assert dataset.decode is None
+
+
 @pytest.mark.parametrize("name", ["extensions", "make_dataset", "is_valid_file"])
 def test_attribute_of_image_folder_names_the_way(place: Path, name: str) -> None:
     with LMDBDataset(place) as dataset:

@@ -137,6 +137,17 @@ def test_target_transform_gets_merged_labels(places: dict[str, str]) -> None:
     assert second[0]["label"] == 0  # the given dataset stays unchanged
 
 
+def test_all_fields_with_the_label_get_merged_labels(places: dict[str, str]) -> None:
+    fields = {"same": "label", "name": "name"}
+    expected = [sample["same"] for sample in mix(dict.fromkeys(places.values(), 1), fields=fields)]
+    both = mix(dict.fromkeys(places.values(), 1), fields={**fields, "label": "label"})
+    assert [(sample["label"], sample["same"]) for sample in both] == [(label, label) for label in expected]
+    other = mix(dict.fromkeys(places.values(), 1), fields={**fields, "label": "name"})
+    assert [(sample["label"], sample["same"]) for sample in other] == [
+        (sample["name"], sample["same"]) for sample in both
+    ]
+
+
 def test_error_names_the_sources_whose_fields_or_shapes_differ(places: dict[str, str], tmp_path: Path) -> None:
     unnamed = tmp_path / "unnamed.lmdb"
     write_store([Record(f"{n}.jpg", n, photo(n), fields={"text": str(n)}) for n in range(3)], unnamed)

@@ -106,6 +106,26 @@ def test_error_is_raised_after_earlier_items_with_its_traceback(kind: type[BaseE
     assert not threads()
 
 
+class WithoutTextError(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_error_without_a_text_ends_the_iteration() -> None:
+    def fail(number: int) -> int:
+        raise WithoutTextError
+
+    iterator = BackgroundIterator(map(fail, range(2)))
+    with pytest.raises(WithoutTextError):  # match= would ask for the text
+        next(iterator)
+    with pytest.raises(
+        LoaderError, match=r"^an error ended this iterator \(WithoutTextError: .*\): call iter\(\) again$"
+    ):
+        next(iterator)
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_source_runs_ahead_by_at_most_the_depth(depth: int) -> None:
     change = threading.Condition()

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader
 
 from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import LoaderError
-from dbloader.loading.workers import own_workers
+from dbloader.loading.workers import end_workers, own_workers
 from tests.support.children import in_child
 from tests.support.loaders import Numbers
 
@@ -40,6 +41,15 @@ def created(dataset: Any) -> PrefetchLoader[Any]:
 
 def over_torch(dataset: Any) -> PrefetchLoader[Any]:
     return PrefetchLoader(DataLoader(dataset, 2, num_workers=2, persistent_workers=True))
+
+
+def nested(dataset: Any) -> PrefetchLoader[Any]:
+    return PrefetchLoader(over_torch(dataset))
+
+
+def prepared(dataset: Any) -> PrefetchLoader[Any]:
+    accelerate = pytest.importorskip("accelerate")
+    return PrefetchLoader(accelerate.Accelerator(cpu=True).prepare(over_torch(dataset).wrapped_loader))
 
 
 def collect_in_a_thread() -> None:
@@ -91,7 +101,24 @@ def test_loader_dropped_in_a_forked_child_keeps_its_workers(make: Make, capfd: p
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("make", [created, over_torch])
+@pytest.mark.parametrize("owned", [True, False])
+def test_iterator_dropped_in_a_forked_child_is_unknown_to_torch_there(owned: bool) -> None:
+    loader = over_torch(Numbers(4))
+    inner: Any = loader.wrapped_loader
+    list(loader if owned else inner)  # only a PrefetchLoader replaces torch's shutdown of workers
+
+    def drop() -> None:
+        # torch would refuse a new iterator that Python creates at the address of a known one.
+        inherited = id(inner._iterator)
+        end_workers(inner, only_inherited=True)
+        with pytest.raises(ValueError, match="Cannot find worker information"):
+            _remove_worker_pids(inherited)
+
+    assert in_child(drop) == 0
+    assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize("make", [created, over_torch, nested, prepared])
 def test_forked_child_that_iterates_has_workers_of_its_own(make: Make) -> None:
     loader = make(Numbers(60))
     iterator = iter(loader)
@@ -116,7 +143,9 @@ def test_forked_child_that_iterates_has_workers_of_its_own(make: Make) -> None:
     assert len(list(loader)) == 30
 
 
-@pytest.mark.parametrize("make", [created, over_torch, lambda dataset: PrefetchLoader(created(dataset))])
+@pytest.mark.parametrize(
+    "make", [created, over_torch, lambda dataset: PrefetchLoader(created(dataset)), nested, prepared]
+)
 @pytest.mark.parametrize("whole", [True, False])
 def test_closed_loader_ends_its_workers_and_can_be_iterated_again(make: Make, whole: bool) -> None:
     before = multiprocessing.active_children()

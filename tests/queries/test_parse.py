@@ -91,6 +91,7 @@ def test_query_is_parsed_into_conditions_with_values() -> None:
         ("NOT a AND (b OR c) Or d", "not a and (b or c) or d"),
         ("width<>3 caption<>x score==1", "width!=3 caption!=x score=1"),
         ("is_test=True is_test==FALSE", "is_test is_test=false"),
+        ("score>+5 score<+.5", "score>5 score<.5"),
         ("Damaged REPAIRED label:None", "damaged repaired label:none"),
     ],
 )
