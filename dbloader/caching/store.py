@@ -202,8 +202,10 @@ class CachedHandle(ShardedHandle):
         """Wait until a shard is in the cache. With ``show``, show a long wait on stderr."""
         with env.gate, self._lock:
             self._client.shows = show
-            self._open_shard(number)
-            self._client.shows = False
+            try:
+                self._open_shard(number)
+            finally:
+                self._client.shows = False
 
     def repair(self, indices: Sequence[int]) -> None:
         """Verify some records of open shards again. Let the fetcher replace each shard that has a damaged record.

@@ -7,6 +7,7 @@ Geometric) moves itself. Everything else (None, str, numbers, numpy arrays, sets
 
 import copy
 import dataclasses
+import threading
 from collections import UserDict
 from collections.abc import Callable, Mapping, MutableMapping
 from queue import Empty, SimpleQueue
@@ -139,6 +140,7 @@ class CudaTransfer(Transfer):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._stream: torch.cuda.Stream | None = None
+        self._lock = threading.Lock()
         self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # of begin() and receive()
         self._copied: dict[torch.cuda.Event, Any] = {}  # the originals of deep copies, until a copy is complete
 
@@ -150,6 +152,12 @@ class CudaTransfer(Transfer):
     def begin(self) -> None:
         self._record_consumer()  # the loader may have tensors that the consumer's stream has still to fill
 
+    def _side_stream(self) -> torch.cuda.Stream:
+        with self._lock:  # the threads of two iterators must not make two streams
+            if self._stream is None:
+                self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            return self._stream
+
     def _record_consumer(self) -> torch.cuda.Stream:
         stream = torch.cuda.current_stream(self.device)
         self._consumer_events.put(stream.record_event())
@@ -158,9 +166,7 @@ class CudaTransfer(Transfer):
     @override
     def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
         source_stream = torch.cuda.current_stream(self.device)
-        if self._stream is None:  # two threads may do this at once without harm, because each batch has its own event
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        stream = self._stream
+        stream = self._side_stream()
         self.await_consumer(stream)
 
         def copy_to_device(leaf: Any) -> Any:
@@ -225,6 +231,7 @@ def find_memory(leaf: Any) -> list[Any] | None:
     if not isinstance(leaf, torch.Tensor):
         names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these
         return [leaf] if all(hasattr(type(leaf), name) for name in names) else None
+    own: list[Any] = []
     if hasattr(leaf, "__tensor_flatten__"):  # it wraps other tensors, as a nested tensor of the layout jagged does
         parts = [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
     elif leaf.layout in _SPARSE:
@@ -232,12 +239,11 @@ def find_memory(leaf: Any) -> list[Any] | None:
     elif leaf.is_nested:
         parts = [leaf.values()]
     elif _has_storage(leaf):
-        attributes = [value for value in vars(leaf).values() if isinstance(value, torch.Tensor)]
-        return [leaf, *attributes]
+        own, parts = [leaf], [value for value in vars(leaf).values() if isinstance(value, torch.Tensor)]
     else:
         return None
     found = [find_memory(part) for part in parts]
-    return None if None in found else [part for memory in found for part in memory or ()]
+    return None if None in found else [*own, *(part for memory in found for part in memory or ())]
 
 
 _SPARSE = {

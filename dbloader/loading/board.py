@@ -58,7 +58,8 @@ class Board:
     # The training's process
 
     def put(self, cell: int, parts: int, task: bytes) -> None:
-        """Put a new batch into a free cell."""
+        """Put a new batch into a free cell. Raise LoaderError if the limit on the size of files leaves no room."""
+        file_limit((1 + 2 * len(self.counts)) * (8 + len(task)))
         self.counts[cell] = 0, parts, parts, 0
         self._write((2 * cell + 1) * self._stride, task)
 

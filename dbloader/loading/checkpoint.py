@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from typing_extensions import override
 
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.sampling.rng import SampleRNG
 
 if TYPE_CHECKING:
@@ -187,7 +187,9 @@ class SamplerCheckpoint:
             )
         self._sampler.load_state_dict(state)
         self._later = None
-        longest = _longest_in_combined_loader() or state
+        longest = _longest_in_combined_loader()
+        if longest is None:
+            return
         if not longest["position"]:  # Lightning begins an epoch with all loaders
             self._sampler.load_state_dict({**state, "epoch": longest["epoch"], "position": 0})
         elif state["epoch"] > longest["epoch"]:  # this loader has ended the epoch that Lightning continues
@@ -204,9 +206,13 @@ def _longest_in_combined_loader() -> State | None:
 
     Lightning passes each loader only its own state. That state does not show whether the other loaders go on.
     """
-    frame = sys._getframe(3)
-    if not frame.f_globals.get("__name__", "").endswith(".utilities.combined_loader"):
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_qualname != "CombinedLoader._load_state_dicts":
+        frame = frame.f_back
+    if frame is None:
         return None
+    if "states" not in frame.f_locals:
+        raise LoaderError("this version of Lightning loads the states of a CombinedLoader in a way that is not known")
     loaders = [loader for loader in frame.f_locals["self"].flattened if hasattr(loader, "state_dict")]
     pairs = [pair for pair in zip(loaders, frame.f_locals["states"], strict=True) if "position" in pair[1]]
     state: State = max(pairs, key=lambda pair: len(pair[0]))[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import secrets
@@ -101,7 +102,8 @@ class Marks:
             marks = {index: mark for index, mark in sorted((self._marks | after).items()) if mark}
             try:
                 if len(after) > _MANY and self._marks and not done:
-                    self._write(path.with_suffix(".backup.jsonl"), self._marks, path)
+                    backups = (path.with_suffix(f".backup{number or ''}.jsonl") for number in itertools.count())
+                    self._write(next(each for each in backups if not each.exists()), self._marks, path)
                 self._seen = self._write(path, marks, path)
             except OSError as error:
                 raise DBLoaderError(f"{self._file} cannot be written: {error.strerror}") from error

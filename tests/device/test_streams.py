@@ -262,13 +262,16 @@ def pointers(leaf: Any) -> set[int] | None:
 def test_all_memory_of_a_tensor_is_found() -> None:
     whole = torch.arange(4.0)
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
-    named = torch.ones(2).as_subclass(Placed)
+    named: Any = torch.ones(2).as_subclass(Placed)
+    named.mask = torch.eye(2).to_sparse()
     sparse, rows = torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()
     jagged: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged)
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
     assert pointers(whole) == pointers(whole.expand(3, 4)) == pointers(torch.nn.Parameter(whole)) == {whole.data_ptr()}
     assert pointers(packed) == {packed.data.data_ptr(), packed.batch_sizes.data_ptr()}
-    assert pointers(named) == {named.data_ptr()}
+    mask = named.mask.coalesce()
+    assert pointers(named) == {named.data_ptr(), *(pointers(named.mask) or ())}
+    assert len(pointers(named.mask) or ()) == 2 == len(pointers(mask) or ())
     assert pointers(sparse) == {sparse.indices().data_ptr(), sparse.values().data_ptr()}
     assert pointers(rows) == {rows.crow_indices().data_ptr(), rows.col_indices().data_ptr(), rows.values().data_ptr()}
     assert {jagged.values().data_ptr(), jagged.offsets().data_ptr()} <= (pointers(jagged) or set())

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,12 +165,20 @@ def test_closed_loader_ends_its_workers_and_can_be_iterated_again(make: Make, wh
     assert multiprocessing.active_children() == before
 
 
+def is_in(thread: threading.Thread, name: str) -> bool:
+    """Return whether a thread runs a function with this name."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return any(each.f_code.co_name == name for each, _ in traceback.walk_stack(frame)) if frame else False
+
+
 def test_closed_loader_kills_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.loading.background.CLOSE_WAIT_S", 0.2)
     before = multiprocessing.active_children()
     loader = created(Numbers(20, stuck_at_7))
     iterator = iter(loader)
     assert [next(iterator).tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    while not is_in(iterator.thread, "_receive"):  # otherwise the thread could end before it waits for the worker
+        time.sleep(0.01)
     with pytest.warns(RuntimeWarning, match="the source has not returned an item"):
         loader.close()
     assert multiprocessing.active_children() == before

@@ -41,14 +41,11 @@ def repeated_warnings(target: Path, old: int) -> list[str]:
         names = store.column("name_hash")
     equal = np.isin(keys[old:], keys[:old])
     named = np.isin(names[old:], names[:old]) & (names[old:] != name_hash(b"")) & ~equal
-    repeated = (
-        f"{counted(int(equal.sum()), 'new image')} were in the store already, with the same name, label and fields"
-    )
-    changed = f"{counted(int(named.sum()), 'new image')} have the name of an earlier record, which stays in the store"
-    return [
-        *([f"{repeated}: new_only (--new-only) leaves such files out"] if equal.any() else []),
-        *([f"{changed}: dbloader copy --drop makes a store without it"] if named.any() else []),
-    ]
+    what = {
+        "were in the store already, with the same name, label and fields: new_only (--new-only) leaves them out": equal,
+        "have the name of an earlier record, which stays: dbloader copy --drop makes a store without it": named,
+    }
+    return [f"{counted(int(found.sum()), 'new image')} {text}" for text, found in what.items() if found.any()]
 
 
 def _keys(target: Path) -> Array:
