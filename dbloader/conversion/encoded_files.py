@@ -17,6 +17,7 @@ from typing import Any
 from dbloader.conversion.file_to_record import check_image
 from dbloader.conversion.stored_records import is_exactly, is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
+from dbloader.images.preview import shown_orientation
 from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 from dbloader.sources.labels import IMAGE_NAMES, LABEL_NAMES
 
@@ -58,10 +59,19 @@ def _changed(value: Any, **attributes: Any) -> Any:
     return value
 
 
-def _find_file(root: str, path: str) -> dict[str, Any]:
+class _FolderFile(dict[str, Any]):
+    """A file of an ImageFolder, which shows images as they are stored. datasets turns them as EXIF says."""
+
+
+def _find_file(root: str, path: str) -> _FolderFile:
     file = Path(path)  # `read_file` shortens a path outside the root, which a script may have added to ``samples``
     name = file.relative_to(root) if file.is_relative_to(root) else file.absolute()
-    return {"bytes": file.read_bytes(), "path": name.as_posix()}
+    return _FolderFile(bytes=file.read_bytes(), path=name.as_posix())
+
+
+_TURNED = (
+    "images are stored turned, and datasets shows them upright, as EXIF says: pass a Decoder with exif_transpose=True"
+)
 
 
 def _warn(why: str) -> None:
@@ -123,5 +133,7 @@ def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
     except (OSError, ImageError, TypeError, ValueError) as error:
         kind = type(error) if isinstance(error, ImageError) else FieldError
         raise kind(f"field {key!r}: its file {path or ''} cannot be read: {error}") from error
+    if not isinstance(value, _FolderFile) and shown_orientation(data) > 1:
+        warnings.warn(_TURNED, UserWarning, stacklevel=2)
     outside = path and (os.path.isabs(path) or "://" in path)  # noqa: PTH117 - a URL is no path
     return data, path.partition("::")[0].rpartition("/")[2] if outside else path or None

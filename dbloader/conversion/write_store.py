@@ -92,7 +92,7 @@ def write_store(
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place when the new store is finished.
         require_images: Whether at least one sample must have an image, unless the samples are records of stores. A
-            sample without the field ``image`` may have its image in a field with a usual name, such as ``img``.
+            sample without the field ``image`` may then have its image in a field with a usual name, such as ``img``.
 
     Raises:
         FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of

@@ -101,6 +101,8 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
     decided = _each("marks", marks)
     for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
         check_path(name, listing, none=True)
+        if os.fspath(listing or "").endswith(".marks.jsonl"):  # it lists records that are only tagged, too
+            raise OptionError(f"{name} (--{name}): {listing} is a file of marks: pass it as marks (--marks)")
     for file in decided:
         check_path("marks", file)
     split = None if split is None else checked_fractions(split)

@@ -178,3 +178,14 @@ def test_own_collate_fn_gets_images_and_class_names_are_kept(tmp_path: Path) -> 
 
 def turned(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "image": sample["image"].rotate(180)}
+
+
+def test_images_that_datasets_shows_upright_are_stored_turned_with_a_warning(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the orientation
+    file = io.BytesIO()
+    Image.open(io.BytesIO(JPEGS[0])).save(file, "JPEG", exif=exif)
+    rows = Dataset.from_dict({"image": [{"bytes": file.getvalue(), "path": None}]})
+    with pytest.warns(UserWarning, match="datasets shows them upright.*exif_transpose=True"):
+        write_store(rows.cast_column("image", datasets.Image()), tmp_path / "s.lmdb")
+    assert [record.image for record in store_records(tmp_path / "s.lmdb")] == [file.getvalue()]

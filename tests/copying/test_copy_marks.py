@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dbloader import Record
-from dbloader.errors import SourceError
+from dbloader.errors import OptionError, SourceError
 from tests.copying.test_copy_choice import copied
 from tests.support.conversion import records
 from tests.support.images import run
@@ -33,6 +33,15 @@ def marks(folder: Path, *rows: dict[str, Any], name: str = "all.lmdb.marks.jsonl
 
 def labels(store: Path, *files: Path, **options: Any) -> dict[str | None, int | None]:
     return {record.name: record.label for record in copied(store, marks=files, **options)[0]}
+
+
+@pytest.mark.parametrize("option", ["select", "drop"])
+def test_file_of_marks_is_no_listing(store: Path, tmp_path: Path, option: str) -> None:
+    file = marks(tmp_path, {"index": 1, "drop": True}, {"index": 2, "tags": ["blurry"]})
+    with pytest.raises(
+        OptionError, match=rf"^{option} \(--{option}\): .* is a file of marks: pass it as marks \(--mar"
+    ):
+        copied(store, **{option: file})
 
 
 def test_marked_records_are_dropped_and_labelled_and_tags_are_ignored(store: Path, tmp_path: Path) -> None:
