@@ -228,6 +228,7 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
         (report.resumed_at, "resumed   after {} files of an earlier run"),
         (report.resized, "resized   {}"),
         (report.reencoded, "reencoded {}: pixels differ from the files"),
+        (report.unchanged and report.files - report.unchanged - report.rejected, "added     {}"),
         (report.unchanged, "unchanged {}: in the store already"),
         (report.repaired, "repaired  {}: only the end marker was missing"),
         (report.damaged, "damaged   {}, stored nevertheless"),

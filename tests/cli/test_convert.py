@@ -32,6 +32,14 @@ def test_conversion_prints_a_report_of_two_lines(shell: Shell, root: Path, place
     )
 
 
+def test_append_of_new_files_prints_how_many_were_added(shell: Shell, root: Path, place: Path) -> None:
+    shell("convert", root, place, "--shards", "1")
+    plant(root, {"cat/new.jpg": photo(99)})
+    outcome = shell("convert", root, place, "--append", "--new-only")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert outcome.stdout.splitlines()[2:] == ["  added     1", "  unchanged 12: in the store already"]
+
+
 def test_report_names_rejected_and_repaired_files(shell: Shell, root: Path, place: Path) -> None:
     plant_kinds(root, "half", "text", "no end marker", "another extension")
     plant(root, {"cat/.hidden.jpg": b"", "cat/README": b"", "loose.jpg": b"", "cat/big.jpg": photo(width=300)})
