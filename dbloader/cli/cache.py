@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from dbloader._describe import counted, size
-from dbloader._meter import Meter
 from dbloader.caching.care import check_cache, clear_cache, describe_cache, fill_cache
 from dbloader.cli.text import say, say_json
+from dbloader.conversion.meter import Meter
 
 DAMAGED = 1
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader._meter import Meter
 from dbloader.cli.text import after_making, say, say_json
 from dbloader.conversion.convert import convert
 from dbloader.conversion.dry_run import dry_run
+from dbloader.conversion.meter import Meter
 from dbloader.conversion.report import REMARKS
 from dbloader.conversion.resize import DEFAULT_QUALITY
 from dbloader.conversion.transcode import ImageFormat

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader._meter import Meter
 from dbloader.cli.isolated import isolated
 from dbloader.cli.text import after_making, complain, say, say_json
+from dbloader.conversion.meter import Meter
 from dbloader.copying.copy_store import copy_store
 from dbloader.copying.select_records import checked_fractions
 from dbloader.exports.export import FORMATS, export_store

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from dbloader._describe import counted
-from dbloader._meter import Meter
 from dbloader.checking.duplicates import DISTANCE, MAX_DISTANCE
 from dbloader.cli.isolated import isolated
 from dbloader.cli.text import complain, say, say_json
+from dbloader.conversion.meter import Meter
 
 FOUND = 1  # exit status if there are duplicates
 _NAMED = 10

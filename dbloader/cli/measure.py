@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader._meter import Meter
 from dbloader.cli.text import say, say_json
+from dbloader.conversion.meter import Meter
 from dbloader.loading.doctor import examine_machine, examine_place
 
 PROBLEM = 1

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader._meter import Meter
 from dbloader.cli.convert import conversion_options, pop_image_format, print_report
 from dbloader.cli.text import say, say_json
+from dbloader.conversion.meter import Meter
 from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.parts.part import convert_part, left_folders, list_parts, slurm_ranges
 from dbloader.conversion.parts.publish import publish

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from dbloader._describe import counted
-from dbloader._meter import Meter
 from dbloader.cli.isolated import isolated
 from dbloader.cli.text import complain, say, say_json
+from dbloader.conversion.meter import Meter
 from dbloader.errors import DamagedRecordError, DamagedStoreError, DBLoaderError
 
 FOUND = 1  # exit status if there are problems

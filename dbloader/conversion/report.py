@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from dbloader._meter import Meter
+    from dbloader.conversion.meter import Meter
     from dbloader.records.manifest import Manifest
     from dbloader.sources.base import Source, Tally
 

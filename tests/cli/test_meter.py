@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dbloader import convert, open_store
-from dbloader._meter import Meter
+from dbloader.conversion.meter import Meter
 from tests.support.shell import Shell, on_terminal
 
 LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]"
@@ -19,7 +19,7 @@ LINE = r"(Converting|Verifying|Copying): +\d+% \d+/12 \[.*(images|records)/s.*\]
 def test_progress_is_printed_at_intervals_and_at_the_end(
     shell: Shell, root: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader.conversion.meter.EVERY_S", 1e-9)
     for arguments in (["convert", root, tmp_path / "o.lmdb"], ["verify", store], ["copy", store, tmp_path / "c.lmdb"]):
         outcome = shell(*arguments)
         assert outcome.status == 0
@@ -30,7 +30,7 @@ def test_progress_is_printed_at_intervals_and_at_the_end(
 
 
 def test_error_message_is_printed_after_progress(shell: Shell, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader.conversion.meter.EVERY_S", 1e-9)
     assert shell("verify", store, "--quiet").stderr == ""
     data = bytearray(store.read_bytes())
     with open_store(store) as opened:
@@ -66,7 +66,7 @@ def test_printed_rate_excludes_the_search_and_earlier_runs(
 
 
 def test_each_step_has_its_own_total(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader.conversion.meter.EVERY_S", 1e-9)
     with Meter("Verifying", "records") as meter:
         for total in (10, 40):
             for done in (0, total // 2, total):
@@ -116,7 +116,7 @@ def test_convert_in_python_shows_nothing_in_a_short_log(
     threads = {*threading.enumerate()}
     convert(root, place)
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setattr("dbloader._meter.EVERY_S", 1e-9)
+    monkeypatch.setattr("dbloader.conversion.meter.EVERY_S", 1e-9)
     convert(root, place, overwrite=True)
     assert "Converting: 100% 12/12 [" in capfd.readouterr().err
     monkeypatch.setattr("sys.stderr", None)  # as in a program without a console
