@@ -20,6 +20,9 @@ from tests.support.conversion import records as store_records
 from tests.support.images import photo, picture, plant
 from tests.support.samples import image_of
 
+# A DataLoader's worker is forked while pyarrow has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 JPEGS = [photo(seed) for seed in range(6)]
 PNG = picture("PNG")
 FINE, COARSE = ["cat", "dog", "ant"], ["pet", "insect"]
