@@ -164,6 +164,11 @@ def test_field_with_a_usual_name_is_the_image(tmp_path: Path, name: str) -> None
     assert same_name.image == IMAGE
 
 
+def test_no_other_field_becomes_the_image_if_images_are_not_required(tmp_path: Path) -> None:
+    (record,) = written([{"img": IMAGE, "label": 1}], tmp_path, require_images=False)
+    assert (record.image, record.fields) == (None, {"img": IMAGE})
+
+
 def test_field_named_image_is_the_image_beside_other_images(tmp_path: Path) -> None:
     (record,) = written([{"img": noise("RGB"), "image": IMAGE, "jpg": b"x"}], tmp_path)
     assert record.image == IMAGE

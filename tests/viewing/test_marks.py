@@ -394,6 +394,9 @@ def test_file_is_backed_up_before_a_change_of_more_than_100_records(tmp_path: Pa
         assert stat.S_IMODE(backup.stat().st_mode) == 0o600
         marks.change("", {"undo": marks.describe()["undo"]["id"]})
         assert file.read_text() == backup.read_text() == before
+        marks.change("", {"tag": "second"})
+        assert backup.read_text() == before  # a further change has a backup of its own
+        assert backup.with_name("s.lmdb.marks.backup1.jsonl").read_text() == before
     copy_store(tmp_path / "s.lmdb", tmp_path / "copy.lmdb", marks=backup)
     with open_store(tmp_path / "copy.lmdb") as copy:
         assert copy.column("label").tolist() == [1] * 100 + [1, 2]  # records 100 and 101 keep their labels

@@ -101,9 +101,15 @@ def convert_in_parts(
     if late:
         path = Path(report.report_file or f"{target_of(destination)}.report.jsonl")
         lines = [json.dumps({"name": name, "event": "rejected", "reason": LATE}) + "\n" for name in late]
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(lines)
-        report = replace(report, report_file=str(path))
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            report = replace(report, report_file=str(path))
+        except OSError as error:  # the store is published, so this must not look like a failed conversion
+            what = f"{path} cannot be written: {error.strerror}; not in the store: {', '.join(late)}"
+            report = replace(report, warnings=(*report.warnings, what))
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
 
 
