@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
 from dbloader import Record
 from tests.browser.tabs import Site, Tabs
@@ -244,6 +244,25 @@ def test_marks_of_a_record_are_taken_back_one_by_one(
     page.get_by_role("button", name="Remove label").click()
     expect(page.locator("#last")).to_have_text("Remove label (2 records)")
     assert rows(marked) == [{"index": 4, "name": "004.jpg", "tags": ["blurry"]}]
+
+
+def test_typed_tag_is_kept_while_the_server_changes_a_mark(tabs: Tabs, marked: Marked) -> None:
+    page = tabs.open(marked.site, "/?view=record&index=5")
+    held: list[Route] = []
+    # Only the first change is held. Playwright sets an attribute on the function, so it must be one of Python's.
+    page.route("**/marks", lambda route: held.append(route), times=1)
+    with page.expect_request("**/marks"):
+        page.get_by_role("button", name="Drop").click()
+    tag = page.locator("db-record").get_by_label("Tag to add")
+    tag.fill("blurry")
+    held.pop().continue_()
+    expect(page.locator("#last")).to_have_text("Drop (1 record)")
+    expect(page.locator("db-record section", has_text="Marks").locator("tr")).to_have_text(["droptrue"])
+    expect(tag).to_have_value("blurry")
+    expect(tag).to_be_focused()
+    tag.press("Enter")
+    expect(page.locator("#last")).to_have_text("Tag blurry (1 record)")
+    expect(tag).to_have_value("")
 
 
 def test_question_is_not_asked_below_101_records(tabs: Tabs, marked: Marked) -> None:

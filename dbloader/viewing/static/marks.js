@@ -105,11 +105,21 @@ class Marks extends HTMLElement {
     this.why.textContent = marks.why_not === null ? "" : escaped(`Marks are off: ${marks.why_not}.`);
   }
 
+  /** Take over what the user typed into the bar of the same record while the server made a change. */
+  keep(before, focused) {
+    for (const name of ["label", "tag"]) {
+      if (before[name].value.trim() === before.sent) continue;
+      this[name].value = before[name].value;
+      if (before[name] === focused) this[name].focus();
+    }
+  }
+
   async change(what) {
-    const {store} = state();
+    const {store} = state(), from = document.activeElement;
+    this.sent = String(what.label ?? what.tag ?? what.untag ?? "");
     if (!await mark(store, this.q, what, this.count)) return;
     notice(`${amount(this.count, "record")}: ${what.clear ? "marks removed" : what.drop ? "drop" : escaped(what.label ?? what.tag ?? words(what))}`);
-    document.activeElement?.blur(); // keys move in the grid again
+    if (document.activeElement === from) from?.blur(); // keys move in the grid again
     go({selected: null}, {replace: true});
   }
 }

@@ -123,7 +123,9 @@ class Record extends HTMLElement {
   }
 
   fill(now, facts, where) {
+    const before = this.facts?.index === facts.index && this.store === now.store && this.querySelector("db-marks");
     this.facts = facts;
+    this.store = now.store;
     const name = facts.name ?? `record ${counted(facts.index)}`;
     title(name);
     const step = (text, to) =>
@@ -133,13 +135,14 @@ class Record extends HTMLElement {
       step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
     const heading = make("h1", {tabIndex: -1}, escaped(name));
     const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
-    const hasFocus = document.activeElement === document.body || this.contains(document.activeElement);
+    const active = document.activeElement, hasFocus = active === document.body || this.contains(active);
     const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${facts.damaged}`));
     const marks = make("db-marks");
     this.replaceChildren(steps, heading, marks, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
       [damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts))]);
     marks.show(1, `index:${facts.index}`);
     if (hasFocus) (steps.querySelectorAll("a")[focused] ?? heading).focus({preventScroll: true});
+    if (before) marks.keep(before, active);
     say(`${name}, ${where.note}`);
     this.play(this.isPlaying);
     if (!facts.error) this.paint();
