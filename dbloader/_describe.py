@@ -86,9 +86,8 @@ def size(nbytes: float) -> str:
 
 def report_in_lines(report: Any) -> str:
     """Return the attributes of a dataclass or named tuple as text for people, without those that are empty or 0."""
-    fields = getattr(report, "_fields", None) or report.__dataclass_fields__
-    facts = {name.replace("_", " "): _fact(name, getattr(report, name)) for name in fields if getattr(report, name)}
-    return in_lines(facts)
+    facts = {name: getattr(report, name) for name in type(report).__annotations__}
+    return in_lines({name.replace("_", " "): _fact(name, value) for name, value in facts.items() if value})
 
 
 def in_lines(facts: Mapping[str, str]) -> str:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from dbloader.records.columns import Array
     from dbloader.stores.base import Store
 
+    Progress = Callable[[str, int, int], object]
+    Save = Callable[..., None]
+
 DISTANCE = 8
 """Default of ``distance``. docs/duplicates.md shows why it is 8."""
 
@@ -91,7 +94,7 @@ def find_duplicates(
     *,
     distance: int = DISTANCE,
     output: str | os.PathLike[str] | None = None,
-    progress: Callable[[str, int, int], object] = lambda title, done, total: None,
+    progress: Progress = lambda title, done, total: None,
 ) -> DuplicatesReport:
     """Find duplicates in one store, or images of ``other`` that are also in ``place``.
 
@@ -138,10 +141,7 @@ def find_duplicates(
 
 
 def search_store(
-    store: Store,
-    distance: int,
-    progress: Callable[[str, int, int], object],
-    save: Callable[..., None] = save_fingerprints,
+    store: Store, distance: int, progress: Progress, save: Save = save_fingerprints
 ) -> tuple[Fingerprints, Groups]:
     """Find the duplicates in one store. If an earlier search with this ``distance`` saved its result, load the result.
 
@@ -158,9 +158,7 @@ def search_store(
     return prints, groups
 
 
-def fingerprints_of(
-    store: Store, progress: Callable[[str, int, int], object], save: Callable[..., None] = save_fingerprints
-) -> Fingerprints:
+def fingerprints_of(store: Store, progress: Progress, save: Save = save_fingerprints) -> Fingerprints:
     """Load the fingerprints of a store, or compute and save them."""
     prints = load_fingerprints(store)
     if prints is None:

@@ -15,7 +15,7 @@ from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.meter import Meter
 from dbloader.conversion.parallel import return_large_blocks
-from dbloader.conversion.report import LATE, Progress, finish_report, left_out, nothing_stored
+from dbloader.conversion.report import Progress, finish_report, left_out, nothing_stored
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import ConversionError, OptionError, StoreExistsError
@@ -191,7 +191,7 @@ def _convert(
 
         show()
         into.write(files, files.order(settings.shuffle_seed)[resumed_at:], workers, show)
-        late = [{"name": name, "event": "rejected", "reason": LATE} for name in found.late(files)]
+        late = [*found.late(files)]
         writer.write([], events=late, outcome={"rejected": len(late)} if late else {})
         if not writer.length:
             writer.discard()

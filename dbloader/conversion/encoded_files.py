@@ -69,11 +69,6 @@ def _find_file(root: str, path: str) -> _FolderFile:
     return _FolderFile(bytes=file.read_bytes(), path=name.as_posix())
 
 
-_TURNED = (
-    "images are stored turned, and datasets shows them upright, as EXIF says: pass a Decoder with exif_transpose=True"
-)
-
-
 def _warn(why: str) -> None:
     warnings.warn(f"the dataset has image files, but its images are stored as {why} keeps the files", stacklevel=4)
 
@@ -134,6 +129,7 @@ def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
         kind = type(error) if isinstance(error, ImageError) else FieldError
         raise kind(f"field {key!r}: its file {path or ''} cannot be read: {error}") from error
     if not isinstance(value, _FolderFile) and shown_orientation(data) > 1:
-        warnings.warn(_TURNED, UserWarning, stacklevel=2)
+        what = "images are stored turned, and datasets shows them upright, as EXIF says"
+        warnings.warn(f"{what}: pass a Decoder with exif_transpose=True", stacklevel=2)
     outside = path and (os.path.isabs(path) or "://" in path)  # noqa: PTH117 - a URL is no path
     return data, path.partition("::")[0].rpartition("/")[2] if outside else path or None

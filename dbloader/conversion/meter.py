@@ -43,8 +43,8 @@ class Meter:
             kind = type("Bar", (auto,), {"monitor_interval": 0})
             self._bar = kind(dynamic_ncols=True, **options)
         else:  # ncols=0 leaves out the bar
-            every = {"mininterval": EVERY_S, "delay": EVERY_S}
-            self._bar = _Lines(file=io.StringIO(), ncols=0, smoothing=0, **every, **options)
+            options |= {"mininterval": EVERY_S, "delay": EVERY_S, "ncols": 0, "smoothing": 0}
+            self._bar = _Lines(file=io.StringIO(), **options)
 
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.

@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted, print_pretty, report_in_lines
@@ -15,7 +16,7 @@ from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from dbloader.conversion.meter import Meter
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 REMARKS = ("untiled", "deep", "frames", "mismatched")
 """Events of undamaged files whose stored or decoded form may surprise a user."""
-
-LATE = "came after its folder was listed: convert again, or add it to a folder of shards with --append --new-only"
-"""Why a file is rejected that was put into the source during the conversion."""
 
 _FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", "unchanged", *REMARKS)
 
@@ -139,7 +137,7 @@ def finish_report(
         **facts: Further attributes of the report.
     """
     counts = manifest.outcome if outcome is None else outcome
-    problem = _write_events(destination, path) if manifest.events else []
+    problem = write_events(destination, path) if manifest.events else []
     return Report(
         place=place,
         digest=manifest.digest,
@@ -160,13 +158,13 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
     return {"warnings": (*found.warnings, *tally.warnings), "skipped": skipped, "hidden": hidden}
 
 
-def _write_events(place: str | os.PathLike[str], path: Path) -> list[str]:
-    """Write all events of a store to a file. If that fails, return a warning: the store still contains the events."""
+def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
+    """Write all events of a store, and ``late`` events that it lacks, to a file. If that fails, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
         aside.unlink(missing_ok=True)  # a link there could lead to another file
         with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
-            file.writelines(json.dumps(event) + "\n" for event in store.events())
+            file.writelines(json.dumps(event) + "\n" for event in chain(store.events(), late))
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
@@ -175,9 +173,10 @@ def _write_events(place: str | os.PathLike[str], path: Path) -> list[str]:
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
+        lacking = f", without {', '.join(event['name'] for event in late)}, which came late" if late else ""
         return [
-            f"{readable(path)} cannot be written: {error.strerror or error}; the store contains the same report: read "
-            "it with dbloader info --report"
+            f"{readable(path)} cannot be written: {error.strerror or error}; the store contains the same report"
+            f"{lacking}: read it with dbloader info --report"
         ]
     return []
 

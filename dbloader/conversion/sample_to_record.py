@@ -6,7 +6,7 @@ import dataclasses
 import io
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -34,11 +34,15 @@ _BYTES = (bytes, bytearray, memoryview)
 _LARGE = 2**16  # bytes of a PNG that is probably a photograph, if its PIL image no longer names a format
 
 
+# A record, and the name of the field that has the sample's image, if any; or the error that prevented the record.
+Made: TypeAlias = "tuple[Record, str | None] | DBLoaderError"
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordBatch:
-    """The records of a DataLoader's batch. A record that could not be made is replaced by its error."""
+    """The records of a DataLoader's batch."""
 
-    records: list[Record | DBLoaderError]
+    records: list[Made]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,20 +79,20 @@ class SampleEncoder:
         """Return the records of a batch. They have no tensors: torch keeps a file open for each tensor of a worker."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
-    def record_or_error(self, sample: Any) -> Record | DBLoaderError:
+    def record_or_error(self, sample: Any) -> Made:
         """Return the record, or the error. If the error were raised, torch would add a traceback to its message."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
             return error
 
-    def record(self, sample: Any) -> Record:
-        """Return the record of a sample. Raise FieldError if a record cannot hold a value."""
+    def record(self, sample: Any) -> tuple[Record, str | None]:
+        """Return the record of a sample, and the field that has its image, if any. Raise FieldError if it is wrong."""
         if isinstance(sample, Record):
-            return sample
+            return sample, "image"
         named = {self.columns.get(key, key): value for key, value in self._named(sample).items()}
-        if self.needs_image and "image" not in named and (found := self._find_image(named)):
-            named = {"image" if key == found else key: value for key, value in named.items()}
+        if (image_field := self._find_image(named)) is not None:
+            named = {"image" if key == image_field else key: value for key, value in named.items()}
         for key in filter(lambda key: is_file(named.get(key)), ("image", *self.files)):
             named[key], name = read_file(key, named[key])
             if key == "image" and name is not None:
@@ -104,7 +108,7 @@ class SampleEncoder:
         if isinstance(record.image, bytes) and record.format is None and (facts := find_facts(record.image)):
             record.format, *size = facts[:3]
             record.width, record.height = record.width or size[0], record.height or size[1]
-        return record
+        return record, image_field
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:
         if isinstance(sample, Mapping):
@@ -123,7 +127,9 @@ class SampleEncoder:
 
     def _find_image(self, named: Mapping[Any, Any]) -> str | None:
         """Return the field with the image, by its name; None without one. Raise FieldError if it is unclear."""
-        found = [key for key in named if str(key).lower() in IMAGE_NAMES and _may_be_image(named[key])]
+        if "image" in named or not self.needs_image:
+            return "image" if "image" in named else None
+        found = [key for key in named if str(key).lower() in IMAGE_NAMES and _is_image(named[key], or_unknown=True)]
         others = [key for key in named if key not in self.files and _is_image(named[key])]
         if len(found) == 1 or not (found or others):
             return found[0] if found else None
@@ -142,7 +148,12 @@ class SampleEncoder:
             data = _encoded(key, value, *((self.image_format, self.options) if key == "image" else ("PNG", {})))
             is_photo = value.format in _PHOTOS or (value.format is None and len(data) >= _LARGE)
             if key == "image" and self.warns and is_photo:
-                warnings.warn(_PHOTO_AS_PNG, UserWarning, stacklevel=2)
+                warnings.warn(
+                    "photographs are stored as PNG, about three times as large as JPEGs: to store unchanged files, use "
+                    "convert(), or give the bytes of each file as its image; image_format='JPEG' compresses again, and "
+                    "image_format='PNG' is silent",
+                    stacklevel=2,
+                )
             return data
         if isinstance(value, _BYTES):
             return bytes(value)
@@ -153,22 +164,13 @@ class SampleEncoder:
         return value
 
 
-_PHOTO_AS_PNG = (
-    "photographs are stored as PNG, about three times as large as JPEGs: to store unchanged files, use convert(), or "
-    "give the bytes of each file as its image; image_format='JPEG' compresses again, and image_format='PNG' is silent"
-)
-
-
-def _may_be_image(value: Any) -> bool:
-    is_array = is_torch(value, "torch", "Tensor") or isinstance(value, np.ndarray)
-    return value.ndim > 1 if is_array else is_file(value) or isinstance(value, (Image.Image, *_BYTES))
-
-
-def _is_image(value: Any) -> bool:
+def _is_image(value: Any, *, or_unknown: bool = False) -> bool:
+    """Return whether a value is an image. ``or_unknown`` accepts bytes of unknown formats and arrays of any dtype."""
     if isinstance(value, _BYTES):
-        return find_facts(bytes(value)) is not None
-    is_pixels = getattr(value, "ndim", 0) == 3 and str(value.dtype).endswith("uint8")
-    return is_pixels or is_file(value) or isinstance(value, Image.Image)
+        return or_unknown or find_facts(bytes(value)) is not None
+    if is_torch(value, "torch", "Tensor") or isinstance(value, np.ndarray):
+        return value.ndim > 1 if or_unknown else value.ndim == 3 and str(value.dtype).endswith("uint8")
+    return is_file(value) or isinstance(value, Image.Image)
 
 
 def _label(value: Any) -> Any:

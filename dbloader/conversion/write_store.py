@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Iterator, Sequence
 
+    from dbloader.conversion.sample_to_record import Made
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
 
@@ -91,13 +92,14 @@ def write_store(
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place when the new store is finished.
-        require_images: Whether at least one sample must have an image, unless the samples are records of stores. A
-            sample without the field ``image`` may then have its image in a field with a usual name, such as ``img``.
+        require_images: Whether at least one sample must have an image, unless the samples are records of stores.
+            Samples without the field ``image`` may then have their images in a field with a usual name, such as
+            ``img``. The first sample with an image decides the name of the field.
 
     Raises:
         FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
-            several classes; it is unclear which field is the image; or one of ``file_fields`` is not an image file. The
-            message names the sample and the field.
+            several classes; it is unclear which field is the image, or it was another in earlier samples; or one of
+            ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
         OptionError: An option is out of its range; the samples cannot be iterated; there are no samples, but
@@ -129,8 +131,10 @@ def write_store(
         create_store(place, overwrite=overwrite) as writer,
         closing(_records(samples, encoder, as_records=as_records)) as records,
     ):
-        for number, record in enumerate(records):
+        image_field: str | None = None
+        for number, made in enumerate(records):
             try:
+                record, image_field = _unpack(made, image_field)
                 checked = _checked(record, class_names, numbers)
                 _check_files(checked, files)
                 needs_image = needs_image and checked.image is None
@@ -150,9 +154,7 @@ def write_store(
         return writer.finish(classes=class_names, source=source)
 
 
-def _records(
-    samples: Any, encoder: SampleEncoder, *, as_records: bool
-) -> Generator[Record | DBLoaderError, None, None]:
+def _records(samples: Any, encoder: SampleEncoder, *, as_records: bool) -> Generator[Made, None, None]:
     while hasattr(type(samples), "wrapped_loader"):  # a PrefetchLoader
         samples = samples.wrapped_loader
     if getattr(type(samples), "whole_batches", False):
@@ -164,7 +166,7 @@ def _records(
             yield encoder.record_or_error(sample)
 
 
-def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Record | DBLoaderError]:
+def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
@@ -231,9 +233,23 @@ def count_depth(record: Record) -> dict[str, int]:
     return {} if facts is None else {facts.depth: 1}
 
 
-def _checked(record: Record | DBLoaderError, classes: Sequence[str], numbers: Mapping[str, int]) -> Record:
-    if isinstance(record, DBLoaderError):
-        raise record
+def _unpack(made: Made, before: str | None) -> tuple[Record, str | None]:
+    """Return a record, and the field that has the images. ``before`` is the field in earlier samples, None if unknown.
+
+    If all other samples have an ``image`` and a small ``img``, the ``img`` of this sample must not become its image.
+    """
+    if isinstance(made, DBLoaderError):
+        raise made
+    record, found = made
+    if None not in (before, found) and found != before:
+        raise FieldError(
+            f"its image is in the field {found!r}, but the image of earlier samples in {before!r}: call the field "
+            "'image' in all samples, and give 'image': None if a sample has no image"
+        )
+    return record, before or found
+
+
+def _checked(record: Record, classes: Sequence[str], numbers: Mapping[str, int]) -> Record:
     label: Any = record.label
     if isinstance(label, str):
         if label not in numbers:

@@ -94,8 +94,7 @@ def _on_device(values: list[float], device: torch.device) -> torch.Tensor:
 
     The device fills the tensor. A copy from the CPU would need memory that outlives each replay of a CUDA graph.
     """
-    channels = [torch.full((1, 1), value, dtype=torch.float32, device=device) for value in values]
-    return torch.stack(channels)
+    return torch.stack([torch.full((1, 1), value, dtype=torch.float32, device=device) for value in values])
 
 
 def check_images(images: Any) -> None:

@@ -49,11 +49,7 @@ class ExportReport(NamedTuple):
     image_bytes: int
     warnings: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return report_in_lines(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        print_pretty(self, printer, cycle)
+    __str__, _repr_pretty_ = report_in_lines, print_pretty  # type: ignore[misc] # mypy knows only fields and methods
 
 
 def export_store(

@@ -278,10 +278,13 @@ class PrefetchLoader(Generic[T]):
         """Assign an attribute of the loader, such as ``worker_init_fn``, to the loader, where it has an effect."""
         loader = vars(self).get("_loader")
         own = loader is None or name.startswith("_") or name in (*vars(self), *_STATE) or hasattr(type(self), name)
-        if not own and (name in _OPTIONS or hasattr(loader, name)):
+        if own or (name not in _OPTIONS and not hasattr(loader, name)):
+            super().__setattr__(name, value)
+        elif hasattr(loader, name) or hasattr(loader, "__dict__"):
             setattr(loader, name, value)
         else:
-            super().__setattr__(name, value)
+            kind = type(loader).__name__
+            raise AttributeError(f"{name} is an option of a DataLoader, and this loader is a {kind}: wrap a DataLoader")
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the loader, or else of its samplers and dataset, for the next iteration.

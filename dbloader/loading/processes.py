@@ -287,9 +287,7 @@ class _Run:
 
     def _check(self) -> None:
         if not self._team.end.alive or self._team.pid != os.getpid():
-            raise LoaderError(
-                "the workers of this iterator have ended, or belong to another process: call iter() again"
-            )
+            raise LoaderError("the workers of this iterator ended, or belong to another process: call iter() again")
         if self._run != self._team.run:
             raise LoaderError("ended by a new iterator over the same loader: its workers make one epoch at a time")
 

@@ -210,10 +210,7 @@ class _Parser:
             return f"{short_repr(word, 50)} is no condition: {form}"
         keys = {key.lower() for key in (*_SIGNS, *self._fields, *self._others, *_FOREIGN_WORDS)}
         if word.lower() in keys or self.rest[len(word) :].startswith("("):
-            words = [
-                *word.lower().split("."),
-                *self.rest[len(word) :].lower().split()[:1],
-            ]  # score.between(, score like
+            words = [*word.lower().split("."), *self.rest[len(word) :].lower().split()[:1]]  # a.between(, a like
             forms = (_FOREIGN_WORDS[each] for each in words if each in _FOREIGN_WORDS)
             return f"{word} alone is no condition: {next(forms, _COMPARISONS)}"
         return ""
@@ -241,12 +238,11 @@ class _Parser:
         value: Any = _unquoted(raw or "")
         if raw is None or (key == "name" and not value):  # every name contains ""
             raise query_error(position, f"{key}{sign} needs a value after it")
+        quote = f"; for this text, write {key}{sign}{_quoted(value)}" if kind == "text" or key == "name" else ""
         if key not in ("class", "index") and (form := own_form(raw, "*?" if kind == "text" else "")):
-            quote = f"; for this text, write {key}{sign}{_quoted(value)}" if kind == "text" or key == "name" else ""
             raise query_error(position, f"{short_repr(raw, 50)} is no value: {form}{quote}")
         if kind and raw.lower() in ("null", "none", "nan"):
             some = {"text": f'{key}~""', "bool": f"({key} or {key}=false)"}.get(kind, f"({key}<0 or {key}>=0)")
-            quote = f'; for this text, write {key}{sign}"{raw}"' if kind == "text" else ""
             raise query_error(position, f"to find records without a value, write not {some}{quote}")
         if kind == "bool":
             if value.lower() not in ("true", "false"):

@@ -161,7 +161,6 @@ def _labels_of(columns: Columns, condition: Condition) -> list[int]:
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if not labels:
         remedy = f"classes are {listed(classes)}" if classes else "the store has no class names"
-        form = own_form(wanted)
-        remedy += f"; {form}" if form else ""
+        remedy += f"; {form}" if (form := own_form(wanted)) else ""
         raise query_error(condition.position, f"no class is called {short_repr(wanted, 50)}; {remedy}")
     return labels

@@ -149,8 +149,8 @@ class Source(ABC):
             SourceError: The source is unusable.
         """
 
-    def late(self, listed: Iterable[Entry | Problem]) -> Iterator[str]:
-        """Yield the names of files that are there now and were not listed. Sources other than folders yield none."""
+    def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
+        """Yield an event for each file that is there now and was not listed. Only folders look for such files."""
         yield from ()
 
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:

@@ -40,6 +40,7 @@ ZIPS = (".zip",)
 
 _MAX_NAMED = 10  # most names in a warning
 OUTSIDE = "is outside of all class folders: put it into one, or move it away"
+LATE = "came after its folder was listed: convert again, or add it to a folder of shards with --append --new-only"
 
 
 class _Contents(NamedTuple):
@@ -97,13 +98,13 @@ class FolderSource(Source):
         return tally
 
     @override
-    def late(self, listed: Iterable[Entry | Problem]) -> Iterator[str]:
+    def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
         # Not a set, which would need several times the memory.
         known = np.unique(np.fromiter((hash(item.name) for item in listed), "i8"))
         with suppress(SourceError):  # the folder is gone, or all images are
             for item in FolderSource(self.root, as_one_class=self._as_one_class).entries():
                 if not (known[known.searchsorted(hash(item.name)) :][:1] == hash(item.name)).any():
-                    yield item.name
+                    yield {"name": item.name, "event": "rejected", "reason": LATE}
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[bytes | Problem]:
         """Yield the paths of one class; each folder is listed once, when its turn comes.

@@ -132,8 +132,10 @@ class Marks:
         done = next((each for each in self._done if each["id"] == change_id), None)
         if done is None:
             raise OptionError("this change was undone before, or by a viewer that has ended: it cannot be undone")
-        if since := sum(self._marks.get(index, {}) != mark for index, mark in done["after"].items()):
-            raise OptionError(f"{counted(since, 'record')} of this change got other marks later: undo these first")
+        if since := {index for index, mark in done["after"].items() if self._marks.get(index, {}) != mark}:
+            later = {index for each in self._done[self._done.index(done) + 1 :] for index in each["after"]}
+            way = "undo these first" if since <= later else "another program set some of them: change them by hand"
+            raise OptionError(f"{counted(len(since), 'record')} of this change got other marks later: {way}")
         return done
 
     def __repr__(self) -> str:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +246,21 @@ def test_reader_waits_as_long_as_bytes_arrive(origin: Path, cache: Path, impatie
                 threading.Event().wait(0.8)
             slow.write(descriptor, slow.data[40_000:])
         assert reading.get() == [IMAGES[8]]
+
+
+def test_wait_is_not_shown_after_a_shown_wait_has_failed(
+    origin: Path, cache: Path, impatient: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "_SHOW_S", 0.0)
+    slow = SlowFile(origin / "shards" / "00002.lmdb")
+    with CachedStore(origin, cache) as store, ThreadPoolExecutor(1) as threads:
+        handle = store.open_handle()
+        for wait, is_shown in ((partial(handle.fetch, 2, show=True), True), (partial(store.read, [8]), False)):
+            waiting = threads.submit(wait)
+            with slow.opened(), pytest.raises(StoreAccessError, match=r"shard 2 .* did not arrive"):
+                waiting.result(WAIT_S)
+            assert ("waiting for shard 2" in capfd.readouterr().err) == is_shown
+            wait_for(lambda: sizes_of_partial_files(cache) == [], "this attempt no longer reads the pipe")
 
 
 def test_reader_names_the_shard_when_no_bytes_arrive(origin: Path, cache: Path, impatient: None) -> None:

@@ -11,7 +11,7 @@ from PIL import ImageFile
 
 from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
-from dbloader.conversion.report import LATE, Progress
+from dbloader.conversion.report import Progress
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import (
     ConversionError,
@@ -21,7 +21,7 @@ from dbloader.errors import (
     StoreAccessError,
     StoreExistsError,
 )
-from dbloader.sources.folder import FolderSource
+from dbloader.sources.folder import LATE, FolderSource
 from dbloader.stores.open import open_store
 from tests.conversion.test_shards import Here
 from tests.support.conversion import documents, events, records, report_lines, siblings, verified
@@ -208,3 +208,20 @@ def test_every_image_of_a_changing_folder_is_stored_or_named(root: Path, place: 
     assert named == dict.fromkeys(late, LATE)
     assert (report.files, report.records, report.rejected, report.warnings) == (44, 38, 6, ())
     assert verify_store(place, against=root).problems == ({"missing": 4} if shards else {})
+
+
+def test_late_images_of_shards_are_named_by_a_warning_if_the_report_cannot_be_written(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    place.with_name(f"{place.name}.report.jsonl").mkdir()
+
+    def change(progress: Progress) -> None:
+        if progress.done == 0:
+            plant(root, {"cat/late.jpg": photo(90)})
+
+    report = convert(root, place, progress=change, shards=2, executor=Here())
+    (warning,) = report.warnings
+    assert "cannot be written: Is a directory" in warning
+    assert warning.endswith(
+        "the store contains the same report, without cat/late.jpg, which came late: read it with dbloader info --report"
+    )
+    assert (report.files, report.records, report.rejected, report.report_file) == (5, 4, 1, "")

@@ -14,12 +14,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 
 from dbloader import convert, open_store
+from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.part import convert_part, list_parts
 from dbloader.conversion.parts.plan import list_name
 from dbloader.conversion.parts.publish import publish
@@ -194,6 +197,20 @@ def test_conversion_with_an_existing_plan_makes_only_missing_parts(root: Path, p
     plan_conversion(root, place, 4)
     convert_part(place, 1)
     assert convert(root, place, shards=4, executor=Here(), overwrite=True).resumed_at == 0
+
+
+def test_plan_has_the_id_of_versions_without_new_only(root: Path, place: Path) -> None:
+    plant_photos(root, 4)
+    plan = plan_conversion(root, place, 3)
+    written = open_sealed((plan.folder / "plan.bson").read_bytes())
+    options = {**written["options"], "source": None, "listing": None}
+    assert options.pop("new_only") is False
+    names = ("parts", "described", "classes", "grows", "versions")
+    known = {**{name: written[name] for name in names}, "options": options}
+    with (plan.folder / list_name(plan.token)).open("rb") as data:
+        files = FileList.of_span(data, 0, os.fstat(data.fileno()).st_size)
+        digest = sha256(b"".join(files.sealed(position)[:-4] for position in range(len(files)))).hexdigest()
+    assert plan.id == sha256(digest.encode() + bson.encode(known)).hexdigest()
 
 
 def test_another_plan_is_refused_without_overwrite(root: Path, place: Path) -> None:

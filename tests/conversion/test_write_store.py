@@ -192,6 +192,35 @@ def test_unclear_image_is_an_error_at_the_first_sample(tmp_path: Path, sample: A
     assert first.image is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("image", "img"), ("img", "image"), ("img", "jpg"), ("img", "IMG"), ("photo", "image_bytes")]
+)
+@pytest.mark.parametrize("wrap", [list, lambda items: DataLoader(Items(items), 2, num_workers=0)])
+def test_image_in_another_field_than_before_is_an_error(
+    tmp_path: Path, first: str, second: str, wrap: Callable[[Any], Any]
+) -> None:
+    samples: list[dict[str, Any]] = [{"caption": "none"}, {first: IMAGE}, {first: IMAGE, "label": 1}, {second: IMAGE}]
+    message = (
+        rf"^sample 3: its image is in the field '{second}', but the image of earlier samples in '{first}': call the "
+        "field 'image' in all samples, and give 'image': None if a sample has no image$"
+    )
+    with pytest.raises(FieldError, match=message):
+        written(wrap(samples), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    named = [{"image": next(filter(None, (sample.get(first), sample.get(second))), None)} for sample in samples]
+    assert [record.image for record in written(wrap(named), tmp_path)] == [None, IMAGE, IMAGE, IMAGE]
+
+
+def test_thumbnail_never_becomes_the_image_of_a_sample_without_one(tmp_path: Path) -> None:
+    thumb = noise("RGB")
+    for whole in ({"image": IMAGE, "img": thumb}, Record(image=IMAGE), (IMAGE, 1), IMAGE, {"image": None}):
+        with pytest.raises(FieldError, match=r"sample 1: its image is in the field 'img', .* samples in 'image'"):
+            written([whole, {"img": thumb}], tmp_path)
+    _, second = written([{"image": IMAGE, "img": thumb}, {"img": thumb, "image": None}], tmp_path)
+    assert second.image is None
+    assert [*second.fields] == ["img"]
+
+
 def test_store_without_an_image_must_be_asked_for(tmp_path: Path) -> None:
     place = tmp_path / "s.lmdb"
     for samples in ([{"x": 1}], [{"image": None}], [{"img": "cat.jpg"}], [Record(label=1)], [(None, 1)], [()]):

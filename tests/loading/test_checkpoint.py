@@ -232,6 +232,48 @@ def test_copy_of_a_loader_keeps_the_position(clone: Any, kind: str) -> None:
     assert taken(iterator) == order_of(0)[2:]
 
 
+class Wrapper:
+    """A user's class around a loader. CombinedLoader calls its methods, not those of the loader."""
+
+    def __init__(self, loader: PrefetchLoader[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.loader.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Lightning's imports
+@pytest.mark.parametrize("wrap", [Wrapper, lambda loader: loader])
+def test_wrapped_loader_in_a_combined_loader_stays_at_its_end(wrap: Any) -> None:
+    combined_loader = pytest.importorskip("lightning.pytorch.utilities.combined_loader")
+
+    def combined() -> Any:
+        loaders = [wrap(make(ShuffleSampler(range(length)), 2)) for length in (5, LENGTH)]
+        return combined_loader.CombinedLoader(loaders, "max_size")
+
+    loader = combined()
+    for (short, _), number, _ in itertools.islice(iter(loader), 8):
+        assert (short is None) == (number >= 3)
+    states = [each.state_dict() for each in loader.flattened]
+    resumed = combined()
+    resumed._load_state_dicts(states)  # as Lightning's trainer does
+    rest = [batches for batches, *_ in iter(resumed)]
+    assert [short for short, _ in rest] == [None] * (12 - 8)
+    assert [sample for _, long in rest for sample in long.tolist()] == order_of(0)[16:]
+    assert [short is None for (short, _), *_ in iter(resumed)] == [False] * 3 + [True] * 9
+
+
 def has_state(loader: Any) -> bool:
     """Return whether hasattr and isinstance with a protocol both find the state methods."""
     by_class = inspect.getattr_static(loader, "state_dict", None) is not None

@@ -135,6 +135,10 @@ def test_attribute_that_the_wrapped_loader_would_ignore_cannot_be_assigned() -> 
         for name in ("worker_init_fn", "collate_fn", "prefetch_factor"):
             with pytest.raises(AttributeError, match=f"{name}"):
                 setattr(prefetched, name, seed_with)
+    for loader, kind in (([[1]], "list"), ((number for number in [1]), "generator")):
+        message = f"^timeout is an option of a DataLoader, and this loader is a {kind}: wrap a DataLoader$"
+        with pytest.raises(AttributeError, match=message):
+            PrefetchLoader(loader).timeout = 3
 
 
 def test_further_attributes_belong_to_the_object_they_are_assigned_to() -> None:

@@ -20,6 +20,7 @@ from dbloader import LMDBDataset, Record, create_loader, write_store
 from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError
+from dbloader.loading.board import Board
 from dbloader.loading.worker_start import WorkerStart
 from tests.support.children import from_child, in_child, run_program
 from tests.support.images import WAIT_S, photo
@@ -309,6 +310,20 @@ def test_worker_processes_respect_the_limit_on_file_sizes(place: Path, limit: in
         assert error in str(result)
     else:
         assert result is True
+
+
+def test_board_refuses_a_task_that_would_reach_the_next_area() -> None:
+    least = 2**26  # bytes of an area
+
+    def run() -> bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3 * least, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        board = Board(multiprocessing.get_context("fork"), 1)
+        board.put(0, 1, bytes(least - 8))
+        with pytest.raises(LoaderError, match=r"^worker processes share files of 201.3 MB, .*: raise it \(ulimit -f"):
+            board.put(0, 1, bytes(least - 7))
+        return bytes(board.task(0)[:5])
+
+    assert from_child(run) == bytes(5)
 
 
 class Reported:

@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import resource
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,7 +20,7 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.remote.errors import NotWholeError
-from tests.support.http_proxy import CUT, SLOW_DOWN, Change, HTTPProxy, empty, flip, other_etag, shorten
+from tests.support.http_proxy import CUT, SLOW_DOWN, Change, HTTPProxy, empty, flip, other_etag, shorten, web_server
 from tests.support.images import plant
 from tests.support.object_store import WAIT_S, ObjectStore, Outside, keys, put, within
 
@@ -145,6 +146,29 @@ def test_equal_answers_with_another_md5_are_confirmed_over_another_connection(
     assert ports[2] not in ports[:2]
     assert found == [good, change({}, bad)[1] if wrong == 99 else bad, good]
     assert differing == ({"bad"} if wrong == 99 else set())
+
+
+def read_manifest(place: str) -> bytes:
+    from dbloader.remote.bucket import Bucket
+
+    return Bucket(place).manifest()
+
+
+def test_short_manifest_of_a_server_without_etags_is_requested_again(outside: Outside, tmp_path: Path) -> None:
+    folder = plant(tmp_path / "files", {"manifest.bson": b"x" * 1000})
+    asked: list[str] = []
+
+    def decide(method: str, path: str) -> Change | None:
+        asked.append(method)
+        return shorten_untagged if method == "GET" and asked.count("GET") <= 2 else None
+
+    def shorten_untagged(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
+        assert "etag" not in map(str.lower, headers)
+        return shorten(headers, body)
+
+    with web_server(folder.parent) as address, HTTPProxy(urlsplit(address).port or 0, decide) as proxy:
+        assert outside(read_manifest, f"{proxy.endpoint}/files") == b"x" * 1000
+    assert asked == ["GET", "HEAD"] * 3
 
 
 def test_object_without_a_complete_answer_raises(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:

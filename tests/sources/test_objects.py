@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +11,7 @@ from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import PlaceError, SourceError
 from tests.support.conversion import plan_conversion
-from tests.support.http_proxy import HTTPProxy
+from tests.support.http_proxy import HTTPProxy, web_server
 from tests.support.images import photo, plant
 from tests.support.object_store import ObjectStore, Outside, listed, plan_then_change, put, put_folder, within
 
@@ -74,23 +69,6 @@ def test_object_changed_after_listing_is_rejected(
         reasons = {event["name"]: event["reason"] for event in store.events() if event["event"] == "rejected"}
         assert "was changed after it was listed" in reasons["cat/2.jpg"]
         assert "cat/2.jpg" not in [*store.names()]
-
-
-@contextmanager
-def web_server(folder: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/files"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_listing_names_objects_and_files_of_a_web_server(

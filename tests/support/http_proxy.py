@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import http.server
 import socket
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Self
 
 from tests.support.object_store import HOST
@@ -39,6 +41,25 @@ def other_etag(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], by
 def empty(headers: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
     """Leave out a whole body."""
     return headers, b""
+
+
+@contextlib.contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    """Serve a folder, without ETags. Yield the address of its folder ``files``."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer((HOST, 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}/files"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 CUT, LOST = "send half of the answer, then cut the connection", "execute the request, and drop the answer"

@@ -20,8 +20,8 @@ class KnownRecords:
     """The records of a store, and the files that its report rejects. A record takes 8 bytes."""
 
     def __init__(self, target: Path) -> None:
-        self._keys = np.sort(_keys(target))
         with LMDBStore(target) as store:
+            self._keys = np.sort(_keys(store))
             lines = (line for line in store.events() if line["event"] == "rejected")
             self._rejected = {(line["name"], line["reason"]) for line in lines}
 
@@ -36,9 +36,8 @@ class KnownRecords:
 
 def repeated_warnings(target: Path, old: int) -> list[str]:
     """Return warnings if records from the index ``old`` on equal earlier records, or have names of earlier records."""
-    keys = _keys(target)
     with LMDBStore(target) as store:
-        names = store.column("name_hash")
+        keys, names = _keys(store), store.column("name_hash")
     equal = np.isin(keys[old:], keys[:old])
     named = np.isin(names[old:], names[:old]) & (names[old:] != name_hash(b"")) & ~equal
     what = {
@@ -48,6 +47,5 @@ def repeated_warnings(target: Path, old: int) -> list[str]:
     return [f"{counted(int(found.sum()), 'new image')} {text}" for text, found in what.items() if found.any()]
 
 
-def _keys(target: Path) -> Array:
-    with LMDBStore(target) as store:
-        return record_keys(*map(store.column, ("crc32", "name_hash", "nbytes")))
+def _keys(store: LMDBStore) -> Array:
+    return record_keys(*map(store.column, ("crc32", "name_hash", "nbytes")))

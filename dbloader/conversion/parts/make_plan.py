@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import bson
 import numpy as np
@@ -159,9 +159,7 @@ def _write_plan(
         classes = [*found.classes]
         if settings.new_only:
             if base is None or is_remote(destination):
-                raise OptionError(
-                    "new_only (--new-only) needs append (--append), and shards on a disk, not in a bucket"
-                )
+                raise OptionError("new_only (--new-only) needs append (--append) to shards on a disk, not in a bucket")
             before = base.manifest.source
             if other := [name for name, value in asdict(settings.images).items() if before.get(name, value) != value]:
                 raise OptionError(
@@ -194,7 +192,9 @@ def _write_plan(
             "versions": library_versions(settings.images),
         }
         # The path of the source may be written in several ways; ``described`` has only one.
-        known = {**decisive, "options": {**options, "source": None, "listing": None}}
+        known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
+        if not settings.new_only:  # earlier versions lack this option, and their unfinished plans can be continued
+            del known["options"]["new_only"]
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
         facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
         sealed = seal({**decisive, **facts, "left_out": left_out(found, files.tally), "id": plan_id, "token": token})

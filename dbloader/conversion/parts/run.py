@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import secrets
@@ -27,7 +26,7 @@ from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
 from dbloader.conversion.parts.plan import list_name, target_of
 from dbloader.conversion.parts.publish import publish
-from dbloader.conversion.report import LATE, Progress
+from dbloader.conversion.report import Progress, write_events
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb import objects
@@ -93,29 +92,21 @@ def convert_in_parts(
             nbytes += receipt.bytes_read
             receipts.append(receipt)
             progress(Progress(plan.files, sum(done), nbytes))
-    late = _late_images(plan)
+    late = _late_events(plan)
     report = publish(destination, overwrite=overwrite)
     # If another process has published the same parts meanwhile, the report counts no files.
     rejected = len(late) + max(report.rejected, sum(receipt.rejected for receipt in receipts))
     report = replace(report, files=plan.files + len(late), rejected=rejected)
-    if late:
-        path = Path(report.report_file or f"{target_of(destination)}.report.jsonl")
-        lines = [json.dumps({"name": name, "event": "rejected", "reason": LATE}) + "\n" for name in late]
-        try:
-            with path.open("a", encoding="utf-8") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            report = replace(report, report_file=str(path))
-        except OSError as error:  # the store is published, so this must not look like a failed conversion
-            what = f"{path} cannot be written: {error.strerror}; not in the store: {', '.join(late)}"
-            report = replace(report, warnings=(*report.warnings, what))
+    if late:  # not in the store: all processes that publish a plan must write the same index
+        path = Path(f"{target_of(destination)}.report.jsonl")
+        problem = write_events(destination, path, late)
+        file = report.report_file if problem else str(path)
+        report = replace(report, report_file=file, warnings=(*report.warnings, *problem))
     return replace(report, resumed_at=resumed_at, bytes_read=nbytes, seconds=time.monotonic() - started)
 
 
-def _late_images(plan: Plan) -> list[str]:
-    """Return the names of images that the source has and the plan's list lacks."""
-    path, late = plan.folder / list_name(plan.token), list[str]()
+def _late_events(plan: Plan) -> list[dict[str, str]]:
+    path, late = plan.folder / list_name(plan.token), list[dict[str, str]]()
     # The plan may be in a bucket, and the source may be gone: all parts are made.
     with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(plan.settings.open()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))

@@ -155,9 +155,7 @@ class PartialFile:
         # LMDB reports EIO when the disk has room for only a part of a write.
         may_fail = os.strerror(errno.EIO) in str(error)
         if may_fail or isinstance(found, StoreFullError):
-            what = (
-                f"no room is left for {self.place}" + (", or its disk fails" if may_fail else "") + ": free some space"
-            )
+            what = f"no room is left for {self.place}{', or its disk fails' * may_fail}: free some space"
             limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
             if os.strerror(errno.EFBIG) in str(error) or 0 <= limit <= os.fstat(self.fd).st_size:
                 what = f"{self.place} would become {TOO_LARGE}"
