@@ -112,15 +112,27 @@ def test_invalid_input_prints_one_line_on_stderr_and_changes_no_file(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+NO_MEMORY = r"no memory is left \({}\): raise the limit of memory"
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (OSError(24, "Too many open files", "images/cat/0.jpg"), "images/cat/0.jpg: Too many open files"),
         (OSError("no room\nat all"), "no room at all"),
         (UnicodeEncodeError("utf-8", "caf\udce9/x", 3, 4, "surrogates"), r"caf\\xe9/x: the path is not valid UTF-8; r"),
+        (MemoryError(), NO_MEMORY.format("MemoryError")),
+        *(
+            (kind(said), NO_MEMORY.format(said))
+            for kind, said in (
+                (RuntimeError, "can't start new thread"),
+                (ImportError, "libm.so.6: failed to map segment from shared object"),
+                (ImportError, "libm.so.6: cannot allocate memory in static TLS block"),
+            )
+        ),
     ],
 )
-def test_system_error_prints_one_line(
+def test_system_error_or_lack_of_memory_prints_one_line(
     shell: Shell, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> Report:
@@ -146,24 +158,6 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
     for options, again in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
         message = f"Interrupted: finished parts are kept; {again} makes the remaining parts\n"
         assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", message)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        RuntimeError("can't start new thread"),
-        ImportError("libm.so.6: failed to map segment from shared object"),
-        ImportError("libm.so.6: cannot allocate memory in static TLS block"),
-    ],
-)
-def test_lack_of_memory_prints_one_line(shell: Shell, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> Report:
-        raise error
-
-    monkeypatch.setattr("dbloader.cli.convert.convert", fail)
-    what = re.escape(str(error) or "MemoryError")
-    check_error(shell("convert", "images", "out.lmdb"), rf"no memory is left \({what}\): raise the limit of memory")
 
 
 @pytest.mark.slow
@@ -279,7 +273,7 @@ def test_tab_completes_commands_options_and_places(typed: str, shown: str) -> No
         (["doctor"], 2),
     ],
 )
-def test_closed_pipe_ends_a_list_with_status_0(store: Path, arguments: list[str], status: int) -> None:
+def test_closed_pipe_prints_nothing(store: Path, arguments: list[str], status: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

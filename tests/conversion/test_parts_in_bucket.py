@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.write_store import write_store
 from dbloader.copying.copy_store import copy_store
 from dbloader.errors import OptionError, PlaceError
+from dbloader.remote.bucket import Bucket
 from dbloader.stores.open import open_store
+from tests.support.caching import wait_for
 from tests.support.conversion import plan_conversion
 from tests.support.crash import trials
 from tests.support.http_proxy import LOST, SLOW_DOWN, Change, HTTPProxy, other_etag, shorten
@@ -340,20 +342,41 @@ def test_append_uploads_only_new_files(
     check_is(machine, place, convert(more, tmp_path / "whole.lmdb").digest, events=0)
 
 
+# Publish 24 hours after a moment. So for keep_hours, which is 24 by default, whatever is older than the moment is old.
+A_DAY_LATER = """
+import sys
+from datetime import datetime, timedelta
+from dbloader.conversion.parts import publish
+now = datetime.fromisoformat(sys.argv[2]) + timedelta(hours=24)
+publish.datetime = type("Clock", (), {"now": lambda zone: now.astimezone(zone)})
+publish.publish(sys.argv[1], overwrite=True)
+"""
+
+
+def last_written(place: str) -> datetime:
+    """Return when the newest object below a place was written, by the server's clock."""
+    return max(item.modified for item in Bucket(place).items())
+
+
 def test_publish_keeps_a_replaced_store_for_keep_hours(
     outside: Outside, machine: Machine, object_store: ObjectStore, tmp_path: Path
 ) -> None:
-    place = object_store.place("train.lmdb")
+    place, tick = object_store.place("train.lmdb"), object_store.place("tick")
     stores: list[set[str]] = []
-    published = 0.0
     for number in range(3):
         machine.run("plan", plant_photos(tmp_path / str(number), 3), place, "--shards", 1)
         machine.run("part", place, 0)
-        if stores:
-            time.sleep(8)  # the next publish must take less, so that what it writes is younger than keep_s
-        keep_s = time.time() - published - 1  # all files of the store at the place are older
-        machine.run("publish", place, "--overwrite", "--keep-hours", keep_s / 3600)
-        published = time.time()
+        if stores:  # let the server's clock pass the last file of the store at the place
+            newest = outside(last_written, place)
+
+            def has_ticked(newest: datetime = newest) -> bool:
+                outside(put_folder, tick, tmp_path / "0")
+                return outside(last_written, tick) > newest
+
+            wait_for(has_ticked, "the server's clock")
+            machine.run(place, outside(last_written, tick).isoformat(), program=("-c", A_DAY_LATER))
+        else:
+            machine.run("publish", place)
         stores.append({*outside(read_table, place).files})
         present = {*outside(keys, place)}
         assert stores[-1] | {*(stores[-2] if number else ())} <= present

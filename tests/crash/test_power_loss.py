@@ -236,27 +236,23 @@ def documents(content: Any) -> Any:
     return content.documents if isinstance(content, Content) else content
 
 
-def check_losses(command: Command, states: int, disk: Path, library: Path) -> None:
-    found = examine_losses(command, states, disk, library)
-    _LOG.info("%s: %s", command.arguments, dict(sorted(found.items())))
-    assert not faults(found)
-
-
 def faults(found: Counter[str]) -> dict[str, int]:
     return {what: count for what, count in found.items() if what.split(": ")[1].split()[0].isupper()}
 
 
-@pytest.mark.slow
-def test_power_loss_leaves_the_old_or_the_new_store(commands: dict[str, Command], disk: Path, library: Path) -> None:
-    check_losses(commands["convert --overwrite"], 30, disk, library)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [
+        pytest.param("convert --overwrite", 30, marks=pytest.mark.slow),
+        *(pytest.param(name, STATES, marks=pytest.mark.nightly) for name in NAMES),
+    ],
+)
 def test_power_loss_of_any_command_leaves_the_old_or_the_new_store(
-    commands: dict[str, Command], name: str, disk: Path, library: Path
+    commands: dict[str, Command], name: str, states: int, disk: Path, library: Path
 ) -> None:
-    check_losses(commands[name], STATES, disk, library)
+    found = examine_losses(commands[name], states, disk, library)
+    _LOG.info("%s: %s", commands[name].arguments, dict(sorted(found.items())))
+    assert not faults(found)
 
 
 @pytest.mark.nightly

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -125,8 +125,24 @@ def test_any_quoted_text_is_parsed_as_a_class_name(text: str) -> None:
 @given(st.text(alphabet=st.sampled_from(list('ab -:<>=!~"()ornotand\\,.1e\0classwidthscore\ud800\n'))))
 @settings(derandomize=True, max_examples=500)
 def test_any_text_is_a_query_or_a_clear_error(text: str) -> None:
-    with contextlib.suppress(OptionError):
-        parse(text, FIELDS)
+    try:
+        found = parse(text, FIELDS)
+    except OptionError as error:
+        message = str(error)
+    else:
+        at = [condition.position for condition in conditions(found)]
+        assert at == sorted({*at}), "conditions must stand in the order of the query"
+        assert not any(text[position - 1].isspace() for position in at)
+        assert bool(at) is bool(text.strip())
+        return
+    place = re.match(r"query, letter (\d+): \S", message)
+    assert place, message
+    assert 1 <= int(place[1]) <= len(text) + 1
+
+
+def conditions(part: Condition | Group) -> list[Condition]:
+    """Return the conditions of a query, from the first to the last."""
+    return [part] if isinstance(part, Condition) else [one for each in part.parts for one in conditions(each)]
 
 
 def test_field_may_have_the_name_of_a_query_keyword() -> None:

@@ -85,7 +85,10 @@ def test_source_returns_all_samples_before_it_repeats_one() -> None:
     assert set(second[0].tolist()) == set(second[1].tolist())
 
 
-def test_passes_have_different_orders() -> None:
+def test_passes_and_seeds_have_different_orders() -> None:
+    order = create_order([1000, 1000], (0, [1, 1]))
+    one, other = (order.walk(seed)(np.arange(100)) for seed in (0, 1))
+    assert not np.array_equal(one, other)
     for length in (100, 5000):
         indices = create_order([length], (0, [1])).walk(0)(np.arange(2 * length)).reshape(2, -1)
         assert np.array_equal(*np.sort(indices))
@@ -118,12 +121,6 @@ def test_changed_weights_continue_the_draws_and_keep_earlier_positions() -> None
     assert set(sources[1500:].tolist()) == {2}
     before = create_order(lengths, (0, first)).walk(4)(np.arange(1001))
     assert np.array_equal(whole.walk(4)(np.arange(1001)), before)
-
-
-def test_seeds_have_different_orders() -> None:
-    order = create_order([1000, 1000], (0, [1, 1]))
-    one, other = (order.walk(seed)(np.arange(100)) for seed in (0, 1))
-    assert not np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("weights", [[5, 2, 1, 1], [0.1, 0.5, 0.333333333, 1], [3**0.5, 2**0.5, 5**0.5, 0.01]])

@@ -176,16 +176,15 @@ def test_public_host_prints_a_warning(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("host", "error"),
-    [("nowhere.invalid", "not known"), ("192.0.2.1", "Cannot assign")],
+    [
+        ("nowhere.invalid", r"cannot listen on host 'nowhere\.invalid'.*not known.*an address of this machine"),
+        ("192.0.2.1", r"cannot listen on host '192\.0\.2\.1'.*Cannot assign.*an address of this machine"),
+        ("", "^host must be an address of this machine.*''$"),
+        ("127.0.0.1\0", r"^host must be an address of this machine.*'127\.0\.0\.1\\x00'$"),
+    ],
 )
-def test_host_of_another_machine_is_an_error(store: Path, host: str, error: str) -> None:
-    with pytest.raises(OptionError, match=rf"cannot listen on host '{host}'.*{error}.*an address of this machine"):
-        dbloader.view(store, host=host)
-
-
-@pytest.mark.parametrize("host", ["", "127.0.0.1\0"])
-def test_text_that_is_no_host_is_refused(store: Path, host: str) -> None:
-    with pytest.raises(OptionError, match=f"^host must be an address of this machine.*{re.escape(repr(host))}$"):
+def test_host_that_is_no_address_of_this_machine_is_refused(store: Path, host: str, error: str) -> None:
+    with pytest.raises(OptionError, match=error):
         dbloader.view(store, host=host)
 
 

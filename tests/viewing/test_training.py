@@ -170,36 +170,26 @@ def state_of(place: Path, order: str = "shuffle", **changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "options", "sentence"),
     [
-        ({"dataset": "abc"}, "another dataset, with the digest abc: this loader's .* has the digest "),
-        ({"position": 20}, "the state is at the end of epoch 0: the epoch has no batch left"),
-        ({"sampler": "RandomSampler"}, "must be of a ShuffleSampler or BlockShuffleSampler, got 'RandomSampler'"),
+        ({"dataset": "abc"}, {}, "another dataset, with the digest abc: this loader's .* has the digest "),
+        ({"position": 20}, {}, "the state is at the end of epoch 0: the epoch has no batch left"),
+        ({"sampler": "RandomSampler"}, {}, "must be of a ShuffleSampler or BlockShuffleSampler, got 'RandomSampler'"),
+        (None, {"state": "{"}, "the state must be the output of print"),
+        (None, {"state": "[" * 9999}, "the state must be the output of print"),
+        (None, {"step": 5}, "step must be from 0 to 4, got 5"),
+        (None, {"batch_size": 24}, "batch_size=24 is more than the 23 samples"),
+        (None, {"batch_size": 0}, "batch_size must be from 1 to 65536, got 0"),
+        (None, {"world_size": 0}, "world_size must be from 1 to 65536, got 0"),
+        (None, {"size": "24x"}, "input_size must be a number of pixels .*, got"),
+        (None, {"size": "9" * 5000}, "size must be from 1 to 4096, got 9999"),
     ],
     ids=str,
 )
-def test_wrong_state_is_refused(place: Path, change: Any, sentence: str) -> None:
+def test_wrong_state_or_option_is_refused(place: Path, change: Any, options: Any, sentence: str) -> None:
+    state = {} if change is None else {"state": state_of(place, **change)}
     with open_store(place) as store, pytest.raises(OptionError, match=sentence):
-        show_batch(store, Options(batch_size=4, state=state_of(place, **change)))
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"state": "{"}, "the state must be the output of print"),
-        ({"state": "[" * 9999}, "the state must be the output of print"),
-        ({"step": 5}, "step must be from 0 to 4, got 5"),
-        ({"batch_size": 24}, "batch_size=24 is more than the 23 samples"),
-        ({"batch_size": 0}, "batch_size must be from 1 to 65536, got 0"),
-        ({"world_size": 0}, "world_size must be from 1 to 65536, got 0"),
-        ({"size": "24x"}, "input_size must be a number of pixels .*, got"),
-        ({"size": "9" * 5000}, "size must be from 1 to 4096, got 9999"),
-    ],
-    ids=str,
-)
-def test_wrong_option_is_refused(place: Path, options: Any, sentence: str) -> None:
-    with open_store(place) as store, pytest.raises(OptionError, match=sentence):
-        show_batch(store, Options(**{"batch_size": 4, **options}))
+        show_batch(store, Options(**{"batch_size": 4, **state, **options}))
 
 
 @pytest.mark.parametrize("order", ["shuffle", "blocks", "sticking"])

@@ -6,7 +6,7 @@ import io
 import multiprocessing
 import os
 import signal
-import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from PIL import Image
 from dbloader import convert, copy_store
 from dbloader.viewing import training_process
 from tests.package.test_without_torch import BLOCKER
+from tests.support.caching import WAIT_S, wait_for
 from tests.support.images import plant, plant_photos, run
 from tests.support.viewer import browser, viewer
 
@@ -127,12 +128,12 @@ def test_torch_process_is_restarted_and_ends_with_the_viewer(place: str) -> None
         answer = client.get("/api/0/training?batch_size=3")
         assert (answer.status_code, answer.json()["error"][:13]) == (400, "another store")
         running.stop(signal.SIGKILL)
-        while with_torch(session):
-            time.sleep(0.1)
+        wait_for(lambda: not with_torch(session), "the process that has loaded torch ends")
 
 
 def test_idle_training_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_process, "_IDLE_S", 0)
     ours, other = multiprocessing.Pipe()
-    with ours, other:
-        training_process._answer(other, [])
+    with ThreadPoolExecutor(1) as executor, other, ours:  # the end of the pipe would end the thread too
+        executor.submit(training_process._answer, other, []).result(WAIT_S)
+        assert not ours.poll(), "it must not send an answer that nobody has asked for"

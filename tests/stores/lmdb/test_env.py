@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,17 @@ def shared(store: Store) -> env.Environment:
     return store.handle.shared
 
 
+def resident_bytes(path: Path) -> int:
+    """Return how much of a mapped file is in this process's memory."""
+    found, is_ours = 0, False
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            is_ours = line.endswith(f" {path}")
+        elif is_ours and line.startswith("Rss:"):
+            found += 1024 * int(line.split()[1])
+    return found
+
+
 @pytest.mark.parametrize("link", ["", "hard", "symbolic"])
 def test_stores_on_one_file_share_one_environment(place: Path, tmp_path: Path, link: str) -> None:
     other = tmp_path / "other.lmdb" if link else place
@@ -48,7 +60,11 @@ def test_pages_are_released_beside_a_mapped_file_whose_name_is_not_utf8(place: P
     with open(other, "wb") as written:  # noqa: PTH123 - a path of bytes
         written.write(b"content")
     with open(other, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), open_store(place) as store:  # noqa: PTH123
+        first = documents_of(store.read(range(len(store))))
+        assert resident_bytes(place) > 0
         shared(store).release_pages()
+        assert resident_bytes(place) == 0
+        assert documents_of(store.read(range(len(store)))) == first
 
 
 @pytest.mark.parametrize("end", ["close", "with", "del", "garbage"])

@@ -13,6 +13,7 @@ from dbloader import Record, write_store
 from dbloader.stores.lmdb.readahead import ReadAhead
 from dbloader.stores.open import open_store
 from tests.contracts.records import documents_of
+from tests.support.lmdb_files import open_descriptors
 
 HEAD = 16  # bytes of a page's header, before its value
 
@@ -35,8 +36,10 @@ def ahead_of(place: Path) -> ReadAhead:
 def hinted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The offset and size of each hint."""
     hints: list[tuple[int, int]] = []
+    really_advise = os.posix_fadvise
 
-    def advise(_: int, start: int, size: int, advice: int) -> None:
+    def advise(file: int, start: int, size: int, advice: int) -> None:
+        really_advise(file, start, size, advice)
         if advice == os.POSIX_FADV_WILLNEED:
             hints.append((start, size))
 
@@ -72,7 +75,7 @@ def test_no_hint_is_given_for_records_in_memory(place: Path, hinted: list[tuple[
 
 @pytest.mark.slow
 def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[tuple[int, int]]) -> None:
-    generator, data = random.Random(0), place.read_bytes()
+    generator, data, followed = random.Random(0), place.read_bytes(), 0
     pages = [data[start : start + 4096] for start in range(0, len(data), 4096)]
     for _ in range(100):
         # Damage the meta pages and the branch pages.
@@ -81,12 +84,20 @@ def test_hints_about_a_damaged_file_do_no_harm(place: Path, hinted: list[tuple[i
             page = generator.choice([0, 1, *(n for n, page in enumerate(pages) if page[10:12] in (b"\1\0", b"\2\0"))])
             damaged[4096 * page + generator.randrange(300)] = generator.randrange(256)
         other = place.with_name("damaged.lmdb")
-        other.write_bytes(damaged[: generator.choice([0, 100, 5000, len(data)])])
+        length = generator.choice([0, 100, 5000, len(data)])
+        other.write_bytes(damaged[:length])
         ahead = ahead_of(other)
         for index in range(0, 4000, 150):
             ahead.hint(index)
         ahead.prefetch([50])
+        assert len(hinted) <= 28, "one record must get at most one hint"
+        assert all(size < 2**32 + HEAD for _, size in hinted), "a hint must not be larger than LMDB's largest value"
+        followed += bool(hinted)
+        hinted.clear()
         ahead.close()
+        assert open_descriptors(other) == 0
+        assert other.read_bytes() == damaged[:length]
+    assert 10 < followed < 90, "some damage must leave the way to a record open, and some must close it"
 
 
 @pytest.mark.parametrize("missing", [False, True])
