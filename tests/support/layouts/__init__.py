@@ -1,0 +1,1 @@
+"""Small real inputs in the layouts that people have, each with the right answer."""
