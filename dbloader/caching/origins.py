@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dbloader._machine import NO_ROOM
 from dbloader.caching.folder import PARTIAL, write_whole
 from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
 from dbloader.remote.places import is_remote
-from dbloader.stores.lmdb.errors import NO_ROOM, translate_refusal
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.publish_shards import write_index
 from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable

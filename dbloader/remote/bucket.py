@@ -6,7 +6,6 @@ OptionError. So Buckets are made only in the main process of a conversion or cop
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import random
@@ -20,6 +19,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dbloader._machine import NO_ROOM
 from dbloader.errors import (
     NotAStoreError,
     OptionError,
@@ -260,7 +260,7 @@ class Bucket:
         except StoreError:
             raise
         except OSError as error:
-            kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreAccessError
+            kind = StoreFullError if error.errno in NO_ROOM else StoreAccessError
             raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
 
     def _copy_part(self, item: Item, descriptor: int, start: int) -> bytes:

@@ -25,6 +25,7 @@ from bson.errors import BSONError
 from typing_extensions import override
 
 from dbloader._describe import short_repr
+from dbloader._machine import NO_ROOM
 from dbloader.errors import DamagedRecordError, FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
@@ -32,7 +33,6 @@ from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
 from dbloader.sources.labels import FILE_FIELDS, number_labels, read_classes
-from dbloader.stores.lmdb.errors import NO_ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

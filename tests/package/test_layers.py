@@ -38,7 +38,7 @@ OF_ANY_ITERABLE = (
     "loading.iteration",
     "loading.prefetch",
     "loading.stats",
-    "loading.workers",
+    "loading.torch_workers",
     "device.transfer",
     "device.preparation",
 )

@@ -43,8 +43,8 @@ from dbloader.records.document import seal
 from dbloader.remote.places import is_remote
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.growing_file import sync_folder
 from dbloader.stores.lmdb.objects import open_target, read_table
-from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, durable, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
 from dbloader.stores.mongo.uri import is_mongo

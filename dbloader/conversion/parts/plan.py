@@ -33,9 +33,9 @@ from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
 from dbloader.records.document import open_sealed
 from dbloader.remote.bucket import Bucket, Item
 from dbloader.remote.places import is_remote
+from dbloader.stores.lmdb.growing_file import sync_folder
 from dbloader.stores.lmdb.keys import PARTIAL, checked_path
 from dbloader.stores.lmdb.objects import open_target
-from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.mongo.uri import is_mongo

@@ -51,9 +51,9 @@ from dbloader.errors import (
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.growing_file import remove_report
 from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.objects import list_files, open_target, put_table, read_table
-from dbloader.stores.lmdb.partial import remove_report
 from dbloader.stores.lmdb.publish_shards import (
     check_base,
     check_target,

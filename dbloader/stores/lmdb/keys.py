@@ -19,6 +19,9 @@ SHARD_INDEX = b"shards"  # marks the index of a sharded store
 PARTIAL = ".partial"
 _PLACE = "the path of an LMDB file or mongodb://host/database.collection"
 
+# An LMDB file begins with a meta page: a header of 16 bytes, and then this number (LMDB's mdb.c).
+MAGIC_AT, MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
+
 record_key = struct.Struct(">Q").pack
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import LoaderError
-from dbloader.loading.workers import end_workers, own_workers
+from dbloader.loading.torch_workers import end_workers, own_workers
 from tests.support.children import in_child
 from tests.support.loaders import Numbers
 
