@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dbloader._machine import NO_ROOM
+from dbloader._places import is_mongo, is_remote
 from dbloader.caching.folder import PARTIAL, write_whole
 from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.publish_shards import write_index
 from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dbloader._describe import counted, cut
+from dbloader._places import is_remote
 from dbloader.cli.text import say, say_json
 from dbloader.queries.columns import Columns
 from dbloader.queries.select import find_matching
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 

@@ -1,6 +1,6 @@
 """Make stores from files or samples.
 
-``file_to_record`` (with ``transcode`` and ``resize``) and ``sample_to_record`` make records. ``convert`` stores the
-records of files, in this process (``convert_files``, ``parallel``) or on many machines (``parts``). ``write_store``
+``file_to_record`` (with ``transcode``) and ``sample_to_record`` make records. ``convert`` stores the
+records of files, in this process (``convert_files``) or on many machines (``parts``). ``write_store``
 stores the records of samples.
 """

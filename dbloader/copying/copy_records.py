@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.conversion.stored_records import common_source
-from dbloader.conversion.write_store import count_depth
+from dbloader._places import is_mongo
 from dbloader.copying.listings import RecordNames
 from dbloader.copying.select_records import select_records
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
+from dbloader.images.info import count_depth
 from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
+from dbloader.records.manifest import common_source
 from dbloader.records.record import encode
 from dbloader.sources.base import full_path
 from dbloader.sources.boxes import LABELS, relabel_boxes
 from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +115,7 @@ class RecordCopier:
                     raise DamagedStoreError(f"{store.place}: {what}")
                 if not self.selection.complete:
                     whole = _whole(record)
-                    depths.update(count_depth(whole))
+                    depths.update(count_depth(whole.image))
                     changes.update(_count_change(whole))
                 label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
@@ -188,7 +188,7 @@ def copy_intact(
                 lost.append(Damage(DamagedStoreError(what), index, record.name))
             else:
                 whole = _whole(record)
-                depths.update(count_depth(whole))
+                depths.update(count_depth(whole.image))
                 changes.update(kind for kind in _count_change(whole) if kind in old.outcome)
                 yield record
 

@@ -8,13 +8,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from dbloader._options import check_path, checked_flag, whole_number
-from dbloader.conversion.sample_to_record import checked_names
+from dbloader._options import check_path, checked_flag, checked_names, whole_number
+from dbloader._places import is_remote
 from dbloader.copying.copy_records import RecordCopier, copy_intact
 from dbloader.copying.copy_remote import copy_remote
 from dbloader.copying.select_records import checked_fractions
 from dbloader.errors import OptionError, StoreError
-from dbloader.remote.places import is_remote
 from dbloader.stores.open import check_destination, create_store, open_store
 
 if TYPE_CHECKING:

@@ -25,6 +25,9 @@ from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
 
+TILES = "tiles"
+"""Name of the field that contains the lengths of an image's tiles."""
+
 _REPR_LETTERS = 500  # most letters in the repr of a record
 
 

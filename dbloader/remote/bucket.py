@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dbloader._machine import NO_ROOM
+from dbloader._places import WRITABLE, parse_place
 from dbloader.errors import (
     NotAStoreError,
     OptionError,
@@ -32,7 +33,6 @@ from dbloader.errors import (
 )
 from dbloader.remote.credentials import profile_credentials
 from dbloader.remote.errors import NotWholeError, is_temporary, status_of, translate
-from dbloader.remote.places import WRITABLE, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

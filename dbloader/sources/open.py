@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._options import check_path
+from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
-from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
 from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource, describe_unused
 from dbloader.sources.labels import CLASSES, FILE_FIELDS
 from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT
 from dbloader.stores.lmdb.shard_table import is_sharded
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from dbloader._machine import cpu_count
+from dbloader._parallel import TASK_FILES, max_tasks
 from dbloader.errors import SourceError
 from dbloader.sources.arrow_columns import field_names
-from dbloader.sources.base import NOT_THE_FILE, TASK_FILES, max_tasks, readable
+from dbloader.sources.base import NOT_THE_FILE, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

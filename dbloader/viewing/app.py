@@ -22,9 +22,9 @@ from starlette.routing import Route
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader._options import whole_number
+from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNotFoundError, StoreUnreachableError
 from dbloader.stores.lmdb.store import LMDBStore
-from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
 from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.guard import error_response

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import counted, short_repr
+from dbloader._places import is_mongo, path_beside
 from dbloader.copying.listings import MARKS, RecordNames, read_marks, why_not_tags
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
 from dbloader.records.markup import records_html
 from dbloader.records.names import Names
-from dbloader.stores.lmdb.keys import path_beside
 from dbloader.stores.lmdb.publish_shards import durable
-from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from dbloader._options import checked_flag, whole_number
-from dbloader.conversion.parallel import return_large_blocks
+from dbloader._parallel import return_large_blocks
+from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.markup import viewers
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
+from dbloader._places import is_remote
 from dbloader.conversion.parts.known_records import repeated_warnings
 from dbloader.conversion.parts.part import (
     list_parts,
@@ -39,7 +40,6 @@ from dbloader.conversion.parts.plan import (
     target_of,
 )
 from dbloader.conversion.report import finish_report, nothing_stored
-from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
@@ -48,8 +48,8 @@ from dbloader.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from dbloader.records.manifest import common_source
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.growing_file import remove_report
 from dbloader.stores.lmdb.keys import PARTIAL

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count, sigint_blocked
+from dbloader._places import is_remote
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
@@ -29,7 +30,6 @@ from dbloader.conversion.parts.plan import list_name, target_of
 from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.report import LATE, Progress
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb import objects
 from dbloader.stores.lmdb.publish_shards import check_target
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from dbloader._places import WRITABLE, parse_place
 from dbloader.errors import OptionError, PlaceError, StoreError, StoreExistsError
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import WRITABLE, parse_place
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
