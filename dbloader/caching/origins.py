@@ -62,13 +62,26 @@ def open_origin(place: str) -> Origin:
 
         return StoreOrigin(MongoStore(place))
     if is_remote(place):
-        from dbloader.remote.bucket import Bucket
-
-        # Only the fetcher may do this, because obstore hangs in a child that is forked later. Nobody sees its warnings.
-        return Bucket(place, waits=False)
+        return BucketOrigin(place)
     if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir would raise an error without the place
         return FolderOrigin(Path(place))
     return StoreOrigin(LMDBStore(place))
+
+
+class BucketOrigin:
+    """A store in object storage. Only the fetcher makes one, because obstore hangs in a child that is forked later."""
+
+    def __init__(self, place: str) -> None:
+        from dbloader.remote.bucket import Bucket
+
+        self._bucket = Bucket(place, waits=False)  # nobody would see its warnings
+        self.place, self.fetch = self._bucket.place, self._bucket.fetch
+
+    def manifest(self) -> bytes:
+        """Return the content of the manifest."""
+        from dbloader.stores.lmdb.objects import read_manifest
+
+        return read_manifest(self._bucket)
 
 
 class FolderOrigin:

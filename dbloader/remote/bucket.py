@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from dbloader._machine import NO_ROOM
 from dbloader._places import WRITABLE, parse_place
 from dbloader.errors import (
-    NotAStoreError,
     OptionError,
     StoreAccessError,
     StoreError,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MANIFEST_FILE, _OWN = "manifest.bson", ".bson"
+_OWN = ".bson"
 # A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _AT_ONCE = 4
@@ -223,20 +222,6 @@ class Bucket:
             return data, stated, found
 
         return self._until_whole(lambda: self._repeat(ask, key), key)
-
-    def manifest(self) -> bytes:
-        """Return the content of the ``manifest.bson`` of the store at the place.
-
-        Raises:
-            NotAStoreError: The place has no such file.
-            StoreError: The file cannot be read.
-        """
-        try:
-            return self.get(MANIFEST_FILE)
-        except StoreNotFoundError:
-            raise NotAStoreError(
-                f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
-            ) from None
 
     def fetch(self, key: str, path: Path) -> None:
         """Copy an object to a new file, with several requests at the same time.

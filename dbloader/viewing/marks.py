@@ -20,9 +20,9 @@ from dbloader._places import is_mongo, path_beside
 from dbloader.copying.listings import MARKS, RecordNames, read_marks, why_not_tags
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
-from dbloader.records.markup import records_html
 from dbloader.records.names import Names
 from dbloader.stores.lmdb.publish_shards import durable
+from dbloader.viewing.notebook import records_html
 from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:

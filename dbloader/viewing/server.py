@@ -18,10 +18,10 @@ from dbloader._options import checked_flag, whole_number
 from dbloader._parallel import return_large_blocks
 from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, OptionError
-from dbloader.records.markup import viewers
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
+from dbloader.viewing.notebook import viewers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from dbloader._places import WRITABLE, parse_place
-from dbloader.errors import OptionError, PlaceError, StoreError, StoreExistsError
+from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
@@ -37,9 +37,19 @@ def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
     return replaces
 
 
+def read_manifest(bucket: Bucket) -> bytes:
+    """Return the content of the manifest of the store at a place. Raise NotAStoreError if there is no store."""
+    try:
+        return bucket.get(MANIFEST_FILE)
+    except StoreNotFoundError:
+        raise NotAStoreError(
+            f"{bucket.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
+        ) from None
+
+
 def read_table(bucket: Bucket) -> ShardTable:
     """Return the table of the shards of a store. Raise NotAStoreError if there is no store."""
-    return ShardTable.decode(bucket.manifest(), bucket.place)
+    return ShardTable.decode(read_manifest(bucket), bucket.place)
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
