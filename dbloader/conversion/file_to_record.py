@@ -98,7 +98,7 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
         if images.raw and image is None:
             intact_facts(data)  # raises an error, because pixels of an unknown format cannot be stored
         if files:
-            named = {name: file.name for name, file in entry.files.items()}
+            named = {name: file[0] for name, file in entry.files.items()}
             fields, more = check_file_fields(entry.fields, files, hold, named, settings.check)
             entry, repaired = entry._replace(fields=fields), "; ".join(filter(None, (repaired, more)))
         temporary, kept = transcoding_bytes(image, images) if image else (0, 0)
