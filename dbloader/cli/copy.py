@@ -11,8 +11,8 @@ from dbloader._places import is_mongo, is_remote
 from dbloader.cli.isolated import isolated
 from dbloader.cli.text import after_making, complain, say, say_json
 from dbloader.conversion.meter import Meter
-from dbloader.copying.choice import checked_fractions
 from dbloader.copying.copy_store import copy_store
+from dbloader.copying.select_records import checked_fractions
 from dbloader.exports.export import FORMATS, export_store
 from dbloader.records.manifest import Manifest
 from dbloader.stores.mongo.uri import parse

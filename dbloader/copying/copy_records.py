@@ -27,7 +27,7 @@ from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.copying.choice import Choice
+    from dbloader.copying.select_records import Choice
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.base import Store

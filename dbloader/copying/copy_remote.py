@@ -75,7 +75,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     # List before reading the manifest. The uploads that put these files began with this manifest or an older one. When
     # this upload replaces the manifest, they can no longer be published, so their files may be deleted below.
     there = objects.list_files(bucket)
-    replaces = objects.check_target(bucket, overwrite=overwrite)
+    replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     with _as_folder(source) as (folder, table):
         # The keys depend on this store and on the replaced manifest, so a repeated upload uses the same keys. If

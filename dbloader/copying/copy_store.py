@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypedDict, overload
 
 from dbloader._options import check_path, checked_flag, checked_names, whole_number
 from dbloader._places import is_remote
-from dbloader.copying.choice import Choice, checked_fractions, listing_path
 from dbloader.copying.copy_records import RecordCopier, copy_intact
 from dbloader.copying.copy_remote import copy_remote
+from dbloader.copying.select_records import Choice, checked_fractions, listing_path
 from dbloader.errors import OptionError, StoreError
 from dbloader.stores.open import check_destination, create_store, open_store
 

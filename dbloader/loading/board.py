@@ -4,6 +4,19 @@ A part is some samples of a batch. Each unfinished batch has a cell: its descrip
 are taken and unfinished, and the parts that are already made. All workers read messages from one pipe. A message is the
 number of a cell. The next free worker reads the message, and makes one part of this batch after another until no part
 is left. A worker reads the 8 bytes of a message at once, so a killed worker cannot leave half of a message in the pipe.
+
+The states of a cell with n parts, by its counts::
+
+    put ──> taken 0, unfinished n
+              │  take: taken + 1 (+ all left)     skip: taken n, unfinished - the parts that nobody took
+              v
+            taken n, unfinished = the parts that workers are making
+              │  store_parts, in every worker but the last: stored bytes + b, unfinished - its parts
+              v
+            unfinished = the parts of one worker
+              │  finish, in this worker: it loads the stored parts, joins all, and replies
+              v
+            unfinished -1
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
 from dbloader.sources.base import checked_root, readable
 from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource, describe_unused
-from dbloader.sources.labels import CLASSES, FILE_FIELDS
+from dbloader.sources.labels import CLASSES, FIELDS_FILE
 from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT
 from dbloader.stores.lmdb.shard_table import is_sharded
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # count them as left out.
 _COMPANIONS = (
     CLASSES,
-    FILE_FIELDS,
+    FIELDS_FILE,
     "dataset_dict.json",
     "dataset_info.json",
     "state.json",

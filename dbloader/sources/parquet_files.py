@@ -90,7 +90,7 @@ class ArrowFile:
             yield batch.slice(start, rows)
 
 
-def open_file(path: Path) -> ParquetFile | ArrowFile:
+def open_table(path: Path) -> ParquetFile | ArrowFile:
     """Return a file; SourceError if it cannot be read."""
     try:
         return ArrowFile(path) if path.suffix == ".arrow" else ParquetFile(path)
@@ -166,7 +166,7 @@ class Files:
     """Open files and decoded blocks, shared by threads."""
 
     def __init__(self) -> None:
-        self.open = lru_cache(_OPEN_FILES)(open_file)
+        self.open = lru_cache(_OPEN_FILES)(open_table)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
         self._passes: Counter[tuple[Path, int, str]] = Counter()  # passes through each large block

@@ -64,7 +64,7 @@ def convert_in_parts(
         raise error(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
     if not append:
         if is_remote(destination):
-            objects.check_target(objects.open_target(os.fspath(destination)), overwrite=overwrite)
+            objects.find_replaced(objects.open_target(os.fspath(destination)), overwrite=overwrite)
         else:
             check_target(target_of(destination), overwrite=overwrite)
     # Tasks may run in another working directory.

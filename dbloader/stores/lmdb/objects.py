@@ -29,7 +29,7 @@ def open_target(place: str) -> Bucket:
     return Bucket(place)
 
 
-def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
+def find_replaced(target: Bucket, *, overwrite: bool) -> Item | None:
     """Return the manifest of the old store, or None. Raise StoreExistsError if the store may not be replaced."""
     replaces = target.head(MANIFEST_FILE)
     if replaces and not overwrite:
