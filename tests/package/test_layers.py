@@ -18,7 +18,7 @@ ROOT = Path(dbloader.__file__).parent
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"viewing"},
+    {"viewing", "collecting"},
     {"loading"},
     {"batches", "checking", "copying"},
     {"conversion", "datasets", "exports"},

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dbloader.conversion.stored_records import is_exactly, is_torch
+from dbloader.collecting.stored_records import is_exactly, is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.images.check import check_image
 from dbloader.images.preview import shown_orientation

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import listed, short_repr
 from dbloader._options import checked_flag, checked_names
-from dbloader.conversion.encoded_files import with_files
-from dbloader.conversion.sample_to_record import RecordBatch, SampleEncoder
-from dbloader.conversion.stored_records import (
+from dbloader.collecting.encoded_files import with_files
+from dbloader.collecting.sample_to_record import RecordBatch, SampleEncoder
+from dbloader.collecting.stored_records import (
     contains_store,
     divide,
     find_classes,

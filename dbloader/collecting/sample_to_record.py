@@ -13,8 +13,8 @@ from PIL import ExifTags, Image
 
 from dbloader._describe import counted, short_repr
 from dbloader._options import checked_names, whole_number
-from dbloader.conversion.encoded_files import is_file, read_file
-from dbloader.conversion.stored_records import is_torch
+from dbloader.collecting.encoded_files import is_file, read_file
+from dbloader.collecting.stored_records import is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.images.info import find_facts
 from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
