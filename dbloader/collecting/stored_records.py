@@ -1,7 +1,7 @@
 """Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
 
-Such a dataset has a property ``gives_records`` that is true. The property is found by its name, because this package
-may not import ``dbloader.datasets``. Classes of torch are found in ``sys.modules``, so torch is not imported.
+Such a dataset has a property ``gives_records`` that is true. The property is found by its name, and classes of torch
+in ``sys.modules``, because ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
 """
 
 from __future__ import annotations
