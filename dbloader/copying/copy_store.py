@@ -121,16 +121,16 @@ def copy_store(
         ConversionError: ``skip_damaged`` is given, but no record is intact.
         DamagedStoreError: A record does not match the columns or the digest of its source.
     """
-    sources, places = _each("source", source), _each("destination", destination)
+    sources, places, decided = _each("source", source), _each("destination", destination), _each("marks", marks)
     choice = Choice(
         select=listing_path("select", select),
         drop=listing_path("drop", drop),
+        labels=listing_path("labels", labels),
+        marks=tuple(map(_marks_path, decided)),
+        split=None if split is None else checked_fractions(split),
         classes=checked_names("classes", classes, "('cat', 'dog')"),
         where=where,
-        labels=listing_path("labels", labels),
-        marks=_marks(marks),
         rename_classes=dict(rename_classes or {}),
-        split=None if split is None else checked_fractions(split),
         seed=whole_number("seed", seed),
     )
     if len(places) != (1 if choice.split is None else len(choice.split)):
@@ -209,11 +209,9 @@ def _find_published(copy: RecordCopier, places: Sequence[Place]) -> dict[int, Ma
     return {} if len(found) == len(places) else found
 
 
-def _marks(marks: Place | Sequence[Place]) -> tuple[Path, ...]:
-    files = _each("marks", marks)
-    for file in files:
-        check_path("marks", file)
-    return tuple(map(Path, files))
+def _marks_path(file: Place) -> Path:
+    check_path("marks", file)
+    return Path(file)
 
 
 def _each(name: str, places: Place | Sequence[Place]) -> list[Place]:
