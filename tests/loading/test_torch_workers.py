@@ -224,7 +224,7 @@ def test_worker_that_dies_while_its_batch_arrives_is_named() -> None:
 
 PROGRAM = """
 import gc, multiprocessing, signal, sys
-from tests.loading.test_workers import created, deaf
+from tests.loading.test_torch_workers import created, deaf
 from tests.support.loaders import Numbers
 
 if __name__ == "__main__":
