@@ -7,16 +7,13 @@ is left. A worker reads the 8 bytes of a message at once, so a killed worker can
 
 The states of a cell with n parts, by its counts::
 
-    put ──> taken 0, unfinished n
-              │  take: taken + 1 (+ all left)     skip: taken n, unfinished - the parts that nobody took
-              v
-            taken n, unfinished = the parts that workers are making
-              │  store_parts, in every worker but the last: stored bytes + b, unfinished - its parts
-              v
-            unfinished = the parts of one worker
-              │  finish, in this worker: it loads the stored parts, joins all, and replies
-              v
-            unfinished -1
+    taken 0, unfinished n
+      |  take: taken + 1, or all that are left       skip: taken n, unfinished - the parts that nobody took
+    taken n, unfinished = the parts that workers are making
+      |  store_parts: stored bytes + b, unfinished - the parts of this worker
+    unfinished 0, or only the parts of the worker that calls finish
+      |  finish: this worker loads the stored parts, joins all parts, and replies
+    unfinished -1
 """
 
 from __future__ import annotations
