@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from dbloader.batches.replacing import Skip as Skip
     from dbloader.checking.duplicates import find_duplicates as find_duplicates
     from dbloader.checking.verify_store import verify_store as verify_store
+    from dbloader.collecting.write_store import write_store as write_store
     from dbloader.conversion.convert import convert as convert
     from dbloader.conversion.transcode import ImageFormat as ImageFormat
-    from dbloader.conversion.write_store import write_store as write_store
     from dbloader.copying.copy_store import copy_store as copy_store
     from dbloader.datasets.lmdb import LMDBDataset as LMDBDataset
     from dbloader.datasets.mixture import mix as mix
@@ -48,6 +48,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "open_store": "stores.open",
         "verify_store": "checking.verify_store",
         "view": "viewing.server",
-        "write_store": "conversion.write_store",
+        "write_store": "collecting.write_store",
     },
 )

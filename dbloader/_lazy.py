@@ -1,4 +1,4 @@
-"""Import the names of a package when they are first used."""
+"""Import the names of a package, and what draws HTML for notebooks, when they are first used."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def lazy_exports(
         return value
 
     return get_attribute, lambda: list(modules), list(modules)
+
+
+def notebook_html(function: str, *arguments: Any) -> str | None:
+    """Return what a function of ``dbloader.viewing.notebook`` draws; None if a notebook must show the plain repr.
+
+    Records, stores and datasets find the viewer only here, by name, because all of them are below it.
+    """
+    html: str | None = getattr(import_module("dbloader.viewing.notebook"), function)(*arguments)
+    return html

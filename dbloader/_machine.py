@@ -7,6 +7,7 @@ admin-guide/cgroup-v1/memory. In all functions, ``root`` is the folder that cont
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -21,6 +22,10 @@ from dbloader.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of an OSError that means that a file cannot grow: the disk, the quota or the file is full."""
 
 
 def cpu_count(root: str | os.PathLike[str] = "/") -> int:

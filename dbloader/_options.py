@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -90,3 +91,12 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise OptionError unless an option is one of its choices."""
     if value not in choices:
         raise OptionError(f"{name} must be one of {', '.join(choices)}, got {short_repr(value)}")
+
+
+def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
+    """Return an option with several names as a tuple. Raise OptionError for anything else, such as a single str."""
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        names = tuple(names)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise OptionError(f"{option} must be names, such as {example}, got {short_repr(names)}")

@@ -17,7 +17,7 @@ from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.masks import changes_size, refuse_masks
+from dbloader.decoding.masks_and_boxes import changes_size, refuse_masks
 from dbloader.sampling.rng import seed_like
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dbloader._machine import NO_ROOM
+from dbloader._places import is_mongo, is_remote
 from dbloader.caching.folder import PARTIAL, write_whole
 from dbloader.errors import DamagedStoreError, DBLoaderError, NotAStoreError, StoreAccessError, StoreFullError
-from dbloader.remote.places import is_remote
-from dbloader.stores.lmdb.errors import NO_ROOM, translate_refusal
+from dbloader.stores.lmdb.errors import translate_refusal
 from dbloader.stores.lmdb.handle import open_file
 from dbloader.stores.lmdb.publish_shards import write_index
 from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.lmdb.writer import LMDBWriter
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,13 +62,26 @@ def open_origin(place: str) -> Origin:
 
         return StoreOrigin(MongoStore(place))
     if is_remote(place):
-        from dbloader.remote.bucket import Bucket
-
-        # Only the fetcher may do this, because obstore hangs in a child that is forked later. Nobody sees its warnings.
-        return Bucket(place, waits=False)
+        return BucketOrigin(place)
     if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir would raise an error without the place
         return FolderOrigin(Path(place))
     return StoreOrigin(LMDBStore(place))
+
+
+class BucketOrigin:
+    """A store in object storage. Only the fetcher makes one, because obstore hangs in a child that is forked later."""
+
+    def __init__(self, place: str) -> None:
+        from dbloader.remote.bucket import Bucket
+
+        self._bucket = Bucket(place, waits=False)  # nobody would see its warnings
+        self.place, self.fetch = self._bucket.place, self._bucket.fetch
+
+    def manifest(self) -> bytes:
+        """Return the content of the manifest."""
+        from dbloader.stores.lmdb.objects import read_manifest
+
+        return read_manifest(self._bucket)
 
 
 class FolderOrigin:

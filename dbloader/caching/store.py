@@ -16,19 +16,18 @@ import lmdb
 from typing_extensions import override
 
 from dbloader._options import whole_number
+from dbloader._places import checked_path, is_mongo, is_remote, parse_place
 from dbloader.caching.client import FetcherClient
 from dbloader.caching.folder import STATS
 from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError, OptionError, PlaceError, StoreError
 from dbloader.records.decode import decode
-from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import ShardedHandle
-from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.store import LMDBStore
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

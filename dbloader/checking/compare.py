@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from dbloader._machine import cpu_count
+from dbloader._parallel import work_in_order
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.parallel import work_in_order
 from dbloader.conversion.report import left_out
-from dbloader.conversion.transcode import TILES
 from dbloader.errors import DamagedRecordError, ImageError
 from dbloader.images.jpeg import State, examine, repair
 from dbloader.records.columns import name_hash, record_keys
-from dbloader.records.record import Record, encode
+from dbloader.records.record import TILES, Record, encode
 from dbloader.sources.base import Entry, Loaded, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dbloader._parallel import Hold
     from dbloader.checking.findings import Findings
-    from dbloader.conversion.parallel import Hold
     from dbloader.records.columns import Array
     from dbloader.sources.base import Source
     from dbloader.stores.base import Store

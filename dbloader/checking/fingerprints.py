@@ -21,19 +21,19 @@ from isal.isal_zlib import crc32
 from PIL import Image
 
 from dbloader._machine import cpu_count
-from dbloader.conversion.parallel import return_large_blocks, work_in_order
-from dbloader.conversion.resize import load_pixels, resizing_bytes
+from dbloader._parallel import return_large_blocks, work_in_order
+from dbloader._places import is_mongo, path_beside
 from dbloader.errors import DamagedRecordError, ImageError, PixelRangeError
 from dbloader.images.info import read_facts
 from dbloader.images.pillow import max_pixels
-from dbloader.stores.lmdb.keys import path_beside
+from dbloader.images.resize import load_pixels, resizing_bytes
 from dbloader.stores.lmdb.publish_shards import durable
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dbloader.conversion.parallel import Hold
+    from dbloader._parallel import Hold
     from dbloader.records.columns import Array
     from dbloader.records.record import Record
     from dbloader.stores.base import Store

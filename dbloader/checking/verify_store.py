@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import print_pretty, report_in_lines
 from dbloader._machine import cpu_count
+from dbloader._parallel import return_large_blocks, work_in_order
+from dbloader._places import is_mongo
 from dbloader.checking.compare import compare_files, compare_stores
 from dbloader.checking.findings import collect_findings
-from dbloader.conversion.file_to_record import check_fields, check_image
-from dbloader.conversion.parallel import return_large_blocks, work_in_order
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
+from dbloader.images.check import check_file_fields, check_image
 from dbloader.sources.open import find_lmdb, open_source
 from dbloader.sources.other_lmdb import is_store
 from dbloader.stores.base import find_damage
 from dbloader.stores.lmdb.publish_shards import unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded
-from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from dbloader.conversion.parallel import Hold
+    from dbloader._parallel import Hold
     from dbloader.stores.base import Store
 
 
@@ -165,7 +165,7 @@ def _decode_image(store: Store, index: int, hold: Hold) -> tuple[str | None, str
     try:
         if isinstance(record.image, bytes):
             repaired = check_image(record.image, hold).repaired
-        _, more = check_fields(record.fields, files, hold, {})
+        _, more = check_file_fields(record.fields, files, hold, {})
     except ImageError as error:
         return record.name, str(error)
     return record.name, "; ".join(filter(None, (repaired, more)))

@@ -17,8 +17,8 @@ from dbloader.conversion.convert import convert
 from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.meter import Meter
 from dbloader.conversion.report import REMARKS
-from dbloader.conversion.resize import DEFAULT_QUALITY
 from dbloader.conversion.transcode import ImageFormat
+from dbloader.images.resize import DEFAULT_QUALITY
 from dbloader.images.tiled.encode import TILE_WIDTH
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
+from dbloader._places import is_mongo, is_remote
 from dbloader.cli.isolated import isolated
 from dbloader.cli.text import after_making, complain, say, say_json
 from dbloader.conversion.meter import Meter
@@ -14,8 +15,7 @@ from dbloader.copying.copy_store import copy_store
 from dbloader.copying.select_records import checked_fractions
 from dbloader.exports.export import FORMATS, export_store
 from dbloader.records.manifest import Manifest
-from dbloader.remote.places import is_remote
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

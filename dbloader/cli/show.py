@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dbloader._describe import counted, cut
+from dbloader._places import is_remote
 from dbloader.cli.text import say, say_json
 from dbloader.queries.columns import Columns
 from dbloader.queries.select import find_matching
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 
@@ -153,11 +153,11 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
 
     RECORD is an index (-1 for the last record) or a name.
     """
-    from dbloader.viewing.record import describe_record  # imports Pillow, which info and ls do not need
+    from dbloader.viewing.record import record_facts  # imports Pillow, which info and ls do not need
 
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
-        facts = describe_record(store, found)
+        facts = record_facts(store, found)
     if output is not None:
         facts["output"] = _write(found, output)
     if as_json:

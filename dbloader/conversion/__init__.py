@@ -1,6 +1,5 @@
-"""Make stores from files or samples.
+"""Make stores from files.
 
-``file_to_record`` (with ``transcode`` and ``resize``) and ``sample_to_record`` make records. ``convert`` stores the
-records of files, in this process (``convert_files``, ``parallel``) or on many machines (``parts``). ``write_store``
-stores the records of samples.
+``file_to_record`` (with ``transcode``) makes records. ``convert`` stores them, in this process (``convert_files``) or
+on many machines (``parts``).
 """

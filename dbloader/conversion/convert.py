@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader._options import checked_flag, whole_number
+from dbloader._parallel import return_large_blocks
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.meter import Meter
-from dbloader.conversion.parallel import return_large_blocks
 from dbloader.conversion.report import Progress, finish_report, left_out, nothing_stored
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat

@@ -7,18 +7,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
+from dbloader._parallel import TASK_FILES, work_in_order
 from dbloader.conversion.file_to_record import FileResult, convert_file
-from dbloader.conversion.parallel import work_in_order
 from dbloader.errors import ConversionError, SourceError
-from dbloader.sources.base import TASK_FILES, Entry, Loaded, Problem
+from dbloader.sources.base import Entry, Loaded, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     import numpy as np
 
+    from dbloader._parallel import Hold
     from dbloader.conversion.file_list import FileList
-    from dbloader.conversion.parallel import Hold
     from dbloader.conversion.settings import Settings
     from dbloader.sources.base import Source
     from dbloader.stores.writer import Writer

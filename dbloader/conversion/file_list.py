@@ -19,7 +19,7 @@ import numpy as np
 from dbloader.errors import DamagedStoreError
 from dbloader.records.columns import seal_chunk, unseal_chunk
 from dbloader.records.values import pack
-from dbloader.sampling.rng import STEP, mix
+from dbloader.sampling.rng import STEP, scramble
 from dbloader.sources.base import Entries, Entry, Problem, Tally
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
     """
     key = np.frombuffer(hashlib.sha256(seed.to_bytes(8, "little", signed=True)).digest()[:8], "<u8")
     values = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(STEP) + key
-    mix(values)
+    scramble(values)
     return np.argsort(values, kind="stable")
 
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from dbloader._describe import short_repr
-from dbloader.conversion.parallel import reserved
-from dbloader.conversion.transcode import TILES, Stored, transcode, transcoding_bytes
-from dbloader.errors import DamagedImageError, FieldError, ImageError, NotAnImageError, RecordError
-from dbloader.images.info import UNREAD_TIFF, check_decodes, find_facts, read_facts
-from dbloader.images.jpeg import State, examine, repair
-from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE, decoding_bytes
-from dbloader.records.record import Record, encode
+from dbloader._parallel import reserved
+from dbloader.conversion.transcode import Stored, transcode, transcoding_bytes
+from dbloader.errors import DamagedImageError, FieldError, ImageError, RecordError
+from dbloader.images.check import check_file_fields, check_image, intact_facts
+from dbloader.images.info import find_facts
+from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
+from dbloader.records.record import TILES, Record, encode
 from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS, Unreadable, count_bytes
 from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes, relabel_boxes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from dbloader.conversion.parallel import Hold
+    from dbloader._parallel import Hold
     from dbloader.conversion.settings import Settings
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
-    from dbloader.sources.base import Entry, FieldFile, Problem
-
-# First bytes of PNG, GIF and JPEG 2000 files. JPEGs are examined separately.
-_BEGINNINGS = (b"\x89PNG", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+    from dbloader.sources.base import Entry, Problem
 
 
 @dataclass(slots=True)
@@ -58,14 +53,6 @@ class FileResult:
         return cls(item, events={"rejected": problem.reason}, bad=True, unreadable=unreadable)
 
 
-class CheckedImage(NamedTuple):
-    """An image file without damage."""
-
-    data: bytes  # the file, with its end marker
-    facts: Facts | None  # None for an unknown format; only ``check="none"`` accepts such files
-    repaired: str  # description of the repair; "" if there was none
-
-
 def convert_file(
     settings: Settings, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()
 ) -> FileResult:
@@ -89,51 +76,6 @@ def convert_file(
     return result
 
 
-def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
-    """Check an image file. Append a JPEG's end marker if only that is missing. Raise ImageError for a bad file."""
-    if check == "none":
-        return CheckedImage(data, find_facts(data), "")
-    structure, repaired = examine(data), ""
-    if structure.state is State.DAMAGED:
-        raise DamagedImageError(f"is damaged: {structure.reason}")
-    if structure.state is State.NO_END:
-        with reserved(hold, structure.coefficient_bytes):
-            data = repair(data, structure)
-        repaired = "its end marker was missing: appended FF D9"
-    facts = _facts(data)
-    if check == "decode":
-        pixels = decoding_bytes(facts.format) * facts.width * facts.height
-        with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
-            check_decodes(data, facts)
-    return CheckedImage(data, facts, repaired)
-
-
-def check_fields(
-    fields: Mapping[str, Any], names: Sequence[str], hold: Hold, files: Mapping[str, FieldFile], check: str = "decode"
-) -> tuple[dict[str, Any], str]:
-    """Check and repair the image files in some fields of a record, like `check_image`.
-
-    ``files`` gives the file from which each field was read, because messages name this file; {} if there are no such
-    files. Return the fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The
-    message names the field.
-    """
-    fields, repaired = dict(fields), []
-    for name in names:
-        if fields[name] is None:
-            continue
-        title = " ".join(("its", name, *files.get(name, ())[:1]))
-        try:
-            if not isinstance(fields[name], bytes):
-                raise NotAnImageError(f"is not an image file: {short_repr(fields[name])}")
-            checked = check_image(fields[name], hold, check)
-        except ImageError as error:
-            raise type(error)(f"{title} {error}") from error
-        fields[name] = checked.data
-        if checked.repaired:
-            repaired.append(f"{title}: {checked.repaired}")
-    return fields, "; ".join(repaired)
-
-
 def _relabeled(entry: Entry, labels: Sequence[int]) -> Entry:
     """Return an entry with the store's labels in place of the source's labels, for its image and its boxes."""
     fields, known = entry.fields, dict(enumerate(labels))  # a list would accept the label -1
@@ -154,9 +96,10 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
             raise DamagedImageError(damage)  # noqa: TRY301
         data, image, repaired = check_image(data, hold, settings.check)
         if images.raw and image is None:
-            _facts(data)  # raises an error, because pixels of an unknown format cannot be stored
+            intact_facts(data)  # raises an error, because pixels of an unknown format cannot be stored
         if files:
-            fields, more = check_fields(entry.fields, files, hold, entry.files, settings.check)
+            named = {name: file[0] for name, file in entry.files.items()}
+            fields, more = check_file_fields(entry.fields, files, hold, named, settings.check)
             entry, repaired = entry._replace(fields=fields), "; ".join(filter(None, (repaired, more)))
         temporary, kept = transcoding_bytes(image, images) if image else (0, 0)
         if kept:
@@ -209,20 +152,6 @@ def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
         label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,
         fields=fields, **kept,
     )  # fmt: skip
-
-
-def _facts(data: bytes) -> Facts:
-    """Return the facts in an image file's header. Raise DamagedImageError if the header is cut short or wrong."""
-    try:
-        return read_facts(data)
-    except NotAnImageError as error:
-        if error.__cause__ is None:  # dbloader itself refuses the image, for example because of its number of pixels
-            raise
-        if data.startswith(_TIFF):
-            raise DamagedImageError(f"is {UNREAD_TIFF}") from error
-        if data.startswith(_BEGINNINGS) or (data.startswith(b"RIFF") and b"WEBP".startswith(data[8:12])):
-            raise DamagedImageError("is damaged: its header is cut short or wrong") from error
-        raise
 
 
 def _describe_depth(image: Facts | None, stored: Facts | None) -> str:

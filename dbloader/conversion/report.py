@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted, print_pretty, report_in_lines
 from dbloader.sources.base import readable
-from dbloader.stores.lmdb.partial import sync_folder
+from dbloader.stores.lmdb.growing_file import sync_folder
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

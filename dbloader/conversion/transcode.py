@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import checked_flag, whole_number
-from dbloader.conversion.resize import DEFAULT_QUALITY, load_image, load_pixels, resize, resizing_bytes
 from dbloader.errors import DamagedImageError, NotTiledError, OptionError, PixelRangeError
 from dbloader.images.info import Facts
 from dbloader.images.pillow import EIGHT_BITS, decoding_bytes
+from dbloader.images.resize import DEFAULT_QUALITY, load_image, load_pixels, resize, resizing_bytes
 from dbloader.images.tiled.encode import TILE_WIDTH, encode_tiled, find_jpegtran, tile
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-TILES = "tiles"
-"""Name of the field that contains the lengths of an image's tiles."""
-
 
 _MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # in the order of Pillow's numbers 0, 1, 2

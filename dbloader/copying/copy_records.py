@@ -7,27 +7,27 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.conversion.stored_records import common_source
-from dbloader.conversion.write_store import count_depth
+from dbloader._places import is_mongo
 from dbloader.copying.listings import RecordNames
 from dbloader.copying.select_records import select_records
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
+from dbloader.images.info import count_depth
 from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
+from dbloader.records.manifest import common_source
 from dbloader.records.record import encode
 from dbloader.sources.base import full_path
 from dbloader.sources.boxes import LABELS, relabel_boxes
 from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dbloader.copying.select_records import Choice
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.base import Store
@@ -39,17 +39,14 @@ _CHANGES = ("resized", "reencoded")  # counted from the records, because the rep
 class RecordCopier:
     """Copies selected records of some stores to one or more numbered destinations."""
 
-    def __init__(self, stores: Sequence[Store], options: dict[str, Any]) -> None:
+    def __init__(self, stores: Sequence[Store], choice: Choice) -> None:
         self._stores = stores
         self._names = RecordNames(stores)
         self._manifests = [store.manifest for store in stores]
         self._checksums = np.concatenate([_verified_checksums(store) for store in stores])
-        used = {name: value for name, value in options.items() if value and name != "seed"}
-        if "split" in used:
-            used["seed"] = options["seed"]
-        self._chosen = {name: _plain(value) for name, value in used.items()}
+        self._chosen = choice.described()
         self._is_same = len(stores) == 1 and not self._chosen
-        self.selection = select_records(self._names, options)
+        self.selection = select_records(self._names, choice)
         self.created = self._manifests[0].created if self._is_same else None
 
     def settings(self, number: int) -> dict[str, str]:
@@ -115,7 +112,7 @@ class RecordCopier:
                     raise DamagedStoreError(f"{store.place}: {what}")
                 if not self.selection.complete:
                     whole = _whole(record)
-                    depths.update(count_depth(whole))
+                    depths.update(count_depth(whole.image))
                     changes.update(_count_change(whole))
                 label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
@@ -188,7 +185,7 @@ def copy_intact(
                 lost.append(Damage(DamagedStoreError(what), index, record.name))
             else:
                 whole = _whole(record)
-                depths.update(count_depth(whole))
+                depths.update(count_depth(whole.image))
                 changes.update(kind for kind in _count_change(whole) if kind in old.outcome)
                 yield record
 
@@ -235,11 +232,6 @@ def _count_change(record: Record) -> dict[str, int]:
     if not record.resized_from:
         return {}
     return {"reencoded" if record.resized_from == (record.width, record.height) else "resized": 1}
-
-
-def _plain(value: Any) -> Any:
-    """Return the value of an option in a form that a manifest can store."""
-    return full_path(value) if isinstance(value, Path) else [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def _verified_checksums(store: Store) -> np.ndarray[Any, Any]:

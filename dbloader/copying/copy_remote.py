@@ -17,18 +17,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dbloader._places import checked_path, is_mongo, is_remote, parse_place
 from dbloader.errors import DamagedStoreError, OptionError, StoreError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
 from dbloader.remote.errors import NotWholeError
-from dbloader.remote.places import is_remote, parse_place
 from dbloader.stores.lmdb import objects
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.handle import open_file
-from dbloader.stores.lmdb.keys import checked_path
 from dbloader.stores.lmdb.publish_shards import check_target, index_shards, move_into, move_to
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +75,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     # List before reading the manifest. The uploads that put these files began with this manifest or an older one. When
     # this upload replaces the manifest, they can no longer be published, so their files may be deleted below.
     there = objects.list_files(bucket)
-    replaces = objects.check_target(bucket, overwrite=overwrite)
+    replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     with _as_folder(source) as (folder, table):
         # The keys depend on this store and on the replaced manifest, so a repeated upload uses the same keys. If

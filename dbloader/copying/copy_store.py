@@ -6,32 +6,56 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, TypedDict, overload
 
-from dbloader._options import check_path, checked_flag, whole_number
-from dbloader.conversion.sample_to_record import checked_names
+from dbloader._options import check_path, checked_flag, checked_names, whole_number
+from dbloader._places import is_remote
 from dbloader.copying.copy_records import RecordCopier, copy_intact
 from dbloader.copying.copy_remote import copy_remote
-from dbloader.copying.select_records import checked_fractions
+from dbloader.copying.select_records import Choice, checked_fractions, listing_path
 from dbloader.errors import OptionError, StoreError
-from dbloader.remote.places import is_remote
 from dbloader.stores.open import check_destination, create_store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from typing_extensions import Unpack
 
     from dbloader.records.manifest import Manifest
 
     Place = str | os.PathLike[str]
 
 
-@overload
-def copy_store(source: Place | Sequence[Place], destination: Place, **options: Any) -> Manifest: ...
+class CopyOptions(TypedDict, total=False):
+    """The options of ``copy_store``, with and without ``split``."""
+
+    select: Place | None
+    drop: Place | None
+    classes: Sequence[str]
+    where: str | None
+    labels: Place | None
+    marks: Place | Sequence[Place]
+    rename_classes: Mapping[str, str] | None
+    seed: int
+    overwrite: bool
+    resume: bool
+    skip_damaged: Callable[[str], object] | None
+    progress: Callable[[int, int], object]
+
+
 @overload
 def copy_store(
-    source: Place | Sequence[Place], destination: Sequence[Place], *, split: Sequence[float], **options: Any
+    source: Place | Sequence[Place], destination: Place, *, split: None = None, **options: Unpack[CopyOptions]
+) -> Manifest: ...
+@overload
+def copy_store(
+    source: Place | Sequence[Place],
+    destination: Sequence[Place],
+    *,
+    split: Sequence[float],
+    **options: Unpack[CopyOptions],
 ) -> list[Manifest]: ...
-def copy_store(  # type: ignore[misc] # the overloads do not name the options again
+def copy_store(
     source: Place | Sequence[Place],
     destination: Place | Sequence[Place],
     *,
@@ -97,33 +121,25 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
         ConversionError: ``skip_damaged`` is given, but no record is intact.
         DamagedStoreError: A record does not match the columns or the digest of its source.
     """
-    sources, places = _each("source", source), _each("destination", destination)
-    decided = _each("marks", marks)
-    for name, listing in (("select", select), ("drop", drop), ("labels", labels)):
-        check_path(name, listing, none=True)
-        if os.fspath(listing or "").endswith(".marks.jsonl"):  # it lists records that are only tagged, too
-            raise OptionError(f"{name} (--{name}): {listing} is a file of marks: pass it as marks (--marks)")
-    for file in decided:
-        check_path("marks", file)
-    split = None if split is None else checked_fractions(split)
-    if len(places) != (1 if split is None else len(split)):
-        wanted = "one destination without split" if split is None else f"one destination for each of {len(split)} parts"
-        raise OptionError(f"split (--split): give {wanted}, got {len(places)}")
+    sources, places, decided = _each("source", source), _each("destination", destination), _each("marks", marks)
+    choice = Choice(
+        select=listing_path("select", select),
+        drop=listing_path("drop", drop),
+        labels=listing_path("labels", labels),
+        marks=tuple(map(_marks_path, decided)),
+        split=None if split is None else checked_fractions(split),
+        classes=checked_names("classes", classes, "('cat', 'dog')"),
+        where=where,
+        rename_classes=dict(rename_classes or {}),
+        seed=whole_number("seed", seed),
+    )
+    if len(places) != (1 if choice.split is None else len(choice.split)):
+        parts = f"one destination for each of {len(choice.split)} parts" if choice.split else ""
+        raise OptionError(f"split (--split): give {parts or 'one destination without split'}, got {len(places)}")
     if len(set(map(str, places))) < len(places):
         raise OptionError("split (--split): each part needs its own destination, but two destinations are the same")
-    options: dict[str, Any] = {
-        "select": None if select is None else Path(select),  # Path("") is true, so "" raises an error later
-        "drop": None if drop is None else Path(drop),
-        "classes": checked_names("classes", classes, "('cat', 'dog')"),
-        "where": where,
-        "labels": None if labels is None else Path(labels),
-        "marks": tuple(map(Path, decided)),
-        "rename_classes": dict(rename_classes or {}),
-        "split": split,
-        "seed": whole_number("seed", seed),
-    }
     remote = any(map(is_remote, (*sources, *places)))
-    given = [name for name, value in {**options, "several sources": len(sources) > 1}.items() if value]
+    given = [*choice.given(), *(["several sources"] if len(sources) > 1 else [])]
     if skip_damaged is not None:
         wrong = [*given, *(["resume"] if resume else []), *(["object storage"] if remote else [])]
         if wrong:
@@ -144,39 +160,58 @@ def copy_store(  # type: ignore[misc] # the overloads do not name the options ag
             )
         overwrite = checked_flag("overwrite", overwrite)
         return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)
-    done: list[Manifest | None] = [None] * len(places)
     with ExitStack() as stack:
         stores = [stack.enter_context(open_store(place)) for place in sources]
         for place in places:
             check_destination(place, stores)
-        copy = RecordCopier(stores, options)
-        if split and resume:
-            done = [_published(place, copy.source(number)) for number, place in enumerate(places)]
-            if None not in done:
-                done = [None] * len(places)  # all copies are finished: copy again, which needs overwrite
+        copy = RecordCopier(stores, choice)
+        if choice.split is None:
+            return _write(copy, places, progress, {}, overwrite=overwrite, resume=resume)[0]
+        done = _find_published(copy, places) if resume else {}
+        return _write(copy, places, progress, done, overwrite=overwrite, resume=resume)
+
+
+def _write(
+    copy: RecordCopier,
+    places: Sequence[Place],
+    progress: Callable[[int, int], object],
+    done: dict[int, Manifest],
+    *,
+    overwrite: bool,
+    resume: bool,
+) -> list[Manifest]:
+    """Write all destinations, except those that are done, then publish them. Return the manifest of each."""
+    with ExitStack() as stack:
         writers = {
             number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))
             for number, place in enumerate(places)
-            if done[number] is None
+            if number not in done
         }
         for number, writer in writers.items():
             writer.check_settings(copy.settings(number))
         for number, writer in writers.items():
             copy.write(number, writer, progress)
+        made = dict(done)
         for number, writer in writers.items():
-            done[number] = writer.finish(
-                classes=copy.selection.classes, source=copy.source(number), created=copy.created
-            )
-    manifests = [manifest for manifest in done if manifest]
-    return manifests[0] if split is None else manifests
+            source = copy.source(number)
+            made[number] = writer.finish(classes=copy.selection.classes, source=source, created=copy.created)
+    return [made[number] for number in range(len(places))]
 
 
-def _published(place: Place, source: dict[str, Any]) -> Manifest | None:
-    """Return the manifest at a place if the place has a finished copy with this ``source``, otherwise None."""
-    with suppress(StoreError), open_store(place) as store:
-        if store.manifest.source == source:
-            return store.manifest
-    return None
+def _find_published(copy: RecordCopier, places: Sequence[Place]) -> dict[int, Manifest]:
+    """Return the finished destinations of a copy; none if all are finished: then copy again, which needs overwrite."""
+    found: dict[int, Manifest] = {}
+    for number, place in enumerate(places):
+        source = copy.source(number)
+        with suppress(StoreError), open_store(place) as store:
+            if store.manifest.source == source:
+                found[number] = store.manifest
+    return {} if len(found) == len(places) else found
+
+
+def _marks_path(file: Place) -> Path:
+    check_path("marks", file)
+    return Path(file)
 
 
 def _each(name: str, places: Place | Sequence[Place]) -> list[Place]:

@@ -1,21 +1,26 @@
-"""Select the records of a copy and their new labels. This reads only columns, not records."""
+"""Check the options that choose the records of a copy and their labels, and select these records from the columns."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dbloader._describe import counted, short_repr
+from dbloader._options import check_path
 from dbloader.copying.listings import find_rows, join_marks, read_labels
 from dbloader.errors import OptionError
 from dbloader.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
 from dbloader.sampling.rng import bits, derive_keys
+from dbloader.sources.base import full_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +29,58 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_ROUNDING = 1e-6  # the sum of fractions may differ from 1 by this much
 _SHOWN = 5
+_ROUNDING = 1e-6  # the sum of fractions may differ from 1 by this much
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The options of `copy_store` that choose records and labels, checked. `copy_store` describes them."""
+
+    select: Path | None
+    drop: Path | None
+    classes: tuple[str, ...]
+    where: str | None
+    labels: Path | None
+    marks: tuple[Path, ...]
+    rename_classes: Mapping[str, str]
+    split: tuple[float, ...] | None
+    seed: int
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are given, by name."""
+        return {option.name: value for option in fields(self) if (value := getattr(self, option.name))}
+
+    def described(self) -> dict[str, Any]:
+        """Return the options that change the copy, in a form that a manifest can store."""
+        used = {name: value for name, value in self.given().items() if name != "seed"}
+        if self.split:
+            used["seed"] = self.seed
+        return {name: _plain(value) for name, value in used.items()}
+
+
+def listing_path(name: str, listing: str | os.PathLike[str] | None) -> Path | None:
+    """Return the path of an option with a listing. A file of marks is refused, because it lists tagged records, too."""
+    check_path(name, listing, none=True)
+    if listing is None:
+        return None
+    if os.fspath(listing).endswith(".marks.jsonl"):
+        raise OptionError(f"{name} (--{name}): {listing} is a file of marks: pass it as marks (--marks)")
+    return Path(listing)  # Path("") is true, so "" raises an error later
+
+
+def checked_fractions(split: Any) -> tuple[float, ...]:
+    """Return the option ``split``, a sequence or a text such as "0.9,0.1"; OptionError for other values."""
+    with suppress(TypeError, ValueError):
+        given = tuple(map(float, split.split(",") if isinstance(split, str) else split))
+        if len(given) > 1 and all(0 < part < 1 for part in given) and abs(sum(given) - 1) <= _ROUNDING:
+            return given
+    wanted = "two or more fractions with the sum 1, such as 0.8,0.2 for two destinations"
+    raise OptionError(f"split (--split) must be {wanted}, got {short_repr(split)}")
+
+
+def _plain(value: Any) -> Any:
+    return full_path(value) if isinstance(value, Path) else [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 class Selection(NamedTuple):
@@ -55,16 +110,16 @@ class Selection(NamedTuple):
         return digest.hexdigest()
 
 
-def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
-    """Return the records of each destination of a copy. ``copy_store`` describes the options."""
+def select_records(names: RecordNames, choice: Choice) -> Selection:
+    """Return the records of each destination of a copy."""
     old = np.concatenate([store.column("label") for store in names.stores])
-    dropped, marked = join_marks(options["marks"], names)
-    keep = _match(names, options)
+    dropped, marked = join_marks(choice.marks, names)
+    keep = _match(names, choice)
     keep[dropped] = False
     if len(keep) and not keep.any():
         places = ", ".join(store.place for store in names.stores)
         raise OptionError(f"there is nothing to copy: no record of {places} matches all conditions")
-    new, classes = _unite_labels(names, old, keep, marked, options)
+    new, classes = _unite_labels(names, old, keep, marked, choice)
     if len(names.stores) > 1:
         repeated = names.repeated(keep)
         if first := [*islice(repeated, _SHOWN)]:
@@ -74,16 +129,16 @@ def select_records(names: RecordNames, options: Mapping[str, Any]) -> Selection:
             warnings.warn(f"{what}: {some}; all are copied", UserWarning, stacklevel=4)
     positions = np.flatnonzero(keep)
     changed = None if np.array_equal(new[keep], old[keep]) else new
-    tables = [_table(store.manifest.classes, classes, options) for store in names.stores]
-    if options["split"] is None:
+    tables = [_table(store.manifest.classes, classes, choice) for store in names.stores]
+    if choice.split is None:
         return Selection([positions], changed, classes, len(positions) == len(keep), tables)
-    parts = _split(positions, new[positions], options["split"], options["seed"])
+    parts = _split(positions, new[positions], choice.split, choice.seed)
     return Selection(parts, changed, classes, complete=False, tables=tables)
 
 
-def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]) -> dict[int, int] | None:
+def _table(own: Sequence[str], united: Sequence[str], choice: Choice) -> dict[int, int] | None:
     """Return a dict from the old to the new label of each remaining class of a store; None if no label changes."""
-    wanted, rename = options["classes"], options["rename_classes"]
+    wanted, rename = choice.classes, choice.rename_classes
     if own == united and not rename:
         return None
     new = {name: label for label, name in enumerate(united)}
@@ -91,37 +146,37 @@ def _table(own: Sequence[str], united: Sequence[str], options: Mapping[str, Any]
     return {label: new[name] for label, name in left if name in new}
 
 
-def _match(names: RecordNames, options: Mapping[str, Any]) -> Array:
+def _match(names: RecordNames, choice: Choice) -> Array:
     """Return a mask of the records that match all conditions: bool, shape (records,)."""
     stores = names.stores
     keep = np.ones(names.starts[-1], bool)
-    if options["select"]:
+    if choice.select:
         keep[:] = False
-        for _, _, positions in find_rows(options["select"], names):
+        for _, _, positions in find_rows(choice.select, names):
             keep[positions] = True
-    if options["drop"]:
-        for _, _, positions in find_rows(options["drop"], names, must_exist=False):
+    if choice.drop:
+        for _, _, positions in find_rows(choice.drop, names, must_exist=False):
             keep[positions] = False
-    if options["where"]:
+    if choice.where:
         booleans = {name for store in stores for name, kind in store.manifest.columns.items() if kind == "bool"}
         for start, store in zip(names.starts, stores, strict=False):
             found = np.zeros(len(store), bool)
-            found[find_matching(store, options["where"], booleans)] = True
+            found[find_matching(store, choice.where, booleans)] = True
             keep[start : start + len(store)] &= found
-    if options["classes"]:
-        _check_known("classes (--class)", options["classes"], [store.manifest.classes for store in stores])
+    if choice.classes:
+        _check_known("classes (--class)", choice.classes, [store.manifest.classes for store in stores])
         for start, store in zip(names.starts, stores, strict=False):
-            labels = [at for at, name in enumerate(store.manifest.classes) if name in options["classes"]]
+            labels = [at for at, name in enumerate(store.manifest.classes) if name in choice.classes]
             keep[start : start + len(store)] &= np.isin(store.column("label"), labels)
     return keep
 
 
 def _unite_labels(
-    names: RecordNames, old: Array, keep: Array, marked: list[Labels], options: Mapping[str, Any]
+    names: RecordNames, old: Array, keep: Array, marked: list[Labels], choice: Choice
 ) -> tuple[Array, tuple[str, ...]]:
     """Return the new label of each record, and the class names. Classes with the same name become one class."""
     # The origin of a label is a store or a listing. Each origin has its own class names.
-    count, wanted = len(names.stores), options["classes"]
+    count, wanted = len(names.stores), choice.classes
     labels, origin = old, np.repeat(np.arange(count), np.diff(names.starts))
     places = [store.place for store in names.stores]
     classes: list[tuple[str | None, ...]] = [
@@ -129,7 +184,7 @@ def _unite_labels(
         for store in names.stores
     ]
     common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing mean labels of these classes
-    listed = read_labels(options["labels"], names) if options["labels"] else None
+    listed = read_labels(choice.labels, names) if choice.labels else None
     for listing in filter(None, (listed, *marked)):
         labels = np.where(listing.given, listing.labels, labels)
         origin = np.where(listing.given, len(classes), origin)
@@ -145,7 +200,7 @@ def _unite_labels(
             f"{named} has class names, but the labels of {places[bare[0]]} are integers: give the class name of each "
             "record in a listing (--labels)"
         )
-    united, tables = _unite_classes(classes, places, options["rename_classes"])
+    united, tables = _unite_classes(classes, places, choice.rename_classes)
     new = labels.copy()
     for at, table in enumerate(tables):
         if len(table):
@@ -177,16 +232,6 @@ def _unite_classes(
     return united, [
         np.array([-1 if name is None else label[rename.get(name, name)] for name in own], np.int64) for own in classes
     ]
-
-
-def checked_fractions(split: Any) -> tuple[float, ...]:
-    """Return the option ``split``, a sequence or a text such as "0.9,0.1"; OptionError for other values."""
-    with suppress(TypeError, ValueError):
-        given = tuple(map(float, split.split(",") if isinstance(split, str) else split))
-        if len(given) > 1 and all(0 < part < 1 for part in given) and abs(sum(given) - 1) <= _ROUNDING:
-            return given
-    wanted = "two or more fractions with the sum 1, such as 0.8,0.2 for two destinations"
-    raise OptionError(f"split (--split) must be {wanted}, got {short_repr(split)}")
 
 
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:

@@ -18,11 +18,11 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from dbloader._describe import add_note, stop_iteration_error
+from dbloader._lazy import notebook_html
 from dbloader.caching.policy import needs_of
 from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.queries.select import find_matching
-from dbloader.records.markup import store_html
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -271,7 +271,7 @@ class RecordDataset(Dataset[Any]):
 
     def _repr_html_(self) -> str | None:
         """Return the dataset as HTML, with some of its images, for notebooks."""
-        return store_html(self, self.locate)
+        return notebook_html("store_html", self, self.locate)
 
     def __enter__(self) -> Self:
         return self

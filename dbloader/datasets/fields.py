@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 from dbloader._describe import listed, short_repr
 from dbloader.datasets.base import RecordDataset, describe_record
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.masks import changes_size, crop_boxes, crop_field, decode_field, refuse_masks
+from dbloader.decoding.masks_and_boxes import changes_size, crop_boxes, crop_field, decode_field, refuse_masks
 from dbloader.errors import ImageError, OptionError
 from dbloader.records.record import STANDARD_FIELDS
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dbloader._places import is_remote
 from dbloader.caching.store import with_cache
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import simplejpeg
 from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.errors import DamagedImageError, NotTiledError
 from dbloader.images import markers
-from dbloader.images.info import Facts, check_decodes
+from dbloader.images.check import check_decodes
+from dbloader.images.info import Facts
 from dbloader.images.pillow import describe, max_pixels
 from dbloader.images.tiled.decode import decode_joined, join_tiles, read_header
 

@@ -22,7 +22,7 @@ from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.pillow import PillowImage, decode_errors, open_file
 from dbloader.errors import OptionError, PixelRangeError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import EIGHT_BITS, scale_to_8_bits, translate_errors
+from dbloader.images.pillow import EIGHT_BITS, TURNS, scale_to_8_bits, translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 OpenedImage: TypeAlias = "ArrayImage | JPEG | CodecImage | PillowImage | UprightImage"
 
 UPRIGHT = 1
-
-# How to turn a stored image upright, for each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1): whether to exchange
-# rows and columns, and whether to then mirror the result from left to right, and from top to bottom.
-TURNS = {
-    1: (False, False, False),
-    2: (False, True, False),
-    3: (False, True, True),
-    4: (False, False, True),
-    5: (True, False, False),
-    6: (True, True, False),
-    7: (True, True, True),
-    8: (True, False, True),
-}
 
 
 def open_image(

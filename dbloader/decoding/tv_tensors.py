@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dbloader.decoding.masks import has_one_channel, values_of
+from dbloader.decoding.masks_and_boxes import has_one_channel, values_of
 
 
 def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import print_pretty, report_in_lines
+from dbloader._machine import NO_ROOM
 from dbloader._options import check_choice
+from dbloader._places import is_mongo, is_remote
 from dbloader.errors import DBLoaderError, ExportError, OptionError
 from dbloader.exports.base import check_files
 from dbloader.queries.select import find_matching
-from dbloader.remote.places import is_remote
-from dbloader.stores.lmdb.errors import NO_ROOM
-from dbloader.stores.lmdb.partial import sync_folder
-from dbloader.stores.mongo.uri import is_mongo
+from dbloader.stores.lmdb.growing_file import sync_folder
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from dbloader.exports.base import REMEDY, Exporter, all_fields, describe, extens
 from dbloader.images.info import find_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS
-from dbloader.sources.labels import CLASSES, FILE_FIELDS
+from dbloader.sources.labels import CLASSES, FIELDS_FILE
 from dbloader.sources.tar import FIELDS, LABEL, MAX_FIELDS
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class WebDatasetExporter(Exporter):
         names = json.dumps(self.store.manifest.classes, ensure_ascii=False)
         (self.folder / CLASSES).write_text(names + "\n", encoding="utf-8")
         if files := self.store.manifest.file_fields:
-            (self.folder / FILE_FIELDS).write_text(json.dumps(files) + "\n", encoding="utf-8")
+            (self.folder / FIELDS_FILE).write_text(json.dumps(files) + "\n", encoding="utf-8")
 
     @override
     def close(self) -> None:

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import re
-import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import simplejpeg
 from PIL import ExifTags, UnidentifiedImageError
 
 from dbloader.errors import DamagedImageError, NotAnImageError, NotTiledError, OptionError
 from dbloader.images import markers
-from dbloader.images.jpeg import State, examine, find_warning
-from dbloader.images.markers import END
-from dbloader.images.pillow import EIGHT_BITS, describe, max_pixels, open_pillow, translate_errors, value_depth
+from dbloader.images.jpeg import State, examine
+from dbloader.images.pillow import (
+    EIGHT_BITS,
+    array_depth,
+    describe,
+    max_pixels,
+    open_pillow,
+    translate_errors,
+    value_depth,
+)
 from dbloader.images.tiled.decode import read_grid, read_header
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from PIL import Image, ImageFile
-
-# libjpeg warns about bytes after the last pixel. Some cameras write padding there, and the pixels are right. But of
-# 3,000 photos with one flipped bit, 705 caused only this warning, and all 705 had wrong pixels. The bytes show the
-# difference: padding repeats one value, and the left-over bytes of the 705 photos had several values.
-_LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
-
-_NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as coded data
-
-UNREAD_TIFF = (
-    "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
-    "channels, LZW or Deflate), or store it byte for byte, with check='none' (--check none) and without raw (--raw), "
-    "and give the dataset a decode= of your own"
-)
 
 # A JPEG 2000 codestream begins with the markers SOC and SIZ. It is at the start of the file, or in a box "jp2c", whose
 # header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes,
@@ -85,6 +80,14 @@ def find_facts(data: bytes) -> Facts | None:
     return None
 
 
+def count_depth(image: bytes | memoryview | npt.NDArray[Any] | None) -> dict[str, int]:
+    """Return ``{depth: 1}`` with the depth of a record's image; {} without an image of known format."""
+    if isinstance(image, np.ndarray):
+        return {array_depth(image): 1}
+    facts = None if image is None else find_facts(bytes(image))
+    return {} if facts is None else {facts.depth: 1}
+
+
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
     """Return the depth that the header contains. Pillow's mode does not show it, because deep colors become 8 bits."""
     bits = 8
@@ -111,68 +114,6 @@ def _has_frames(image: Image.Image) -> bool:
         return image.format != "MPO" and bool(getattr(image, "is_animated", False))
     except Exception:  # a later frame is damaged, but the first may be intact
         return True
-
-
-def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode a whole image without keeping the pixels; raise DamagedImageError if some are wrong or missing."""
-    if facts.format == "PNG":
-        _check_chunks(data)
-    if facts.format == "JPEG" and _check_jpeg(data):
-        return
-    try:
-        with open_pillow(data) as image:
-            image.load()
-            if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether Pillow converts the mode to RGB. All pixels would take four bytes each.
-                image.crop((0, 0, 1, 1)).convert("RGB")
-    except MemoryError:
-        raise  # the file may be intact
-    except Exception as error:  # Pillow's parsers raise many types of errors
-        kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
-        raise DamagedImageError(f"does not decode: {describe(error)}{kind}") from error
-
-
-def _check_jpeg(data: bytes) -> bool:
-    """Check a JPEG with libjpeg-turbo; return False if only Pillow can decode it."""
-    with translate_errors("its header cannot be read"):
-        open_pillow(data).close()  # training opens the file with Pillow, which parses more of the header
-    warning = find_warning(data)
-    if not warning:
-        return True
-    end = examine(data).end - len(END)
-    # TurboJPEG refuses the sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo cannot decode the process.
-    if warning.startswith("tj") or "nsupported" in warning:
-        _check_last_scan(data, end)
-        return False
-    left_over = _LEFT_OVER.search(warning)
-    if not left_over:
-        raise DamagedImageError(f"does not decode: {warning}")
-    if len({*data[end - int(left_over[1]) : end]}) > 1:
-        raise DamagedImageError(f"has data left when all pixels are decoded, so some pixels are wrong: {warning}")
-    return True
-
-
-def _check_last_scan(data: bytes, end: int) -> None:
-    """Raise DamagedImageError if the last scan of a JPEG that only Pillow decodes is cut short.
-
-    Pillow hides the warnings of libjpeg. So this function decodes the JPEG twice, once with extra bytes after the scan.
-    The extra bytes change pixels only if the scan is cut short, because libjpeg then decodes them as pixels.
-    """
-    with translate_errors("does not decode", MemoryError):
-        whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
-    if whole != longer:
-        raise DamagedImageError("does not decode: its last scan is cut short")
-
-
-def _check_chunks(data: bytes) -> None:
-    """Check the CRCs of all chunks of a PNG. Pillow does not check the chunks with pixels."""
-    start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
-    while start + 12 <= len(data):
-        end = start + 12 + int.from_bytes(data[start : start + 4], "big")
-        if end <= len(data) and zlib.crc32(data[start + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-            kind = data[start + 4 : start + 8].decode("ascii", "backslashreplace")
-            raise DamagedImageError(f"does not decode: the CRC of its chunk {kind} at byte {start} is wrong")
-        start = len(data) if data[start + 4 : start + 8] == b"IEND" else end
 
 
 def format_name(image: Image.Image) -> str:

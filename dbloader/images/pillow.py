@@ -58,6 +58,18 @@ _WHITE_IS_ZERO = 0
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}  # depth in a TIFF -> what Pillow takes the values for
 GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # Pillow's modes that may hold gray of 9 to 16 bits
+# How to turn a stored image upright, for each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1): whether to exchange
+# rows and columns, and whether to then mirror the result from left to right, and from top to bottom.
+TURNS = {
+    1: (False, False, False),
+    2: (False, True, False),
+    3: (False, True, True),
+    4: (False, False, True),
+    5: (True, False, False),
+    6: (True, True, False),
+    7: (True, True, True),
+    8: (True, False, True),
+}
 
 
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:

@@ -18,6 +18,7 @@ from dbloader.images.pillow import (
     EIGHT_BITS,
     GRAY_16,
     KNOWN_RANGE,
+    TURNS,
     decoding_bytes,
     gray_values,
     open_pillow,
@@ -48,15 +49,7 @@ _DEPTH_COLORS = bytes(
 _LOSSLESS_PX = 1600  # a thumbnail of this size or more is lossless: it replaces an image that a browser cannot show
 _OPACITY = 0.6  # of a mask
 _BOX_PX = 120  # the lines of boxes have one pixel of width for every 120 pixels of the picture's longer side
-TURNS = {  # by EXIF orientation
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_STEPS = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)  # of TURNS
 _MAGIC = re.compile(
     rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
     rb"(?P<webp>RIFF.{4}WEBP)|(?P<avif>.{4}ftypavi[fs])",
@@ -138,8 +131,7 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    if (turned := shown_orientation(picture)) > 1:  # true only if the picture is the stored file itself
-        shown = shown.transpose(TURNS[turned])
+    shown = _upright(shown, shown_orientation(picture))  # turns it only if the picture is the stored file itself
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
         with translate_errors("the mask does not decode", MemoryError), open_pillow(drawn) as opened:
@@ -152,7 +144,7 @@ def draw_over(
         left, top, right, bottom = (part * scale for part, scale in zip(box, scales, strict=True))
         if left <= right and top <= bottom:
             pen.rectangle((left, top, right, bottom), outline=color, width=max(2, max(shown.size) // _BOX_PX))
-    layer = layer.transpose(TURNS[orientation]) if orientation > 1 else layer
+    layer = _upright(layer, orientation)
     shown.paste(layer, mask=layer)
     file = io.BytesIO()
     shown.save(file, "JPEG", quality=85, subsampling=0)  # subsampling would remove the colors of thin lines
@@ -187,7 +179,7 @@ def legend_of(data: bytes) -> list[tuple[int, str, float]]:
 def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
-        turn = TURNS.get(shown_orientation(data))
+        orientation = shown_orientation(data)
         if facts.format == "JPEG":
             image = _small_jpeg(data, facts, px)
             opened.draft(None, (px, px))
@@ -207,7 +199,13 @@ def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[byte
         elif image.mode not in ("L", "RGB"):
             image = image.convert("RGB")
         lossless = depth != EIGHT_BITS or is_field or (px >= _LOSSLESS_PX and facts.format != "JPEG")
-        return _encode(image if turn is None else image.transpose(turn), px, lossless=lossless)
+        return _encode(_upright(image, orientation), px, lossless=lossless)
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    for step, is_needed in zip(_STEPS, TURNS[orientation], strict=True):
+        image = image.transpose(step) if is_needed else image
+    return image
 
 
 def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:

@@ -4,6 +4,16 @@ A part is some samples of a batch. Each unfinished batch has a cell: its descrip
 are taken and unfinished, and the parts that are already made. All workers read messages from one pipe. A message is the
 number of a cell. The next free worker reads the message, and makes one part of this batch after another until no part
 is left. A worker reads the 8 bytes of a message at once, so a killed worker cannot leave half of a message in the pipe.
+
+The states of a cell with n parts, by its counts::
+
+    taken 0, unfinished n
+      |  take: taken + 1, or all that are left       skip: taken n, unfinished - the parts that nobody took
+    taken n, unfinished = the parts that workers are making
+      |  store_parts: stored bytes + b, unfinished - the parts of this worker
+    unfinished 0, or only the parts of the worker that calls finish
+      |  finish: this worker loads the stored parts, joins all parts, and replies
+    unfinished -1
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dbloader._describe import size
 from dbloader._machine import available_memory, file_system
+from dbloader._places import is_mongo
 from dbloader._version import __version__
 from dbloader.errors import StoreAccessError, StoreUnreachableError
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

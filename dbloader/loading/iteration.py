@@ -17,7 +17,7 @@ from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundIterator
 from dbloader.loading.checkpoint import Position
 from dbloader.loading.stats import Clock, SourceStats
-from dbloader.loading.workers import close_iterator, find_killed_worker
+from dbloader.loading.torch_workers import close_iterator, find_killed_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

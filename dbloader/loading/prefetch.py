@@ -15,7 +15,7 @@ from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.checkpoint import Position, SamplerCheckpoint, SamplerPosition, find_checkpoint, keeps_order
 from dbloader.loading.iteration import BackgroundBatches, Iteration
 from dbloader.loading.stats import Clock
-from dbloader.loading.workers import end_workers, own_workers
+from dbloader.loading.torch_workers import end_workers, own_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,9 +23,9 @@ from dbloader.batches.timed import TimedBatch, now
 from dbloader.errors import LoaderError
 from dbloader.loading.board import Board
 from dbloader.loading.threads import Batches, PartSize, ThreadLoader
+from dbloader.loading.torch_workers import KILL_WAIT_S
 from dbloader.loading.worker_process import Task, run_worker
 from dbloader.loading.worker_start import WorkerStart
-from dbloader.loading.workers import KILL_WAIT_S
 from dbloader.sampling.ranks import is_distributed
 from dbloader.sampling.rng import derive_keys
 

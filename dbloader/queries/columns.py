@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.queries.cache import LRUCache
+from dbloader.queries.lru import LRUCache
 from dbloader.queries.parse import KEYS, SIZES
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
 from dbloader.records.field_columns import PREFIX, known_values

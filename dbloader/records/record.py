@@ -17,6 +17,7 @@ from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader._describe import cut, short_repr
+from dbloader._lazy import notebook_html
 from dbloader.errors import FieldError, OptionError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.field_columns import column_value
@@ -24,6 +25,9 @@ from dbloader.records.values import INT64_MIN, UINT32_MAX, array_bytes, checked_
 
 STANDARD_FIELDS = ("name", "label", "image", "width", "height", "format", "damaged", "resized_from")
 RESERVED_FIELDS = frozenset(STANDARD_FIELDS) | {"_id", "index", "crc32", "gridfs"}
+
+TILES = "tiles"
+"""Name of the field that contains the lengths of an image's tiles."""
 
 _REPR_LETTERS = 500  # most letters in the repr of a record
 
@@ -67,11 +71,10 @@ class Record:
 
     def _repr_html_(self) -> str | None:
         """Return the record as HTML, with its image, for notebooks."""
-        from dbloader.records.markup import record_html  # imports Pillow
+        return notebook_html("record_html", self.image, self._facts)
 
-        return record_html(
-            self.image, lambda: [*self._known(), *((name, _line(self.fields[name])) for name in self.fields)]
-        )
+    def _facts(self) -> list[tuple[str, str]]:
+        return [*self._known(), *((name, _line(self.fields[name])) for name in self.fields)]
 
     def _known(self) -> list[tuple[str, str]]:
         """Return the names and short reprs of all attributes that are not None, without ``fields``."""

@@ -6,7 +6,6 @@ OptionError. So Buckets are made only in the main process of a conversion or cop
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import random
@@ -20,8 +19,9 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dbloader._machine import NO_ROOM
+from dbloader._places import WRITABLE, parse_place
 from dbloader.errors import (
-    NotAStoreError,
     OptionError,
     StoreAccessError,
     StoreError,
@@ -32,7 +32,6 @@ from dbloader.errors import (
 )
 from dbloader.remote.credentials import profile_credentials
 from dbloader.remote.errors import NotWholeError, is_temporary, status_of, translate
-from dbloader.remote.places import WRITABLE, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MANIFEST_FILE, _OWN = "manifest.bson", ".bson"
+_OWN = ".bson"
 # A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _AT_ONCE = 4
@@ -224,20 +223,6 @@ class Bucket:
 
         return self._until_whole(lambda: self._repeat(ask, key), key)
 
-    def manifest(self) -> bytes:
-        """Return the content of the ``manifest.bson`` of the store at the place.
-
-        Raises:
-            NotAStoreError: The place has no such file.
-            StoreError: The file cannot be read.
-        """
-        try:
-            return self.get(MANIFEST_FILE)
-        except StoreNotFoundError:
-            raise NotAStoreError(
-                f"{self.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
-            ) from None
-
     def fetch(self, key: str, path: Path) -> None:
         """Copy an object to a new file, with several requests at the same time.
 
@@ -260,7 +245,7 @@ class Bucket:
         except StoreError:
             raise
         except OSError as error:
-            kind = StoreFullError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreAccessError
+            kind = StoreFullError if error.errno in NO_ROOM else StoreAccessError
             raise kind(f"a copy of {self.place}/{key} cannot be written: {error.strerror}") from error
 
     def _copy_part(self, item: Item, descriptor: int, start: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dbloader.errors import StoreAccessError, StoreError, StoreNotFoundError, StoreUnreachableError
 
 if TYPE_CHECKING:
-    from dbloader.remote.places import RemotePlace
+    from dbloader._places import RemotePlace
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")

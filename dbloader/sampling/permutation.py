@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbloader.sampling.rng import bits, derive_keys, mix
+from dbloader.sampling.rng import bits, derive_keys, scramble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +122,7 @@ class _Network:
 def _random(half: Array, key: np.uint64, limit: np.uint64) -> Array:
     """Return a random number from 0 to ``limit`` - 1 for each row or column in ``half``; the limit is at most 2**31."""
     values = half ^ key
-    mix(values)
+    scramble(values)
     values >>= 32
     values *= limit
     values >>= 32

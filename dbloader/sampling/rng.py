@@ -40,7 +40,7 @@ def derive_keys(count: int, *purpose: int | str) -> Array:
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * count), "<u8").astype(np.uint64)
 
 
-def mix(values: Array) -> None:
+def scramble(values: Array) -> None:
     """Scramble uint64 values of any shape in place: a bijection in which each bit depends on all bits."""
     for shift, factor in ROUNDS:
         values ^= values >> shift
@@ -56,9 +56,9 @@ def bits(positions: Array, key: Array) -> Array:
     values = positions.astype(np.uint64)
     values *= STEP
     values += key[0]
-    mix(values)
+    scramble(values)
     values ^= key[1]  # with one key only, two streams could overlap
-    mix(values)
+    scramble(values)
     return values
 
 

@@ -35,7 +35,7 @@ _FIELD_TYPES = (
 _MOST_AXES, _MOST = 32, 2**31
 
 
-class Columns(NamedTuple):
+class TableColumns(NamedTuple):
     """The meaning of a table's columns."""
 
     image: str
@@ -51,7 +51,7 @@ class Columns(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Columns:
+def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> TableColumns:
     """Return the meaning of the columns of a schema.
 
     ``file_fields`` names columns with image files that become fields, such as masks. It need not name columns that an
@@ -95,7 +95,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Co
             f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
             "pixels, as in COCO; if that is wrong, rename the column to keep it as a field"
         )
-    return Columns(
+    return TableColumns(
         image=image,
         path=image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
         label=label,

@@ -34,15 +34,6 @@ _MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002,
 # no field of a record can have one of these names. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
-# A conversion divides its entries into tasks for threads. Each task calls ``read`` with this many entries. With more
-# entries in a task, some threads could lack work. With fewer, handing tasks to threads would cost time.
-TASK_FILES = 16
-
-
-def max_tasks(workers: int) -> int:
-    """Return how many tasks there may be at once: running, waiting for a thread, or waiting to be written."""
-    return max(9, 2 * workers + 1)  # at least 9, so that threads have work while results are written
-
 
 class FieldFile(NamedTuple):
     """A file that is stored in a field of a record, such as a mask."""

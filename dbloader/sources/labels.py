@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Files that an export writes: a list of the class names in the order of their labels, and a list of the file fields.
-CLASSES, FILE_FIELDS = "classes.json", "file_fields.json"
+CLASSES, FIELDS_FILE = "classes.json", "file_fields.json"
 
 # Usual names of the columns with the image and the label, the most usual first.
 IMAGE_NAMES = (

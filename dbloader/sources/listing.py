@@ -117,64 +117,84 @@ def read_listing(
     such folders and each path has one.
     """
     listing, root = Path(listing), checked_root(root)
-    rules = _Rules((*file_columns,), is_metadata)
-    where = readable(listing)
-    first_of: dict[str, int] = {}  # for each label that is text, the first row that has it
-    first = first_integer = first_problem = None
-    rows = unlabelled = 0
-    has_labels = not is_metadata
-    listed = array("q")  # hashes of the paths in metadata, to find images that no row names
-    file_fields: dict[str, None] = {}
-    folders: dict[str, int] = {}  # first folder of each path -> its first row; empty with a column of labels
+    rules, where = _Rules((*file_columns,), is_metadata), readable(listing)
+    survey = _Survey(rules)
     for row in _rows(listing, rules):
-        if isinstance(row, Problem):
-            first_problem = first_problem or row
-            continue
-        rows += 1
-        first = first or row
-        file_fields.update(dict.fromkeys(row.files))
-        if is_metadata:
-            listed.extend(hash(path) for path in (row.path, *row.files.values()) if path)
-            has_labels = has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
-            if not has_labels:
-                folders.setdefault(_top_folder(row.path), row.number)
-        if isinstance(row.label, str):
-            first_of.setdefault(row.label, row.number)
-        elif row.label is None:
-            unlabelled += 1
-        else:
-            first_integer = first_integer or row
-    if first is None:
-        raise SourceError(f"{where}: no row of it can be used: {': '.join(first_problem or ['there are none'])}")
-    column = next((name for name in (BOXES, BOX_LABELS) if name in first.fields), None)
+        survey.add(row)
+    if survey.first is None:
+        raise SourceError(f"{where}: no row of it can be used: {': '.join(survey.problem or ['there are none'])}")
+    column = next((name for name in (BOXES, BOX_LABELS) if name in survey.first.fields), None)
     if column and is_text(listing):
         raise SourceError(
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
     classes = read_classes(listing.parent) if is_metadata else None
-    if classes is None and not has_labels and len(folders) > 1 and "" not in folders:
-        rules, first_of, unlabelled = rules._replace(by_folder=True), folders, 0
-    if first_integer and first_of and not classes:
-        name, number = next(iter(first_of.items()))
+    rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders())
+    names = survey.folders if rules.by_folder else survey.names
+    if survey.first_integer and names and not classes:
+        name, number = next(iter(names.items()))
         raise SourceError(
-            f"{where}: row {first_integer.number} has the label {first_integer.label}, and row {number} has the label "
-            f"{name!r}: give every row an integer or every row a name"
+            f"{where}: row {survey.first_integer.number} has the label {survey.first_integer.label}, and row {number} "
+            f"has the label {name!r}: give every row an integer or every row a name"
         )
-    warnings = []
-    if unlabelled == rows:
-        names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
-        warnings.append(f"no row has a label: the column of labels is one of {names}, and the columns are {columns}")
-    elif unlabelled:
-        warnings.append(f"{unlabelled} of {rows} rows have no label")
+    warnings = [] if rules.by_folder else [*survey.warnings()]
     is_csv = is_text(listing) and not rules.by_folder and classes is None
-    first_rows = {name: f"row {number}" for name, number in first_of.items()}
+    first_rows = {name: f"row {number}" for name, number in names.items()}
     classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
     if rules.by_folder:
         warnings += first_warnings(root, classes)
     if is_metadata:
-        warnings += _unused_warnings(root, listed)
-    return make(root, classes, warnings, listing, labels, rules, (*file_fields,))
+        warnings += _unused_warnings(root, survey.listed)
+    return make(root, classes, warnings, listing, labels, rules, (*survey.file_fields,))
+
+
+class _Survey:
+    """What the rows of a listing have in common. ``names`` and ``folders`` give the first row of each label."""
+
+    def __init__(self, rules: _Rules) -> None:
+        self._rules = rules
+        self._rows = self._unlabelled = 0
+        self._has_labels = False  # whether metadata have a column of labels
+        self.first: _Row | None = None
+        self.first_integer: _Row | None = None  # the first row whose label is an integer
+        self.problem: Problem | None = None  # the first row that cannot be used
+        self.names: dict[str, int] = {}
+        self.folders: dict[str, int] = {}  # the first folders of the paths in metadata
+        self.listed = array("q")  # hashes of the paths in metadata, to find images that no row names
+        self.file_fields: dict[str, None] = {}
+
+    def add(self, row: _Row | Problem) -> None:
+        """Take a row into account."""
+        if isinstance(row, Problem):
+            self.problem = self.problem or row
+            return
+        self._rows += 1
+        self.first = self.first or row
+        self.file_fields.update(dict.fromkeys(row.files))
+        if self._rules.is_metadata:
+            self.listed.extend(hash(path) for path in (row.path, *row.files.values()) if path)
+            self._has_labels = self._has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
+            if not self._has_labels:
+                self.folders.setdefault(_top_folder(row.path), row.number)
+        if isinstance(row.label, str):
+            self.names.setdefault(row.label, row.number)
+        elif row.label is None:
+            self._unlabelled += 1
+        else:
+            self.first_integer = self.first_integer or row
+
+    def has_classes_in_folders(self) -> bool:
+        """Return whether the first folders of the paths can be the classes."""
+        return not self._has_labels and len(self.folders) > 1 and "" not in self.folders
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a warning if rows have no label."""
+        if self.first and self._unlabelled == self._rows:
+            names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, self.first.columns))
+            yield f"no row has a label: the column of labels is one of {names}, and the columns are {columns}"
+        elif self._unlabelled:
+            yield f"{self._unlabelled} of {self._rows} rows have no label"
 
 
 def find_metadata(folder: Path) -> Path | None:

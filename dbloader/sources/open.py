@@ -13,28 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._options import check_path
+from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
-from dbloader.remote.places import is_remote
 from dbloader.sources.base import checked_root, readable
 from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource, describe_unused
-from dbloader.sources.labels import CLASSES, FILE_FIELDS
+from dbloader.sources.labels import CLASSES, FIELDS_FILE
+from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT
 from dbloader.stores.lmdb.shard_table import is_sharded
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dbloader.sources.base import Source
 
-# An LMDB file begins with a meta page: a header of 16 bytes, and then this number (LMDB's mdb.c).
-_MAGIC_AT, _MAGIC = 16, (0xBEEFC0DE).to_bytes(4, "little")
-
 # Files that exports, Hugging Face's datasets, LMDB and BasicSR write beside the files with images. A report does not
 # count them as left out.
 _COMPANIONS = (
     CLASSES,
-    FILE_FIELDS,
+    FIELDS_FILE,
     "dataset_dict.json",
     "dataset_info.json",
     "state.json",
@@ -203,7 +200,7 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
         if not path.is_file():
             return None
         with path.open("rb") as file:
-            return path if file.read(_MAGIC_AT + 4)[_MAGIC_AT:] == _MAGIC else None
+            return path if file.read(MAGIC_AT + 4)[MAGIC_AT:] == MAGIC else None
     except (OSError, ValueError):
         return None  # FolderSource raises a clear error
 

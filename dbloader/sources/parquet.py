@@ -19,12 +19,12 @@ from dbloader.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.sources.labels import label_of, number_labels
-from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, open_file, why
+from dbloader.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from dbloader.sources.arrow_columns import Columns
+    from dbloader.sources.arrow_columns import TableColumns
     from dbloader.sources.base import Loaded
 
 _ROWS = 256  # rows whose fields are in memory at once
@@ -42,7 +42,7 @@ class _Location(NamedTuple):
 def has_images(path: Path) -> bool:
     """Return whether a file has a column with images."""
     try:
-        return bool(find_columns(open_file(path).schema, "").image)
+        return bool(find_columns(open_table(path).schema, "").image)
     except SourceError:
         return False
 
@@ -216,7 +216,7 @@ def _values(column: Any, kind: Any) -> list[Any]:
     return values
 
 
-def _paths(batch: Any, columns: Columns) -> list[str | None]:
+def _paths(batch: Any, columns: TableColumns) -> list[str | None]:
     """Return the path of each image; None without one."""
     if columns.path is None:
         return [None] * len(batch)

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from dbloader._machine import cpu_count
+from dbloader._parallel import TASK_FILES, max_tasks
 from dbloader.errors import SourceError
 from dbloader.sources.arrow_columns import field_names
-from dbloader.sources.base import NOT_THE_FILE, TASK_FILES, max_tasks, readable
+from dbloader.sources.base import NOT_THE_FILE, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -89,7 +90,7 @@ class ArrowFile:
             yield batch.slice(start, rows)
 
 
-def open_file(path: Path) -> ParquetFile | ArrowFile:
+def open_table(path: Path) -> ParquetFile | ArrowFile:
     """Return a file; SourceError if it cannot be read."""
     try:
         return ArrowFile(path) if path.suffix == ".arrow" else ParquetFile(path)
@@ -165,7 +166,7 @@ class Files:
     """Open files and decoded blocks, shared by threads."""
 
     def __init__(self) -> None:
-        self.open = lru_cache(_OPEN_FILES)(open_file)
+        self.open = lru_cache(_OPEN_FILES)(open_table)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
         self._passes: Counter[tuple[Path, int, str]] = Counter()  # passes through each large block

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from dbloader._places import is_mongo
 from dbloader.errors import DamagedRecordError, OptionError, SourceError
 from dbloader.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
+from dbloader.records.record import TILES
 from dbloader.sources.base import Entry, Loaded, Problem, Source, Tally, full_path
-from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class StoreSource(Source):
         kept = {"damaged": record.damaged, "resized_from": record.resized_from}
         fields = {**record.fields, **{name: value for name, value in kept.items() if value is not None}}
         if self._is_tiled:
-            fields.pop("tiles", None)
+            fields.pop(TILES, None)
         return fields if record.name else {**fields, "name": None}
 
     @override

@@ -25,14 +25,14 @@ from bson.errors import BSONError
 from typing_extensions import override
 
 from dbloader._describe import short_repr
+from dbloader._machine import NO_ROOM
 from dbloader.errors import DamagedRecordError, FieldError, SourceError
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
 from dbloader.sources.archive import ArchiveSource, number_folders
 from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
-from dbloader.sources.labels import FILE_FIELDS, number_labels, read_classes
-from dbloader.stores.lmdb.errors import NO_ROOM
+from dbloader.sources.labels import FIELDS_FILE, number_labels, read_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ class TarSource(ArchiveSource):
 
     Headers and labels are read once for the classes, and again by each iteration. Only the distinct labels and folders
     are kept in memory. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file
-    ``FILE_FIELDS`` beside the first tar, contains "mask".
+    ``FIELDS_FILE`` beside the first tar, contains "mask".
     """
 
     def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
@@ -83,7 +83,7 @@ class TarSource(ArchiveSource):
         with ExitStack() as after_error:
             after_error.callback(self.close)
             folders, labels, fields = self._read_all(
-                paths, {*file_fields, *(read_classes(paths[0].parent, FILE_FIELDS) or ())} - {""}
+                paths, {*file_fields, *(read_classes(paths[0].parent, FIELDS_FILE) or ())} - {""}
             )
             if not folders:
                 raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 import numpy as np
 
 from dbloader._describe import listed, short_repr
+from dbloader._lazy import notebook_html
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError
 from dbloader.records.columns import CHUNK, DTYPES, ColumnChunk, join_values, stored_columns
 from dbloader.records.document import open_sealed
@@ -280,9 +281,7 @@ class Store(ABC):
 
     def _repr_html_(self) -> str | None:
         """Return the store as HTML, with some of its images, for notebooks."""
-        from dbloader.records.markup import store_html  # imports Pillow
-
-        return store_html(self, lambda indices: (self, indices))
+        return notebook_html("store_html", self, lambda indices: (self, indices))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "handle": None}
@@ -302,9 +301,7 @@ class _Records(list["Record"]):
         self._store = store
 
     def _repr_html_(self) -> str | None:
-        from dbloader.records.markup import records_html  # imports Pillow
-
-        return records_html(self._store, [record.index for record in self], f"{len(self):,} records")
+        return notebook_html("records_html", self._store, [record.index for record in self], f"{len(self):,} records")
 
 
 @dataclass(frozen=True, slots=True)

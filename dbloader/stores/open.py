@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dbloader._places import is_mongo
 from dbloader.errors import OptionError
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     import os

@@ -11,20 +11,20 @@ import shlex
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from starlette import routing
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count
 from dbloader._options import whole_number
+from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNotFoundError, StoreUnreachableError
 from dbloader.stores.lmdb.store import LMDBStore
-from dbloader.stores.mongo.uri import is_mongo
 from dbloader.viewing import summary
 from dbloader.viewing.duplicates import Duplicates
 from dbloader.viewing.guard import error_response
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
     _Function = Callable[["ViewerRequest"], Any]
-    _Route = tuple[str, _Function, bool]
 
 _NO_DATABASE = 503  # the page waits until the database answers again
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
@@ -273,35 +272,41 @@ def _static(name: str) -> Response:
     return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
 
 
-# (path, function, whether the function decodes images). A function takes a request, and returns a Response or a value
-# that becomes JSON. At most one decoding function per CPU runs at the same time.
-ROUTES: tuple[_Route, ...] = (
-    ("/", lambda _: _static("index.html"), False),
-    ("/static/{name}", lambda request: _static(request.text("name")), False),
-    ("/api/stores", _stores, False),
-    ("/api/{s}/note", _note, False),
-    ("/api/{s}/select", lambda r: summary.select(r.selections, r.text("q")), False),
-    ("/api/{s}/rows", _rows, False),
-    ("/api/{s}/summary", lambda r: summary.count(r.selections, r.text("q"), r.text("axes")), False),
-    ("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"), r.text("axes")), False),
-    ("/api/{s}/compare", lambda r: summary.compare_labels(r.selections, r.text("q"), r.text("column")), False),
-    ("/api/{s}/position", _position, False),
-    ("/api/{s}/report", _report, False),
-    ("/api/{s}/duplicates", _duplicates, False),
-    ("/api/{s}/record/{index}", _record, True),
-    ("/api/{s}/training", lambda request: _training(request, "show_batch"), False),
-    ("/api/{s}/epochs/{index}", lambda request: _training(request, "show_epochs", request.integer("index")), False),
-    ("/listing/{s}", _listing, False),
-    ("/thumb/{s}/{index}", _thumbnail, True),
-    ("/image/{s}/{index}", _image, False),
-    ("/seen/{s}/{index}", _seen, True),
-    ("/api/{s}/marks", _change_marks, False),
-    ("/api/{s}/duplicates", _search_duplicates, False),
+class Route(NamedTuple):
+    """A route of the viewer. ``function`` takes a request, and returns a Response or a value that becomes JSON."""
+
+    path: str
+    function: _Function
+    method: str = "GET"
+    decodes: bool = False  # whether it decodes images; at most one such function per CPU runs at the same time
+
+
+ROUTES = (
+    Route("/", lambda _: _static("index.html")),
+    Route("/static/{name}", lambda request: _static(request.text("name"))),
+    Route("/api/stores", _stores),
+    Route("/api/{s}/note", _note),
+    Route("/api/{s}/select", lambda r: summary.select(r.selections, r.text("q"))),
+    Route("/api/{s}/rows", _rows),
+    Route("/api/{s}/summary", lambda r: summary.count(r.selections, r.text("q"), r.text("axes"))),
+    Route("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"), r.text("axes"))),
+    Route("/api/{s}/compare", lambda r: summary.compare_labels(r.selections, r.text("q"), r.text("column"))),
+    Route("/api/{s}/position", _position),
+    Route("/api/{s}/report", _report),
+    Route("/api/{s}/duplicates", _duplicates),
+    Route("/api/{s}/record/{index}", _record, decodes=True),
+    Route("/api/{s}/training", lambda request: _training(request, "show_batch")),
+    Route("/api/{s}/epochs/{index}", lambda request: _training(request, "show_epochs", request.integer("index"))),
+    Route("/listing/{s}", _listing),
+    Route("/thumb/{s}/{index}", _thumbnail, decodes=True),
+    Route("/image/{s}/{index}", _image),
+    Route("/seen/{s}/{index}", _seen, decodes=True),
+    Route("/api/{s}/marks", _change_marks, method="POST"),
+    Route("/api/{s}/duplicates", _search_duplicates, method="POST"),
 )
-_CHANGES = (_change_marks, _search_duplicates)  # these functions answer POST; all other functions answer GET
 
 
-def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlette:
+def create_app(state: ViewerState, routes: Iterable[Route] = ROUTES) -> Starlette:
     """Return the ASGI application of the viewer. It answers every request, so a Guard must protect it."""
     slots = asyncio.Semaphore(cpu_count())
 
@@ -324,8 +329,8 @@ def create_app(state: ViewerState, routes: Iterable[_Route] = ROUTES) -> Starlet
 
     app = Starlette(
         routes=[
-            Route(path, endpoint(function, decodes=decodes), methods=["POST" if function in _CHANGES else "GET"])
-            for path, function, decodes in routes
+            routing.Route(route.path, endpoint(route.function, decodes=route.decodes), methods=[route.method])
+            for route in routes
         ],
         exception_handlers={HTTPException: no_route},
     )

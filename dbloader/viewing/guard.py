@@ -196,7 +196,7 @@ def _take_token(query: bytes) -> tuple[str | None, str]:
     return (unquote(found[0].partition("=")[2]) if found else None), rest
 
 
-class Connection(H11Protocol):
+class GuardedConnection(H11Protocol):
     """A connection that is closed if a request does not arrive completely within 10 s.
 
     uvicorn limits only the time between requests. Without this limit, anyone could hold all connections that the viewer

@@ -11,11 +11,11 @@ import numpy as np
 
 from dbloader._describe import counted
 from dbloader.errors import OptionError
-from dbloader.records.markup import picture, table, text
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.publish_shards import write_durably
 from dbloader.stores.open import open_store
 from dbloader.viewing.joined import join_listing
+from dbloader.viewing.notebook import picture, table, text
 from dbloader.viewing.report import ConversionReport
 from dbloader.viewing.selection import Selections
 from dbloader.viewing.summary import count

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import counted, short_repr
+from dbloader._places import is_mongo, path_beside
 from dbloader.copying.listings import MARKS, RecordNames, read_marks, why_not_tags
 from dbloader.errors import DBLoaderError, OptionError
 from dbloader.records.field_columns import FieldColumn
-from dbloader.records.markup import records_html
 from dbloader.records.names import Names
-from dbloader.stores.lmdb.keys import path_beside
 from dbloader.stores.lmdb.publish_shards import durable
-from dbloader.stores.mongo.uri import is_mongo
+from dbloader.viewing.notebook import records_html
 from dbloader.viewing.selection import flag_column
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from dbloader.viewing.selection import Selections
 
-PREFIX = "mark."
+MARK_PREFIX = "mark."
 _MOST_MARKS = 1_000_000
 _MANY = 100  # before a change of more records, the page asks, and the file is copied
 _CHANGES = ("drop", "label", "tag", "clear", "remove", "untag", "undo")
@@ -209,10 +208,10 @@ class Marks:
         drops = [index for index, mark in marks.items() if mark.get("drop")]
         labels = {index: self._label_text(mark["label"]) for index, mark in marks.items() if "label" in mark}
         tags = {index: ", ".join(mark["tags"]) for index, mark in marks.items() if "tags" in mark}
-        columns = {f"{PREFIX}drop": flag_column(drops, length)} if drops else {}
+        columns = {f"{MARK_PREFIX}drop": flag_column(drops, length)} if drops else {}
         for name, texts in (("label", labels), ("tags", tags)):
             if texts:
-                columns[f"{PREFIX}{name}"] = FieldColumn("text", _pack(texts, length))
+                columns[f"{MARK_PREFIX}{name}"] = FieldColumn("text", _pack(texts, length))
         self._selections.join("marks", columns)
 
     def _label_text(self, label: str | int | None) -> str:

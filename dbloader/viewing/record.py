@@ -31,7 +31,7 @@ _MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
 def show_record(store: Store, index: int) -> dict[str, Any]:
     """Return the facts that the page shows about a record.
 
-    These are the facts of `describe_record`, and
+    These are the facts of `record_facts`, and
 
     - ``crc``: always "verified", because reading a record compares its checksum;
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
@@ -53,7 +53,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
         return {"index": index, "name": name, "error": str(error)}
-    facts = describe_record(store, record)
+    facts = record_facts(store, record)
     boxes, labels = boxes_of(store, record)
     return {
         **facts,
@@ -94,7 +94,7 @@ def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.zeros((0, *shape))
 
 
-def describe_record(store: Store, record: Record) -> dict[str, Any]:
+def record_facts(store: Store, record: Record) -> dict[str, Any]:
     """Return facts about a record, its fields, the EXIF of its image, and the structure of its JPEG."""
     image, jpeg, exif = record.image, {}, {}
     if isinstance(image, bytes):

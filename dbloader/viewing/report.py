@@ -6,8 +6,8 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dbloader.queries.cache import LRUCache
 from dbloader.queries.columns import find_names
+from dbloader.queries.lru import LRUCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

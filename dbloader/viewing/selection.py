@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.queries.cache import LRUCache
 from dbloader.queries.columns import Columns
+from dbloader.queries.lru import LRUCache
 from dbloader.queries.select import select
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import FieldColumn

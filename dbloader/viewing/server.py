@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from dbloader._options import checked_flag, whole_number
-from dbloader.conversion.parallel import return_large_blocks
+from dbloader._parallel import return_large_blocks
+from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, OptionError
-from dbloader.records.markup import viewers
 from dbloader.stores.base import Store
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
+from dbloader.viewing.notebook import viewers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ class View:
             import uvicorn
 
             from dbloader.viewing.app import ViewerState, create_app
-            from dbloader.viewing.guard import Connection, Guard
+            from dbloader.viewing.guard import Guard, GuardedConnection
             from dbloader.viewing.training_process import Training
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
@@ -91,7 +92,7 @@ class View:
             # application reports its own errors.
             config = uvicorn.Config(
                 self._guard, log_config=None, log_level="critical", access_log=False, server_header=False,
-                proxy_headers=False, loop="asyncio", http=Connection, ws="none", lifespan="off",
+                proxy_headers=False, loop="asyncio", http=GuardedConnection, ws="none", lifespan="off",
                 limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=_CLOSING_S,
             )  # fmt: skip
             self._server = uvicorn.Server(config)

@@ -15,7 +15,7 @@ from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.queries.columns import parts
 from dbloader.queries.parse import SIZES
 from dbloader.viewing.joined import PREDICTION
-from dbloader.viewing.marks import PREFIX
+from dbloader.viewing.marks import MARK_PREFIX
 from dbloader.viewing.sorting import sort_records
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
     columns = selections.columns
     values = (columns.values_of(column, indices) for column in ("label", "width", "height", "nbytes"))
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
-    fields += [name for name in columns.joined if name.startswith(PREFIX) and name not in fields]
+    fields += [name for name in columns.joined if name.startswith(MARK_PREFIX) and name not in fields]
     more = [columns.describe(index, fields) for index in indices.tolist()]
     is_damaged = np.isin(indices, _damaged(selections)).tolist()
     rows = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
 from dbloader.images.preview import draw_over, thumbnail
-from dbloader.queries.cache import LRUCache
+from dbloader.queries.lru import LRUCache
 from dbloader.viewing.record import boxes_of, image_of
 
 if TYPE_CHECKING:

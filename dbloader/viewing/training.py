@@ -22,8 +22,8 @@ from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
-from dbloader.decoding.open import TURNS
 from dbloader.errors import DBLoaderError, OptionError, StoreUnreachableError
+from dbloader.images.pillow import TURNS
 from dbloader.images.preview import shown_orientation
 from dbloader.loading.checkpoint import SamplerCheckpoint
 from dbloader.loading.create import create_batch_sampler, default_transform, height_and_width, with_transform

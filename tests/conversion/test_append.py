@@ -29,7 +29,7 @@ from dbloader.errors import (
 )
 from dbloader.records.decode import decode
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb.partial import locked
+from dbloader.stores.lmdb.growing_file import locked
 from dbloader.stores.lmdb.publish_shards import move_into
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored

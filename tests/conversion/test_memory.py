@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from dbloader.conversion.parallel import MEMORY_LIMIT
+from dbloader._parallel import MEMORY_LIMIT
 from dbloader.conversion.transcode import ImageFormat, transcode, transcoding_bytes
-from dbloader.images.info import check_decodes, read_facts
+from dbloader.images.check import check_decodes
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import decoding_bytes
 from tests.support import jpegs
 from tests.support.children import run_program

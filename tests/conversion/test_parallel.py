@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from dbloader._parallel import MemoryBudget
 from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
 from dbloader.conversion.file_to_record import FileResult
-from dbloader.conversion.parallel import MemoryBudget
 from dbloader.conversion.settings import Settings
 from dbloader.sources.base import Entry
 from tests.support.images import plant_photos

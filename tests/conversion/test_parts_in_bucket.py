@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from dbloader.collecting.write_store import write_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.parts.part import list_parts
 from dbloader.conversion.parts.publish import publish
-from dbloader.conversion.write_store import write_store
 from dbloader.copying.copy_store import copy_store
 from dbloader.errors import OptionError, PlaceError
 from dbloader.remote.bucket import Bucket

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dbloader.conversion.convert import convert
-from dbloader.conversion.resize import resize
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import decode_pil
+from dbloader.images.resize import resize
 from tests.support import jpegs
 from tests.support.conversion import records, report_lines, verified
 from tests.support.images import KINDS, encoded, photo, plant, plant_kinds

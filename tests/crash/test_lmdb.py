@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dbloader.records.manifest import Summary
-from dbloader.stores.lmdb import partial
-from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.lmdb import growing_file
+from dbloader.stores.lmdb.growing_file import PartialFile
 from tests.support.crash import (
     Old,
     Whole,
@@ -116,7 +116,7 @@ def die_at(owner: Any, name: str, number: int) -> None:
     setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("moment", [(partial, "sync_folder", 1), (Path, "replace", 1)])
+@pytest.mark.parametrize("moment", [(growing_file, "sync_folder", 1), (Path, "replace", 1)])
 def test_conversion_killed_after_rename_is_complete(whole: Whole, tmp_path: Path, moment: tuple[Any, str, int]) -> None:
     old = make_old(tmp_path)
     report = Path(f"{old.place}.report.jsonl")

@@ -37,7 +37,7 @@ import os, sys
 import lmdb
 import dbloader.stores.writer
 from dbloader.cli import main
-from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.lmdb.growing_file import PartialFile
 
 dbloader.stores.writer.COMMIT_BYTES = 20_000
 left_out = sys.argv.pop(1)

@@ -15,10 +15,11 @@ from dbloader.decoding import open as open_module
 from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.decoder import Plan
 from dbloader.decoding.lazy import open_lazy
-from dbloader.decoding.masks import crop_field
+from dbloader.decoding.masks_and_boxes import crop_field
 from dbloader.decoding.render import Crop
 from dbloader.errors import ImageError
-from dbloader.images.info import check_decodes, read_facts
+from dbloader.images.check import check_decodes
+from dbloader.images.info import read_facts
 from tests.support.images import encoded
 
 SIZES = ((1, 1), (3, 2), (32, 32), (97, 61))

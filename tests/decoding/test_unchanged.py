@@ -16,7 +16,7 @@ from PIL import Image
 
 from dbloader import LMDBDataset, convert, create_loader, write_store
 from dbloader.decoding import ResizeCenterCrop, decode_gray, decode_pil, decode_unchanged
-from dbloader.decoding.masks import decode_field, values_of
+from dbloader.decoding.masks_and_boxes import decode_field, values_of
 from dbloader.decoding.pillow import open_file
 from dbloader.decoding.unchanged import read_values
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError

@@ -11,7 +11,7 @@ import torch
 from dbloader.device import RandomErasing
 from dbloader.device.erasing import normal
 from dbloader.errors import OptionError
-from dbloader.sampling.rng import STEP, SampleRNG, mix
+from dbloader.sampling.rng import STEP, SampleRNG, scramble
 from tests.support.tensors import DTYPES, pixels, sevens
 
 MODES = ("const", "rand", "pixel")
@@ -143,7 +143,7 @@ def test_wrong_option_of_erasing_is_refused(options: Any, message: str) -> None:
 def test_noise_is_splitmix64_mapped_to_normal_quantiles() -> None:
     keys, shape = SampleRNG(1, 2, range(5)).bits("pixels"), (3, 5, 7)
     words = keys[:, None] + np.arange(1, 28, dtype=np.uint64) * np.uint64(STEP)
-    mix(words)
+    scramble(words)
     chosen = words.astype("<u8").view("<i2")[:, :105].astype(np.int64) + 2**15
     quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
     expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from dbloader.collecting.write_store import write_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
-from dbloader.conversion.write_store import write_store
 from dbloader.errors import ExportError
 from dbloader.exports.export import export_store
 from dbloader.records.record import Record

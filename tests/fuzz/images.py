@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError
-from dbloader.images.info import check_decodes, read_facts
+from dbloader.images.check import check_decodes
+from dbloader.images.info import read_facts
 from dbloader.images.jpeg import State, examine, find_warning, repair
 from dbloader.images.tiled.decode import decode_crop, find_lengths
 

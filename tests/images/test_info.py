@@ -13,7 +13,8 @@ from PIL import Image
 
 from dbloader.decoding import decode_pil
 from dbloader.errors import DamagedImageError, NotAnImageError
-from dbloader.images.info import Facts, check_decodes, read_facts
+from dbloader.images.check import check_decodes
+from dbloader.images.info import Facts, read_facts
 from tests.support import jpegs
 from tests.support.images import END, encoded, multi_picture, photo
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dbloader.errors import DamagedImageError, NotAnImageError
-from dbloader.images.info import Facts, check_decodes
+from dbloader.images.check import check_decodes
+from dbloader.images.info import Facts
 from dbloader.images.jpeg import State, Structure, examine, repair
 from dbloader.images.markers import Frame
 from tests.support.jpegs import AC, DC, END, code_blocks, draw, encode, frame, scan, segment, thumbnail_exif

@@ -20,15 +20,16 @@ from PIL import Image, features
 import dbloader
 from dbloader import convert
 from dbloader.conversion.file_to_record import convert_file
-from dbloader.conversion.resize import load_pixels, resize
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.decoding import DecodeTensor, RandomResizedCrop, decode_pil
 from dbloader.decoding.open import read_orientation
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.info import check_decodes, read_facts
+from dbloader.images.check import check_decodes
+from dbloader.images.info import read_facts
 from dbloader.images.pillow import FORMATS, max_pixels, open_pillow, read_limit
 from dbloader.images.pillow import LIMIT_VARIABLE as LIMIT
+from dbloader.images.resize import load_pixels, resize
 from dbloader.sources.base import Entry
 from tests.support import jpegs
 from tests.support.deep import BYTES, COLORED, COLORS, GRAY, PLANES, UNKNOWN, UPPER, moving, planar_tiff, tiff

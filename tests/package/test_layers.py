@@ -18,7 +18,7 @@ ROOT = Path(dbloader.__file__).parent
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"viewing"},
+    {"viewing", "collecting"},
     {"loading"},
     {"batches", "checking", "copying"},
     {"conversion", "datasets", "exports"},
@@ -27,7 +27,7 @@ LAYERS = (
     {"stores", "decoding", "sampling"},
     {"records"},
     {"images", "remote"},
-    {"_describe", "_lazy", "_machine", "_options", "_version", "errors"},
+    {"_describe", "_lazy", "_machine", "_options", "_parallel", "_places", "_version", "errors"},
 )
 ROWS = {name: row for row, names in enumerate(LAYERS) for name in names}
 # These modules work with any iterable of batches, so they import nothing that handles stores, even indirectly.
@@ -38,7 +38,7 @@ OF_ANY_ITERABLE = (
     "loading.iteration",
     "loading.prefetch",
     "loading.stats",
-    "loading.workers",
+    "loading.torch_workers",
     "device.transfer",
     "device.preparation",
 )

@@ -14,7 +14,7 @@ import dbloader
 
 ROOT = Path(dbloader.__file__).parent
 _WORKERS = "torch shows no other way to end the worker processes of an iterator that was dropped"
-_TOP = ("_describe", "_lazy", "_machine", "_options", "_version")
+_TOP = ("_describe", "_lazy", "_machine", "_options", "_parallel", "_places", "_version")
 OTHER_PACKAGES = {
     **dict.fromkeys(("_asdict", "_fields", "_make", "_replace"), "public: methods of named tuples"),
     **dict.fromkeys(("_exit", "_getframe", "_is_gil_enabled"), "public: functions of os and sys that Python documents"),

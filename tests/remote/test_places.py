@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dbloader import LMDBDataset
+from dbloader._places import is_remote, parse_place
 from dbloader.errors import PlaceError, StoreAccessError, StoreError, StoreNotFoundError, StoreUnreachableError
 from dbloader.remote.errors import is_temporary, status_of, translate
-from dbloader.remote.places import is_remote, parse_place
 
 PLACE = parse_place("s3://bucket/train.lmdb")
 

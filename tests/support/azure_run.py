@@ -23,7 +23,8 @@ from dbloader.caching.store import CachedStore
 from dbloader.conversion.parts.part import convert_part
 from dbloader.conversion.parts.publish import publish
 from dbloader.errors import StoreExistsError
-from dbloader.remote.bucket import MANIFEST_FILE, Bucket
+from dbloader.remote.bucket import Bucket
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE
 from tests.support.conversion import plan_conversion
 from tests.support.object_store import HOST, free_ports
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from dbloader._parallel import return_large_blocks
 from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parallel import return_large_blocks
 from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.parts.plan import Plan
 from dbloader.conversion.report import Progress, Report

@@ -84,7 +84,7 @@ def put(place: str, files: Mapping[str, bytes]) -> None:
     """Make objects below a place."""
     from obstore.store import from_url
 
-    from dbloader.remote.places import parse_place
+    from dbloader._places import parse_place
 
     where = parse_place(place)
     store = from_url(f"s3://{where.bucket}", client_options={"allow_http": True})

@@ -19,7 +19,7 @@ from dbloader import convert, copy_store
 from dbloader._machine import cpu_count
 from dbloader.stores.open import open_store
 from dbloader.viewing import summary
-from dbloader.viewing.app import ROUTES, ViewerRequest, ViewerState, create_app
+from dbloader.viewing.app import ROUTES, Route, ViewerRequest, ViewerState, create_app
 from dbloader.viewing.selection import Selections
 from tests.support.images import WAIT_S, plant_photos
 from tests.support.viewer import ask
@@ -30,7 +30,7 @@ HUGE = "9" * 5000  # more digits than Python converts to an int
 
 
 @contextmanager
-def served(state: ViewerState, *routes: Any) -> Iterator[tuple[int, list[str]]]:
+def served(state: ViewerState, *routes: Route) -> Iterator[tuple[int, list[str]]]:
     """Serve an application without its guard. Yield the port, and the paths of the requests that have begun."""
     app, begun = create_app(state, routes or ROUTES), []
 
@@ -128,7 +128,7 @@ def test_server_refuses_a_malformed_request_and_answers_the_next(opened: Opened,
 def test_bug_shows_one_sentence_and_prints_a_traceback() -> None:
     printed: list[str] = []
     state = ViewerState([], printed.append)
-    with served(state, ("/bug", lambda _: 1 / 0, False)) as (port, _):
+    with served(state, Route("/bug", lambda _: 1 / 0)) as (port, _):
         answer = ask(port, "/bug")
     error = "this is a bug of dbloader: ZeroDivisionError: division by zero"
     assert (answer.status, json.loads(answer.body)) == (500, {"error": error})
@@ -136,7 +136,7 @@ def test_bug_shows_one_sentence_and_prints_a_traceback() -> None:
 
 
 def test_routes_accept_only_integers_and_fixed_names() -> None:
-    for path, _, _ in ROUTES:
+    for path in (route.path for route in ROUTES):
         assert {part for part in path.split("/") if part.startswith("{")} <= {"{s}", "{index}", "{name}"}
         assert ("{name}" in path) == path.startswith("/static/")
 
@@ -196,7 +196,7 @@ def blocked() -> Iterator[tuple[Blocked, int, list[str]]]:
     Yield the port and the paths of begun requests.
     """
     route = Blocked()
-    routes: Any = (("/decoded/{index}", route, True), ("/other", lambda _: {}, False))
+    routes = (Route("/decoded/{index}", route, decodes=True), Route("/other", lambda _: {}))
     with served(ViewerState([]), *routes) as (port, begun):
         yield route, port, begun
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,12 @@ def check_copies(place: Path, listing: Path, chosen: list[int], records: list[Re
     others = [index for index in range(len(records)) if index not in {*chosen}]
     for option, wanted in (("select", chosen), ("drop", others)):
         target = place.with_name("copy.lmdb")
+        options: dict[str, Any] = {"overwrite": True, option: listing}
         if not wanted:
             with pytest.raises(OptionError, match="nothing to copy"):
-                copy_store(place, target, overwrite=True, **{option: listing})
+                copy_store(place, target, **options)
             continue
-        copy_store(place, target, overwrite=True, **{option: listing})
+        copy_store(place, target, **options)
         with open_store(target) as copy:
             assert [(one.name, one.label, one.image) for one in copy] == [
                 (records[index].name, records[index].label, records[index].image) for index in wanted

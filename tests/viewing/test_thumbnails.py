@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pillow_heif
 import pytest
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
-from dbloader.images.preview import TURNS, legend_of
+from dbloader.images.preview import legend_of
 from dbloader.stores.base import Store
 from dbloader.viewing.record import show_record
 from dbloader.viewing.thumbnails import SIDES, Thumbnails
@@ -286,7 +286,8 @@ def test_boxes_and_masks_are_drawn_over_their_objects(orientation: int, padding:
     image, mask = Image.new("RGB", (160, 120)), Image.new("L", (160, 120))
     image.paste((250, 250, 250), box)
     mask.paste(1, box)
-    upright = mask.transpose(TURNS[orientation]) if orientation > 1 else mask
+    mask.getexif()[ExifTags.Base.Orientation] = orientation
+    upright = ImageOps.exif_transpose(mask)
     fields = {"boxes": np.array([box]), "box_labels": np.array([1]), "mask": encoded(upright, "PNG")}
     data = encoded(image, "JPEG", exif=jpegs.turned_exif(orientation), quality=95) + bytes(padding)
     store_records(

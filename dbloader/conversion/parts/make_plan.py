@@ -22,6 +22,7 @@ import bson
 import numpy as np
 
 from dbloader._options import whole_number
+from dbloader._places import is_mongo, is_remote
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.plan import (
     LIST_FOLDER,
@@ -40,14 +41,12 @@ from dbloader.conversion.parts.plan import (
 from dbloader.conversion.report import left_out
 from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import seal
-from dbloader.remote.places import is_remote
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.growing_file import sync_folder
 from dbloader.stores.lmdb.objects import open_target, read_table
-from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import check_target, durable, write_durably
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
-from dbloader.stores.mongo.uri import is_mongo
 from dbloader.stores.open import check_destination
 
 if TYPE_CHECKING:

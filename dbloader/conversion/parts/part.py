@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dbloader._options import whole_number
+from dbloader._parallel import return_large_blocks
 from dbloader.conversion.convert_files import FileWriter
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.parallel import return_large_blocks
 from dbloader.conversion.parts.known_records import KnownRecords
 from dbloader.conversion.parts.plan import MAKING, RECEIPT_FOLDER, Plan, list_name, open_places
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError, StoreExistsError, StoreNotFoundError

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dbloader._places import checked_path, is_mongo, is_remote
 from dbloader._version import __version__
 from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
@@ -32,13 +33,11 @@ from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
 from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
 from dbloader.records.document import open_sealed
 from dbloader.remote.bucket import Bucket, Item
-from dbloader.remote.places import is_remote
-from dbloader.stores.lmdb.keys import PARTIAL, checked_path
+from dbloader.stores.lmdb.growing_file import sync_folder
+from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.objects import open_target
-from dbloader.stores.lmdb.partial import sync_folder
 from dbloader.stores.lmdb.publish_shards import copy_durably, write_durably
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

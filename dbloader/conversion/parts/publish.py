@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
+from dbloader._places import is_remote
 from dbloader.conversion.parts.known_records import repeated_warnings
 from dbloader.conversion.parts.part import (
     list_parts,
@@ -39,7 +40,6 @@ from dbloader.conversion.parts.plan import (
     target_of,
 )
 from dbloader.conversion.report import finish_report, nothing_stored
-from dbloader.conversion.stored_records import common_source
 from dbloader.errors import (
     ConversionError,
     DamagedStoreError,
@@ -48,12 +48,12 @@ from dbloader.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from dbloader.records.manifest import common_source
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.growing_file import remove_report
 from dbloader.stores.lmdb.keys import PARTIAL
 from dbloader.stores.lmdb.objects import list_files, open_target, put_table, read_table
-from dbloader.stores.lmdb.partial import remove_report
 from dbloader.stores.lmdb.publish_shards import (
     check_base,
     check_target,
@@ -92,12 +92,26 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
     for ``keep_hours`` (24 by default), because programs may still read them. The next call after that removes them.
     """
-    if is_remote(destination):
-        hours = _KEEP_HOURS if keep_hours is None else keep_hours
-        return _publish_in_bucket(os.fspath(destination), overwrite=overwrite, keep_hours=hours)
-    if keep_hours is not None:
-        raise OptionError("keep_hours (--keep-hours) is for stores in object storage: leave it out")
-    return _publish_on_disk(destination, overwrite=overwrite)
+    started = time.monotonic()
+    if not is_remote(destination):
+        if keep_hours is not None:
+            raise OptionError("keep_hours (--keep-hours) is for stores in object storage: leave it out")
+        path = target_of(destination)
+        made, facts = _publish_on_disk(destination, path, overwrite=overwrite)
+        facts = _published_before(made) if facts is None else facts
+        report = path.with_name(f"{path.name}.report.jsonl")
+        return finish_report(made, destination, report, place=os.fspath(destination), started=started, **facts)
+    place = os.fspath(destination)
+    target = open_target(place)
+    report = Path(f"{posixpath.basename(target.place)}.report.jsonl")
+    hours = _KEEP_HOURS if keep_hours is None else keep_hours
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
+        table, facts = _publish_in_bucket(place, target, Path(local), report, overwrite=overwrite, keep_hours=hours)
+        facts = _published_before(table.manifest) if facts is None else facts
+        folder = Path(local) / "report"
+        if table.manifest.events:  # they are in the index; the report goes to the working directory
+            _fetch_index(target, table.index_file, table, folder)
+        return finish_report(table.manifest, folder, report, place=target.place, started=started, **facts)
 
 
 def _check_parts(
@@ -163,13 +177,10 @@ def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
 # ---- On a disk
 
 
-def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) -> Report:
-    started, target = time.monotonic(), target_of(destination)
-
-    def report(manifest: Manifest, facts: dict[str, Any]) -> Report:
-        path, place = target.with_name(f"{target.name}.report.jsonl"), os.fspath(destination)
-        return finish_report(manifest, destination, path, place=place, started=started, **facts)
-
+def _publish_on_disk(
+    destination: str | os.PathLike[str], target: Path, *, overwrite: bool
+) -> tuple[Manifest, dict[str, Any] | None]:
+    """Return the manifest of the store, and the facts for the report; None if the store was published before."""
     try:
         plan, receipts, missing, _ = list_parts(destination)
         if missing:  # if another process has published meanwhile, there is no plan, and this raises StoreNotFoundError
@@ -179,13 +190,12 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
             raise
         if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
             _remove_files(target, {PLAN_FILE})
-        there = ShardTable.read(target).manifest
-        return report(there, _published_before(there))
+        return ShardTable.read(target).manifest, None
     _check_parts(plan, receipts, destination, overwrite=overwrite)
     if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
         with suppress(OSError):  # another publisher removes it too
             remove_plan(plan.folder)
-        return report(table.manifest, _published_before(table.manifest))
+        return table.manifest, None
     replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
     try:
         with refusals(str(target)):
@@ -194,11 +204,10 @@ def _publish_on_disk(destination: str | os.PathLike[str], *, overwrite: bool) ->
     except StoreError:
         if plan.folder.exists() or not (table := _published_of(target, receipts)):
             raise
-        return report(table.manifest, _published_before(table.manifest))  # another process has published meanwhile
+        return table.manifest, None  # another process has published meanwhile
     facts = _published_now(plan, receipts, manifest, base)
     repeated = [] if base is None else repeated_warnings(target, base.manifest.length)
-    facts["warnings"] = [*facts["warnings"], *repeated, *unnamed_warning(target)]
-    return report(manifest, facts)
+    return manifest, {**facts, "warnings": [*facts["warnings"], *repeated, *unnamed_warning(target)]}
 
 
 def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
@@ -259,60 +268,54 @@ def _remove_files(target: Path, names: set[str]) -> None:
 # ---- In a bucket
 
 
-def _publish_in_bucket(place: str, *, overwrite: bool, keep_hours: float) -> Report:
-    """Publish in a bucket. This fetches the indices of the parts, not the shards."""
-    started = time.monotonic()
-    target = open_target(place)
-    bucket, path = Bucket(f"{target.place}{PARTIAL}"), Path(f"{posixpath.basename(target.place)}.report.jsonl")
-    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
-        folder = Path(local)
+def _publish_in_bucket(
+    place: str, target: Bucket, folder: Path, report: Path, *, overwrite: bool, keep_hours: float
+) -> tuple[ShardTable, dict[str, Any] | None]:
+    """Return the table of the store, and the facts for the report; None if the store was published before.
 
-        def report(table: ShardTable, facts: dict[str, Any]) -> Report:
-            """Return the report of the published store. Its events go to a file in the working directory."""
-            if table.manifest.events:
-                _fetch_index(target, table.index_file, table, folder / "report")
-            facts |= {"place": target.place, "started": started}
-            return finish_report(table.manifest, folder / "report", path, **facts)
-
-        try:
-            plan = Plan.read(bucket)
-        except StoreNotFoundError:
-            if target.head(MANIFEST_FILE) is None:
-                raise
-            there = read_table(target)
-            _remove_rest(target, bucket, there, keep_hours)
-            return report(there, _published_before(there.manifest))
-        replaces = target.head(MANIFEST_FILE)
-        before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
-        found = read_receipts(target, bucket, plan)
-        made = [(receipt, ShardTable.decode(table, bucket.place)) for receipt, table in found]
-        receipts = [receipt for receipt, _ in made]
-        if before is not None and _has_shards(before, receipts):  # a publisher was killed before it removed the plan
-            _remove_rest(target, bucket, before, keep_hours)
-            return report(before, _published_before(before.manifest))
-        _check_parts(plan, receipts, place, overwrite=overwrite)
-        base = _check_base(target, plan, before, overwrite=overwrite)
-        index = f"index-{plan.token}{secrets.token_hex(4)}.lmdb"
-        table = _join(target, bucket, plan, made, base, folder / "new", index)
-        target.put_file(index, folder / "new" / index)
-        if before is not None:
-            replaced = folder / "replaced"
-            replaced.write_bytes(before.encode())
-            target.put_file(kept_manifest(before.index_file), replaced)
-        if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
-            target.delete([index])
-            raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
-        if before is not None:  # otherwise the file may belong to a store with the same name elsewhere
-            remove_report(path)
-        try:
-            put_table(target, table, replaces, [index])
-        except StoreExistsError:
-            other = read_table(target)
-            if _has_shards(other, receipts):  # another process has published the same parts
-                return report(other, _published_before(other.manifest))
+    This fetches the indices of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
+    which is removed before a store is replaced.
+    """
+    bucket = Bucket(f"{target.place}{PARTIAL}")
+    try:
+        plan = Plan.read(bucket)
+    except StoreNotFoundError:
+        if target.head(MANIFEST_FILE) is None:
             raise
-        _remove_rest(target, bucket, table, keep_hours)
-        return report(table, _published_now(plan, receipts, table.manifest, base))
+        there = read_table(target)
+        _remove_rest(target, bucket, there, keep_hours)
+        return there, None
+    replaces = target.head(MANIFEST_FILE)
+    before = replaces and ShardTable.decode(target.get(MANIFEST_FILE, replaces.etag), target.place)
+    found = read_receipts(target, bucket, plan)
+    made = [(receipt, ShardTable.decode(table, bucket.place)) for receipt, table in found]
+    receipts = [receipt for receipt, _ in made]
+    if before is not None and _has_shards(before, receipts):  # a publisher was killed before it removed the plan
+        _remove_rest(target, bucket, before, keep_hours)
+        return before, None
+    _check_parts(plan, receipts, place, overwrite=overwrite)
+    base = _check_base(target, plan, before, overwrite=overwrite)
+    index = f"index-{plan.token}{secrets.token_hex(4)}.lmdb"
+    table = _join(target, bucket, plan, made, base, folder / "new", index)
+    target.put_file(index, folder / "new" / index)
+    if before is not None:
+        replaced = folder / "replaced"
+        replaced.write_bytes(before.encode())
+        target.put_file(kept_manifest(before.index_file), replaced)
+    if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
+        target.delete([index])
+        raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
+    if before is not None:  # otherwise the file may belong to a store with the same name elsewhere
+        remove_report(report)
+    try:
+        put_table(target, table, replaces, [index])
+    except StoreExistsError:
+        other = read_table(target)
+        if not _has_shards(other, receipts):
+            raise
+        return other, None  # another process has published the same parts
+    _remove_rest(target, bucket, table, keep_hours)
+    return table, _published_now(plan, receipts, table.manifest, base)
 
 
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:

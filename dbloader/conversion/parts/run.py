@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader._machine import cpu_count, sigint_blocked
+from dbloader._places import is_remote
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.parts.make_plan import plan_parts
 from dbloader.conversion.parts.part import PartReceipt, convert_part, list_parts
@@ -28,7 +29,6 @@ from dbloader.conversion.parts.plan import list_name, target_of
 from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.report import Progress, write_events
 from dbloader.errors import ConversionError, DBLoaderError, OptionError, StoreExistsError, StoreNotFoundError
-from dbloader.remote.places import is_remote
 from dbloader.stores.lmdb import objects
 from dbloader.stores.lmdb.publish_shards import check_target
 
@@ -63,7 +63,7 @@ def convert_in_parts(
         raise error(f'executor must be "ray" or an object with submit(), got {short_repr(executor)}')
     if not append:
         if is_remote(destination):
-            objects.check_target(objects.open_target(os.fspath(destination)), overwrite=overwrite)
+            objects.find_replaced(objects.open_target(os.fspath(destination)), overwrite=overwrite)
         else:
             check_target(target_of(destination), overwrite=overwrite)
     # Tasks may run in another working directory.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
+from dbloader._machine import NO_ROOM
 from dbloader.errors import (
     DamagedStoreError,
     DBLoaderError,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_LARGE = "larger than a file may be here: raise the limit (ulimit -f), or choose another disk"
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 # LMDB raises these for errors of the operating system. Its other classes mean that the file's content is wrong.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dbloader.errors import OptionError, PlaceError, StoreError, StoreExistsError
+from dbloader._places import WRITABLE, parse_place
+from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreError, StoreExistsError, StoreNotFoundError
 from dbloader.remote.bucket import Bucket
-from dbloader.remote.places import WRITABLE, parse_place
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def open_target(place: str) -> Bucket:
     return Bucket(place)
 
 
-def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
+def find_replaced(target: Bucket, *, overwrite: bool) -> Item | None:
     """Return the manifest of the old store, or None. Raise StoreExistsError if the store may not be replaced."""
     replaces = target.head(MANIFEST_FILE)
     if replaces and not overwrite:
@@ -37,9 +37,19 @@ def check_target(target: Bucket, *, overwrite: bool) -> Item | None:
     return replaces
 
 
+def read_manifest(bucket: Bucket) -> bytes:
+    """Return the content of the manifest of the store at a place. Raise NotAStoreError if there is no store."""
+    try:
+        return bucket.get(MANIFEST_FILE)
+    except StoreNotFoundError:
+        raise NotAStoreError(
+            f"{bucket.place} has no store: there is no {MANIFEST_FILE} (dbloader copy puts a store there)"
+        ) from None
+
+
 def read_table(bucket: Bucket) -> ShardTable:
     """Return the table of the shards of a store. Raise NotAStoreError if there is no store."""
-    return ShardTable.decode(bucket.manifest(), bucket.place)
+    return ShardTable.decode(read_manifest(bucket), bucket.place)
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:

@@ -17,8 +17,8 @@ from dbloader.records.columns import CHUNK, ColumnChunk, seal_chunk, stored_colu
 from dbloader.records.document import seal
 from dbloader.records.manifest import Summary, Totals
 from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.growing_file import PartialFile, locked, remove_report, sync_folder
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
-from dbloader.stores.lmdb.partial import PartialFile, locked, remove_report, sync_folder
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
 

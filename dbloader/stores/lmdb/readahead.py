@@ -15,15 +15,15 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dbloader.stores.lmdb.keys import RECORDS, record_key
+from dbloader.stores.lmdb.keys import MAGIC, RECORDS, record_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_VERSION = 1
 _PAGE_HEAD = 16
-_META_HEAD = struct.Struct("<II")  # magic number and version at the beginning of a meta page
+_META_HEAD = struct.Struct("<4sI")  # magic number and version at the beginning of a meta page
 # Offsets in a meta page: page size (md_pad of the first database), root page of the second database, transaction id.
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
 _LOWER_AT = 12  # offset of mp_lower in any page: the end of the list of node offsets
@@ -139,7 +139,7 @@ class ReadAhead:
 
     def _find_root(self) -> None:
         first = self._read(0, _META_END)
-        if _META_HEAD.unpack_from(first, _PAGE_HEAD) != (_MAGIC, _VERSION):
+        if _META_HEAD.unpack_from(first, _PAGE_HEAD) != (MAGIC, _VERSION):
             return
         self._page_size = _u32(first, _PAGE_SIZE_AT)[0]
         if self._page_size > _LARGEST_PAGE:

@@ -12,6 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import short_repr
+from dbloader._places import checked_path, is_mongo
 from dbloader.errors import (
     DamagedRecordError,
     NotAStoreError,
@@ -26,9 +27,8 @@ from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
 from dbloader.stores.lmdb.handle import LMDBHandle, ShardedHandle
-from dbloader.stores.lmdb.keys import PARTIAL, checked_path, event_key
+from dbloader.stores.lmdb.keys import PARTIAL, event_key
 from dbloader.stores.lmdb.shard_table import is_sharded
-from dbloader.stores.mongo.uri import is_mongo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

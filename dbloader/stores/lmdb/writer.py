@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from dbloader._places import checked_path
 from dbloader.errors import (
     DamagedStoreError,
     NotAStoreError,
@@ -18,8 +19,8 @@ from dbloader.errors import (
 from dbloader.records.columns import stored_columns, whole_chunk
 from dbloader.records.document import seal
 from dbloader.stores.lmdb.errors import refusals
-from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, checked_path, column_key, event_key, record_key
-from dbloader.stores.lmdb.partial import PartialFile, remove_report
+from dbloader.stores.lmdb.growing_file import PartialFile, remove_report
+from dbloader.stores.lmdb.keys import MANIFEST, PROGRESS, column_key, event_key, record_key
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.writer import Writer

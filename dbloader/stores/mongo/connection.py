@@ -115,6 +115,34 @@ def _begin_child() -> None:
 os.register_at_fork(after_in_child=_begin_child)
 
 
+class Patience:
+    """The time for one operation and its repetitions. ``seconds`` limits all of them; None for the driver's limits."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = self._until = None if seconds is None else time.monotonic() + seconds
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def allow(self, seconds: float) -> None:
+        """Give the next call this time from now on."""
+        self._until = time.monotonic() + seconds
+
+    def time_left(self) -> float | None:
+        """Return the time for the next call, in seconds; None for the driver's limits."""
+        return None if self._until is None else max(0.01, self._until - time.monotonic())  # the driver takes 0 as none
+
+    def after(self, error: errors.PyMongoError, seconds: float) -> float | None:
+        """Return the pause before the call is repeated, or None if ``seconds`` after the first failure are over."""
+        now, pause = time.monotonic(), self._pause
+        if self._deadline is None:
+            self._deadline = now + seconds
+        if isinstance(error, errors.NetworkTimeout):
+            self._until = self._deadline
+        if now + pause > self._deadline:
+            return None
+        self._pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        return pause * random.uniform(0.5, 1.0)
+
+
 class Connection:
     """One process's client for a server, and the database of one place.
 
@@ -171,33 +199,27 @@ class Connection:
                 ping, such a scan may take SCAN_SECONDS. During the scan, the driver pings the server on another
                 connection every 10 s (``heartbeatFrequencyMS``). If the server does not answer, the scan fails.
         """
-        # After `deadline`, no call is repeated. A call must end before `until`. None means the driver's time limits.
-        deadline = until = time.monotonic() + _AFTER_FAILURE_SECONDS if self._failed else None
-        pause = _FIRST_PAUSE_SECONDS
+        patience = Patience(_AFTER_FAILURE_SECONDS if self._failed else None)
         while True:
             began = time.monotonic()
             try:
                 if scan is not None:
                     # Without this ping, the driver would wait for a server as long as a scan may take.
                     scan.database.command("ping", read_preference=scan.read_preference)
-                    until = time.monotonic() + SCAN_SECONDS
-                # The driver takes a timeout of 0 as no limit.
-                with nullcontext() if until is None else pymongo.timeout(max(0.01, until - time.monotonic())):
+                    patience.allow(SCAN_SECONDS)
+                left = patience.time_left()
+                with nullcontext() if left is None else pymongo.timeout(left):
                     result = function()
             except errors.PyMongoError as error:
-                now = time.monotonic()
                 timed_out = isinstance(error, (errors.NetworkTimeout, errors.ExecutionTimeout))
-                if scan is not None and timed_out and now - began > 0.9 * SCAN_SECONDS:
+                if scan is not None and timed_out and time.monotonic() - began > 0.9 * SCAN_SECONDS:
                     raise StoreError(
                         f"{self.place.redacted}: the server has not finished a search within {SCAN_SECONDS:g} s: make "
                         "an index of the fields in the query, because without an index the server reads all documents"
                     ) from error
-                if deadline is None:
-                    given = self.client.options.timeout
-                    deadline = now + (RETRY_SECONDS if given is None else float(given))
-                if isinstance(error, errors.NetworkTimeout):
-                    until = deadline
-                if not self._is_temporary(error) or now + pause > deadline:
+                given = self.client.options.timeout
+                pause = patience.after(error, RETRY_SECONDS if given is None else float(given))
+                if not self._is_temporary(error) or pause is None:
                     self._failed = is_transient(error)
                     # A BulkWriteError is not shown as the cause, because its text repeats whole records.
                     cause = None if isinstance(error, errors.BulkWriteError) else error
@@ -210,8 +232,7 @@ class Connection:
             else:
                 self._reached, self._failed = True, False
                 return result
-            time.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            time.sleep(pause)
 
     def _selection_seconds(self) -> float | None:
         """Return how long the driver looks for a server, in seconds; None if a server has answered before."""

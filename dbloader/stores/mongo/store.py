@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bson.errors import BSONError
 from typing_extensions import override
 
+from dbloader._places import is_mongo
 from dbloader.errors import (
     DamagedRecordError,
     DamagedStoreError,
@@ -21,7 +22,7 @@ from dbloader.records.decode import decode, decode_encoded, decode_values
 from dbloader.stores.base import Store
 from dbloader.stores.mongo.gridfs import STUB, file_of, stub_matches
 from dbloader.stores.mongo.reader import MongoReader
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,8 +10,6 @@ from urllib.parse import unquote, unquote_plus
 
 from dbloader.errors import PlaceError
 
-# The beginning of a connection string, even if mistyped.
-_LIKE_MONGO = re.compile(r"mongo(db)?(\+srv)?(:|//)", re.IGNORECASE)
 # IPv6 addresses are in brackets.
 _HOST = r"(?:\[[^\[\]/?@]*\]|[^\[\]:,/?@]+)(?::[0-9]+)?"
 _PLACE = re.compile(
@@ -106,11 +104,6 @@ class MongoURI(NamedTuple):
             pattern = re.escape(secret) if len(secret) > 3 else rf"(?<!\w){re.escape(secret)}(?!\w)"
             text = re.sub(pattern, "***", text)
         return text
-
-
-def is_mongo(place: object) -> bool:
-    """Return whether a place is a MongoDB URI. Mistyped URIs count too, because they may contain a password."""
-    return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from dbloader.errors import DamagedStoreError, PlaceError, StoreError
 from dbloader.records.columns import CHUNK, stored_columns
-from dbloader.stores.lmdb.partial import remove_report
+from dbloader.stores.lmdb.growing_file import remove_report
 from dbloader.stores.mongo.catalog import Catalog
 from dbloader.stores.mongo.connection import Connection
 from dbloader.stores.mongo.lease import Lease

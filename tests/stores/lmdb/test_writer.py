@@ -15,9 +15,9 @@ import pytest
 from dbloader import open_store
 from dbloader.errors import DamagedStoreError, NotAStoreError, StoreAccessError, StoreError, StoreExistsError
 from dbloader.records.record import encode
-from dbloader.stores.lmdb import partial
+from dbloader.stores.lmdb import growing_file
+from dbloader.stores.lmdb.growing_file import PartialFile
 from dbloader.stores.lmdb.keys import column_key
-from dbloader.stores.lmdb.partial import PartialFile
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, make_records, write, write_nothing, write_one_by_one, write_partial
 from tests.support.children import in_child
@@ -257,6 +257,6 @@ def test_finish_syncs_the_file_renames_it_and_syncs_the_folder(tmp_path: Path, m
 
     monkeypatch.setattr(PartialFile, "sync", noting("sync", PartialFile.sync))
     monkeypatch.setattr(Path, "replace", noting("rename", Path.replace))
-    monkeypatch.setattr(partial, "sync_folder", noting("sync the folder", partial.sync_folder))
+    monkeypatch.setattr(growing_file, "sync_folder", noting("sync the folder", growing_file.sync_folder))
     write(tmp_path / "store.lmdb", make_records(3))
     assert done == ["sync", "rename", "sync the folder"]

@@ -18,6 +18,7 @@ from urllib.parse import quote_plus, unquote
 import pytest
 
 from dbloader import MongoDataset, Record, open_store
+from dbloader._places import is_mongo
 from dbloader.errors import (
     DBLoaderError,
     NotAStoreError,
@@ -28,7 +29,7 @@ from dbloader.errors import (
     StoreUnreachableError,
 )
 from dbloader.stores.mongo.connection import Connection
-from dbloader.stores.mongo.uri import is_mongo, parse
+from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import create_store
 from tests.contracts.records import WAIT_S, make_records, write, write_nothing, write_partial
 from tests.support.images import plant_photos

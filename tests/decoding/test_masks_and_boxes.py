@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from dbloader import LMDBDataset, create_loader, write_store
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
-from dbloader.decoding.masks import refuse_masks
+from dbloader.decoding.masks_and_boxes import refuse_masks
 from dbloader.errors import OptionError
 from tests.support.images import encoded, photo
 

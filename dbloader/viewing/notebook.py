@@ -9,15 +9,18 @@ import base64
 import html
 import shlex
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dbloader._describe import cut, printable
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError
+from dbloader.images.preview import thumbnail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
+
+    from dbloader.stores.base import Store
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
 _LETTERS = 200  # most letters shown of a name, a reason, or a line of a repr
@@ -40,20 +43,6 @@ viewers: dict[tuple[str, str], Callable[[], str]] = {}
 """The viewers that run in this process, by place and digest of a store. Each returns its link as HTML."""
 
 
-class ShownStore(Protocol):
-    """The attributes of a store that this module uses."""
-
-    place: str
-    downloads: bool
-
-    @property
-    def manifest(self) -> Any:  # a Manifest; importing the class here would close a circle of imports
-        """The header of the store."""
-
-    def read(self, indices: Sequence[int]) -> list[Any]:
-        """Return records."""
-
-
 def text(value: object) -> str:
     """Return a text for HTML, at most 200 letters long. Invisible characters are escaped."""
     return html.escape(cut(printable(str(value)), _LETTERS))
@@ -74,7 +63,7 @@ def picture(make: Callable[[], tuple[bytes, str]]) -> str:
     return f'<img alt="" src="data:{kind};base64,{base64.b64encode(data).decode()}">'
 
 
-def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[ShownStore, Sequence[int]]]) -> str | None:
+def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Store, Sequence[int]]]) -> str | None:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
     Args:
@@ -98,7 +87,7 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[ShownStore,
     return None
 
 
-def records_html(store: ShownStore, indices: Sequence[Any], head: str, code: str = "") -> str | None:
+def records_html(store: Store, indices: Sequence[Any], head: str, code: str = "") -> str | None:
     """Return up to eight of the records as HTML, between a line of text and a line of code; None if reading fails."""
     with suppress(Exception):
         sheet = _sheet(store, [int(indices[position]) for position in _some(len(indices))])
@@ -124,12 +113,12 @@ def _page(*parts: str) -> str:
     return f"<div class=dbloader>{_STYLE}{''.join(parts)}</div>"
 
 
-def _sheet(store: ShownStore, indices: Sequence[int]) -> str:
+def _sheet(store: Store, indices: Sequence[int]) -> str:
     cells = "\n".join(_cell(store, index) for index in indices)
     return f"<div class=sheet>\n{cells}\n</div>"
 
 
-def _cell(store: ShownStore, index: int) -> str:
+def _cell(store: Store, index: int) -> str:
     words: list[str] = []
 
     def make() -> tuple[bytes, str]:
@@ -147,6 +136,4 @@ def _small(image: Any, px: int) -> tuple[bytes, str]:
         raise NotAnImageError("the record has no image")
     if isinstance(image, memoryview) or (isinstance(image, np.ndarray) and not image.flags.writeable):
         raise NotAnImageError("not drawn: the image may be a view of a store's memory, which may no longer exist")
-    from dbloader.images.preview import thumbnail  # slow to import, and workers never need it
-
     return thumbnail(image, px)

@@ -12,8 +12,8 @@ import pytest
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError, StoreError, StoreFullError
 from dbloader.records.record import encode
-from dbloader.stores.lmdb import partial
-from dbloader.stores.lmdb.partial import PartialFile
+from dbloader.stores.lmdb import growing_file
+from dbloader.stores.lmdb.growing_file import PartialFile
 from dbloader.stores.open import create_store
 from tests.contracts.records import check_is, check_resumes, documents_of, stored, write, write_nothing, write_partial
 from tests.support.children import in_child
@@ -24,7 +24,7 @@ def records_of(count: int, nbytes: int) -> list[Record]:
 
 
 def test_map_grows_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
+    monkeypatch.setattr(growing_file, "FIRST_MAP_BYTES", 2**16)
     monkeypatch.setattr("dbloader.stores.writer.COMMIT_BYTES", 100_000)
     records = [Record(name=f"{number}", image=bytes(size)) for number, size in enumerate([10, 9**7, 10_000] * 3)]
     place = tmp_path / "store.lmdb"
@@ -40,7 +40,7 @@ def test_map_grows_automatically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_map_that_cannot_grow_raises_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial, "FIRST_MAP_BYTES", 2**16)
+    monkeypatch.setattr(growing_file, "FIRST_MAP_BYTES", 2**16)
     file = PartialFile(str(tmp_path / "store.lmdb"))
 
     def write_limited() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import io
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from PIL import ExifTags, Image
 
 from dbloader._describe import counted, short_repr
-from dbloader._options import whole_number
-from dbloader.conversion.encoded_files import is_file, read_file
-from dbloader.conversion.stored_records import is_torch
+from dbloader._options import checked_names, whole_number
+from dbloader.collecting.encoded_files import is_file, read_file
+from dbloader.collecting.stored_records import is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.images.info import find_facts
 from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
@@ -22,7 +22,7 @@ from dbloader.records.record import STANDARD_FIELDS, Record
 from dbloader.sources.labels import IMAGE_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from dbloader.errors import DBLoaderError
 
@@ -260,12 +260,3 @@ def _unwritable(key: str, image: Image.Image, image_format: str, reason: str) ->
         f"field {key!r} is an image of mode {image.mode}, which cannot be written as {image_format} ({reason}): "
         f"{remedy}convert the image, for example by .convert('RGB') or numpy.asarray()"
     )
-
-
-def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
-    """Return an option with several names as a tuple. Raise OptionError for anything else, such as a single str."""
-    if isinstance(names, Iterable) and not isinstance(names, str):
-        names = tuple(names)
-        if all(isinstance(name, str) for name in names):
-            return names
-    raise OptionError(f"{option} must be names, such as {example}, got {short_repr(names)}")

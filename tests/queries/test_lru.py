@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dbloader.queries.cache import LRUCache
+from dbloader.queries.lru import LRUCache
 from tests.contracts.records import WAIT_S
 
 

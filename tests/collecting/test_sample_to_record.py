@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dbloader.conversion.write_store import write_store
+from dbloader.collecting.write_store import write_store
 from dbloader.errors import FieldError, OptionError
 from dbloader.records.record import Record
 from tests.support.samples import IMAGE, Annotated, Sample, image_of, noise, same, written

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from dbloader.conversion.resize import load_pixels, resize
 from dbloader.conversion.transcode import ImageFormat, new_size
 from dbloader.decoding import decode_pil
 from dbloader.errors import PixelRangeError
-from dbloader.images.info import Facts, check_decodes, read_facts
+from dbloader.images.check import check_decodes
+from dbloader.images.info import Facts, read_facts
 from dbloader.images.pillow import open_pillow
+from dbloader.images.resize import load_pixels, resize
 from tests.support import jpegs
 from tests.support.deep import GRAY, UNKNOWN
 from tests.support.images import encoded

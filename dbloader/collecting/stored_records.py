@@ -1,7 +1,7 @@
 """Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
 
-Such a dataset has a property ``gives_records`` that is true. The property is found by its name, because this package
-may not import ``dbloader.datasets``. Classes of torch are found in ``sys.modules``, so torch is not imported.
+Such a dataset has a property ``gives_records`` that is true. The property is found by its name, and classes of torch
+in ``sys.modules``, because ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
-from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
+from dbloader.records.manifest import common_source
 from dbloader.records.record import STANDARD_FIELDS, Record
 from dbloader.stores.base import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dbloader.records.manifest import Manifest
 
 # Number of records in one read. It is small because images may be large.
 _READ_AT_ONCE = 16
@@ -90,42 +89,6 @@ def source_of(samples: Any) -> dict[str, Any]:
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
     return {**common_source([part.manifest for part in parts]), "kind": "records"}
-
-
-def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return ``source`` for the manifest of a store made of records from several stores.
-
-    The result keeps the entries that are equal in all stores, such as ``check``. It lists the file fields of all
-    stores, and the class names of their further fields.
-
-    Raises:
-        OptionError: A field has different class names in two stores, or image files in one store and other values in
-            another.
-    """
-    first, *others = (manifest.source for manifest in manifests)
-    common = {
-        key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)
-    }
-    classes: dict[str, list[str]] = {}
-    for manifest in manifests:
-        for name, names_there in manifest.field_classes.items():
-            if classes.setdefault(name, names_there) != names_there:
-                raise OptionError(
-                    f"two stores have different class names for the field {name!r}: make one of the stores again with "
-                    "another name for the field"
-                )
-    names = dict.fromkeys(name for manifest in manifests for name in manifest.file_fields)
-    for name in names:
-        if any(name in manifest.fields and name not in manifest.file_fields for manifest in manifests):
-            raise OptionError(
-                f"the field {name!r} has image files in one store, and other values in another: make one of the stores "
-                "again with another name for the field"
-            )
-    if names:
-        common[FILE_FIELDS] = [*names]
-    if classes:
-        common[FIELD_CLASSES] = classes
-    return common
 
 
 def find_classes(samples: Any) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dbloader.conversion.file_to_record import check_image
-from dbloader.conversion.stored_records import is_exactly, is_torch
+from dbloader.collecting.stored_records import is_exactly, is_torch
 from dbloader.errors import FieldError, ImageError, OptionError
+from dbloader.images.check import check_image
 from dbloader.images.preview import shown_orientation
 from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 from dbloader.sources.labels import IMAGE_NAMES, LABEL_NAMES

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from PIL import ImageFile
 
-from dbloader.sources.base import TASK_FILES, max_tasks
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
@@ -26,12 +24,21 @@ Result = TypeVar("Result")
 MEMORY_LIMIT = 96 * 2**20
 """Most bytes of files and pixels that all tasks hold together. A task holds bytes until its results are taken."""
 
+# A conversion divides its entries into tasks for threads. Each task calls ``read`` with this many entries. With more
+# entries in a task, some threads could lack work. With fewer, handing tasks to threads would cost time.
+TASK_FILES = 16
+
 # M_MMAP_THRESHOLD of malloc.h; see mallopt(3).
 _M_MMAP_THRESHOLD = -3
 
 # Pillow's settings are global. The first running conversion changes them, and the last running one restores them.
 _pillow_settings, _pillow_lock = ExitStack(), threading.Lock()
 _pillow_users = 0
+
+
+def max_tasks(workers: int) -> int:
+    """Return how many tasks there may be at once: running, waiting for a thread, or waiting to be written."""
+    return max(9, 2 * workers + 1)  # at least 9, so that threads have work while results are written
 
 
 def work_in_order(

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 from typing_extensions import override
 
 from dbloader import LMDBDataset, create_loader, write_store
-from dbloader.conversion.sample_to_record import SampleEncoder
+from dbloader.collecting.sample_to_record import SampleEncoder
 from dbloader.errors import FieldError, OptionError
 from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same, written
 

@@ -18,12 +18,12 @@ from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.multi_crop import MultiCrop
-from dbloader.decoding.open import TURNS, open_image, read_orientation
+from dbloader.decoding.open import open_image, read_orientation
 from dbloader.decoding.pillow import decode_errors, open_file
 from dbloader.decoding.unchanged import read_values
 from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import GRAY_16, MISREAD, value_depth
+from dbloader.images.pillow import GRAY_16, MISREAD, TURNS, value_depth
 
 if TYPE_CHECKING:
     import numpy.typing as npt

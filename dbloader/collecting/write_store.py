@@ -8,13 +8,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dbloader._describe import listed, short_repr
-from dbloader._options import checked_flag
-from dbloader.conversion.encoded_files import with_files
-from dbloader.conversion.sample_to_record import RecordBatch, SampleEncoder, checked_names
-from dbloader.conversion.stored_records import (
+from dbloader._options import checked_flag, checked_names
+from dbloader.collecting.encoded_files import with_files
+from dbloader.collecting.sample_to_record import RecordBatch, SampleEncoder
+from dbloader.collecting.stored_records import (
     contains_store,
     divide,
     find_classes,
@@ -24,8 +22,7 @@ from dbloader.conversion.stored_records import (
     source_of,
 )
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
-from dbloader.images.info import find_facts, read_facts
-from dbloader.images.pillow import array_depth
+from dbloader.images.info import count_depth, read_facts
 from dbloader.records.manifest import FILE_FIELDS
 from dbloader.records.record import checked_file_fields, encode
 from dbloader.stores.open import check_destination, create_store
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Iterator, Sequence
 
-    from dbloader.conversion.sample_to_record import Made
+    from dbloader.collecting.sample_to_record import Made
     from dbloader.records.manifest import Manifest
     from dbloader.records.record import Record
 
@@ -138,7 +135,7 @@ def write_store(
                 checked = _checked(record, class_names, numbers)
                 _check_files(checked, files)
                 needs_image = needs_image and checked.image is None
-                writer.write([encode(checked)], depths=count_depth(checked))
+                writer.write([encode(checked)], depths=count_depth(checked.image))
             except (FieldError, ImageError) as error:
                 raise type(error)(f"sample {number}: {error}") from error
         if needs_image and writer.length:
@@ -222,15 +219,6 @@ def _check_files(record: Record, names: Sequence[str]) -> None:
             read_facts(bytes(value))
         except NotAnImageError as error:
             raise FieldError(f"field {name!r} is in file_fields, but {error}") from error
-
-
-def count_depth(record: Record) -> dict[str, int]:
-    """Return ``{depth: 1}`` with the depth of a record's image; {} without an image of known format."""
-    image = record.image
-    if isinstance(image, np.ndarray):
-        return {array_depth(image): 1}
-    facts = None if image is None else find_facts(bytes(image))
-    return {} if facts is None else {facts.depth: 1}
 
 
 def _unpack(made: Made, before: str | None) -> tuple[Record, str | None]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from dbloader import PrefetchLoader, create_loader
 from dbloader.errors import LoaderError
-from dbloader.loading.workers import end_workers, own_workers
+from dbloader.loading.torch_workers import end_workers, own_workers
 from tests.support.children import in_child
 from tests.support.loaders import Numbers
 
@@ -224,7 +224,7 @@ def test_worker_that_dies_while_its_batch_arrives_is_named() -> None:
 
 PROGRAM = """
 import gc, multiprocessing, signal, sys
-from tests.loading.test_workers import created, deaf
+from tests.loading.test_torch_workers import created, deaf
 from tests.support.loaders import Numbers
 
 if __name__ == "__main__":

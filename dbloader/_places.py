@@ -1,9 +1,13 @@
-"""Parse places in object storage, such as ``s3://bucket/train.lmdb``. Importing this module does not import obstore."""
+"""Find out what kind of place a text names: a path, MongoDB, or object storage such as ``s3://bucket/train.lmdb``.
+
+Importing this module imports neither obstore nor PyMongo.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from dbloader.errors import PlaceError
@@ -11,6 +15,9 @@ from dbloader.errors import PlaceError
 WRITABLE = ("s3", "gs", "az")
 _PLACE = re.compile(r"(s3|gs|az|https?):/(/?)([^/]*)/*(.*)", re.DOTALL | re.IGNORECASE)
 _BUCKET = re.compile(r"[\w.-]+", re.ASCII)
+# The beginning of a connection string, even if mistyped.
+_LIKE_MONGO = re.compile(r"mongo(db)?(\+srv)?(:|//)", re.IGNORECASE)
+_STORE = "the path of an LMDB file or mongodb://host/database.collection"
 _WEB_SERVER = re.compile(r"([\w.-]+|\[[\w.:]+\])(:\d+)?", re.ASCII)
 
 
@@ -38,6 +45,11 @@ class RemotePlace(NamedTuple):
 
     def __str__(self) -> str:
         return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.key) if part)
+
+
+def is_mongo(place: object) -> bool:
+    """Return whether a place is a MongoDB URI. Mistyped URIs count too, because they may contain a password."""
+    return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 
 def is_remote(place: object) -> bool:
@@ -70,3 +82,35 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     if not allowed:  # obstore would panic
         raise PlaceError(f"{scheme}://{bucket}/{key}: {bucket!r} is not the name of a bucket or server")
     return RemotePlace(scheme, bucket, "/".join(filter(None, key.split("/"))))
+
+
+def checked_path(place: str | os.PathLike[str]) -> str:
+    """Return a place as a file path, or raise an error. No message repeats a URI, because it may contain a password."""
+    if not isinstance(place, (str, os.PathLike)):
+        raise TypeError(f"a place must be {_STORE}, got {type(place).__name__}")
+    path = os.fspath(place)
+    if not path.strip():
+        raise PlaceError(f"a place must be {_STORE}, got {path!r}")
+    if is_mongo(path):
+        raise PlaceError("expected the path of a file, got a place in MongoDB (MongoDataset reads from MongoDB)")
+    if is_remote(path):
+        raise PlaceError(
+            f"{parse_place(path)} is in object storage, which this operation does not support: dbloader convert "
+            "--shards makes a store there, dbloader copy uploads or downloads a store, and LMDBDataset(..., "
+            "cache=FOLDER) trains from it"
+        )
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise PlaceError(
+            f"{scheme}:// is not a place that this version of dbloader supports; "
+            f"give {_STORE}, or s3://, gs:// or az://bucket/key"
+        )
+    if path.startswith("-"):
+        raise PlaceError(f"a place must be {_STORE}, got {path!r}, which looks like an option; such a file is ./{path}")
+    return path
+
+
+def path_beside(place: str, ending: str) -> Path:
+    """Return the path of a file beside a store. The place may end in a slash, or be "."."""
+    path = Path(place) if Path(place).name.strip(".") else Path(place).resolve()
+    return path.with_name(f"{path.name}{ending}")

@@ -1,0 +1,1 @@
+"""Make stores from the samples of datasets, DataLoaders and generators."""
