@@ -15,7 +15,7 @@ from typing_extensions import override
 from dbloader._options import real_number
 from dbloader.batches.base import OuterBatchFetcher, call_now
 from dbloader.batches.timed import SkippedSample
-from dbloader.datasets.mixture import find_origin
+from dbloader.datasets.base import find_origin
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, LoaderError, NotAnImageError
 from dbloader.sampling.rng import SeededIndices

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from inspect import signature
@@ -14,7 +15,7 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from typing_extensions import override
 
 from dbloader._describe import add_note, stop_iteration_error
@@ -25,7 +26,7 @@ from dbloader.queries.select import find_matching
 from dbloader.records.markup import store_html
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
@@ -295,6 +296,52 @@ class RecordDataset(Dataset[Any]):
                 raise NotAStoreError(f"the store at {self.root} {what}")
             self.manifest = manifest
         return self.store
+
+
+class CompositeDataset(Dataset[Any], ABC):
+    """A dataset whose samples are made by several datasets of stores, such as the dataset that `mix` returns."""
+
+    datasets: list[Any]
+    """The datasets that make the samples."""
+
+    fields: Any
+    """The fields of a sample, as in LMDBDataset."""
+
+    @abstractmethod
+    def origin(self, index: int) -> tuple[Any, int, str]:
+        """Return the dataset that makes a sample, the index of the sample in that dataset, and the name of its source.
+
+        Raises:
+            RecordIndexError: The index is out of range.
+        """
+
+    @abstractmethod
+    def sampler(
+        self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0, drop_last: bool = False
+    ) -> ResumableSampler:
+        """Return the sampler for training; arguments and errors are as in ShuffleSampler."""
+
+    @abstractmethod
+    def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+        """Return the BatchFetcher of this dataset, given a DatasetBatchFetcher for each of ``datasets``.
+
+        Either all of them decode their images into the tensor of the batch, or none does.
+        """
+
+    @abstractmethod
+    def replaced(self, datasets: list[Any]) -> Self:
+        """Return a copy that makes the same samples with other datasets, such as copies with a transform.
+
+        Raises:
+            OptionError: The images of two datasets are known to differ in shape or type.
+        """
+
+
+def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the dataset that makes a sample of any dataset, and the index of the sample in that dataset."""
+    while type(dataset) is Subset:
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return dataset.origin(index)[:2] if isinstance(dataset, CompositeDataset) else (dataset, index)
 
 
 def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
