@@ -18,6 +18,7 @@ from typing_extensions import override
 from dbloader._options import whole_number
 from dbloader.caching.client import FetcherClient
 from dbloader.caching.folder import STATS
+from dbloader.caching.policy import needs_of
 from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError, OptionError, PlaceError, StoreError
 from dbloader.records.decode import decode
 from dbloader.remote.places import is_remote, parse_place
@@ -32,10 +33,12 @@ from dbloader.stores.mongo.uri import is_mongo, parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from dbloader.caching.policy import Need
     from dbloader.records.record import EncodedRecord, Record
+    from dbloader.sampling.base import ResumableSampler
+    from dbloader.sampling.rng import Array
     from dbloader.stores.lmdb.handle import LMDBHandle
     from dbloader.stores.lmdb.shard_table import Shard
     from dbloader.stores.mongo.uri import MongoURI
@@ -45,18 +48,6 @@ Result = TypeVar("Result")
 # Reading a batch again may find more damage. If damage remains after this number of repairs, the disk may be faulty.
 _REPAIRS = 4
 _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
-
-
-def with_cache(
-    store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
-) -> Store:
-    """Return a CachedStore of the place if ``cache`` is given, and ``store`` otherwise."""
-    if cache is not None:
-        return CachedStore(place, cache, max_bytes=cache_bytes)
-    if cache_bytes is not None:
-        raise OptionError(f"cache_bytes needs a cache (cache=FOLDER), got {cache_bytes!r}")
-    assert store is not None
-    return store
 
 
 class CachedStore(LMDBStore):
@@ -110,8 +101,19 @@ class CachedStore(LMDBStore):
         with env.gate:
             handle.ask("the order", expect=list(needs), check=check)
 
-    def fetch_first(self, needs: Iterable[Need]) -> None:
-        """Wait until the cache has the shards that an order needs first. A long wait is shown on stderr."""
+    @override
+    def expect_order(
+        self,
+        sampler: ResumableSampler,
+        since: Mapping[str, Any],
+        indices: Array | None = None,
+        *,
+        margin: int = 0,
+        check: bool = True,
+    ) -> None:
+        needs = needs_of(sampler, since, self.shard_lengths or [], indices, margin=margin)
+        self.expect(needs, check=check)
+        # Wait for the first shards in this process, because workers would show the wait several times.
         for shard in dict.fromkeys(need.shard for need in needs if not need.first):
             self.open_handle().fetch(shard, show=True)
 

@@ -19,8 +19,6 @@ from torch.utils.data import Dataset, Subset
 from typing_extensions import override
 
 from dbloader._describe import add_note, stop_iteration_error
-from dbloader.caching.policy import needs_of
-from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.queries.select import find_matching
 from dbloader.records.markup import store_html
@@ -176,19 +174,8 @@ class RecordDataset(Dataset[Any]):
         return [store.label(position) for position in positions]
 
     def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
-        """Pass the order of a new iteration to the cache, if there is one. The cache then fetches shards ahead.
-
-        Args:
-            sampler: One of dbloader's samplers.
-            since: The state of the sampler at the start of the iteration.
-            margin: The largest number of samples by which one worker is behind another.
-            check: Whether to raise an OptionError if the cache is too small for the order.
-        """
-        store = self._same_store()
-        if isinstance(store, CachedStore):
-            needs = needs_of(sampler, since, store.shard_lengths or [], self._indices, margin=margin)
-            store.expect(needs, check=check)
-            store.fetch_first(needs)  # in this process, because workers would show the wait several times
+        """Pass the order of a new iteration to the store; arguments are as in ``Store.expect_order``."""
+        self._same_store().expect_order(sampler, since, self._indices, margin=margin, check=check)
 
     def find(self, name: str) -> int:
         """Return the index of the record with a name, which is a path below the converted folder.
