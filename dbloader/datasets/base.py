@@ -286,42 +286,31 @@ class RecordDataset(Dataset[Any]):
 
 
 class CompositeDataset(Dataset[Any], ABC):
-    """A dataset whose samples are made by several datasets of stores, such as the dataset that `mix` returns."""
+    """A dataset whose samples come from several datasets of stores, such as the dataset that `mix` returns.
+
+    Attributes:
+        datasets: The datasets that make the samples.
+        fields: The fields of a sample, as in LMDBDataset.
+    """
 
     datasets: list[Any]
-    """The datasets that make the samples."""
-
     fields: Any
-    """The fields of a sample, as in LMDBDataset."""
 
     @abstractmethod
     def origin(self, index: int) -> tuple[Any, int, str]:
-        """Return the dataset that makes a sample, the index of the sample in that dataset, and the name of its source.
-
-        Raises:
-            RecordIndexError: The index is out of range.
-        """
+        """Return the dataset that makes a sample, the sample's index in it, and the name of the sample's source."""
 
     @abstractmethod
-    def sampler(
-        self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0, drop_last: bool = False
-    ) -> ResumableSampler:
+    def sampler(self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0) -> ResumableSampler:
         """Return the sampler for training; arguments and errors are as in ShuffleSampler."""
 
     @abstractmethod
     def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
-        """Return the BatchFetcher of this dataset, given a DatasetBatchFetcher for each of ``datasets``.
-
-        Either all of them decode their images into the tensor of the batch, or none does.
-        """
+        """Return the BatchFetcher of this dataset, given the fetchers of ``datasets``."""
 
     @abstractmethod
     def replaced(self, datasets: list[Any]) -> Self:
-        """Return a copy that makes the same samples with other datasets, such as copies with a transform.
-
-        Raises:
-            OptionError: The images of two datasets are known to differ in shape or type.
-        """
+        """Return a copy with other datasets of the same records. Raise OptionError if their images differ in shape."""
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:

@@ -21,10 +21,7 @@ def open_store(
 ) -> Store:
     """Return the store at a place. The first read opens it.
 
-    Args:
-        place: The place of the store. With ``cache``, it may be in object storage.
-        cache: Path of a folder on a local disk, to which whole shards are copied before they are read.
-        cache_bytes: Limit for the bytes of shards in the cache.
+    ``cache`` and ``cache_bytes`` are as in LMDBDataset.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
