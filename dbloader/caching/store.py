@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 import warnings
 import weakref
 from bisect import bisect_right
@@ -105,8 +104,6 @@ class CachedStore(LMDBStore):
         # Wait for the first shards in this process, because workers would show the wait several times.
         for shard in dict.fromkeys(need.shard for need in needs if not need.first):
             self.files.fetch(shard, show=True)
-            with env.gate:
-                self.open_handle().close_removed()
 
     @property
     def _uri(self) -> str:  # with credentials
@@ -175,7 +172,7 @@ class CachedStore(LMDBStore):
         """Let the fetcher replace the damaged shards of some records. Raise ``error`` if the origin is damaged too."""
         try:
             with env.gate:
-                self.open_handle().renew(indices, self.files.renewed)
+                self.files.repair(self.open_handle().divide(indices))
         except DamagedStoreError as same:
             raise type(error)(f"{error}; {same}") from error
 
@@ -195,12 +192,12 @@ class CachedFiles(ShardFiles):
     def __init__(self, path: Path, client: FetcherClient) -> None:
         super().__init__(path, str(path))
         self.remedy = f"dbloader cache {path} --verify removes damaged files, which are then fetched again"
-        self._client, self._lock = client, threading.Lock()
+        self._client = client
         weakref.finalize(self, client.close)
 
     def ask(self, what: str, **message: Any) -> dict[str, Any]:
         """Send the fetcher a question and return its answer."""
-        with env.gate, self._lock:
+        with env.gate, self.lock:
             return self._client.ask(what, **message)
 
     def first_shards(self, limit: int | None) -> range:
@@ -210,30 +207,35 @@ class CachedFiles(ShardFiles):
 
     def fetch(self, number: int, *, show: bool = False) -> None:
         """Wait until a shard is in the cache. With ``show``, show a long wait on stderr."""
-        with env.gate, self._lock:
+        with env.gate, self.lock:
             self._client.shows = show
             try:
-                self._open(number)
+                self.open(number)
             finally:
                 self._client.shows = False
 
-    @override
-    def open(self, number: int) -> LMDBHandle:
-        with self._lock:
-            return self._open(number)
-
-    def renewed(self, number: int, handle: LMDBHandle, indices: list[int]) -> LMDBHandle:
-        """Verify some records of an open shard again. If one is damaged, let the fetcher replace the shard.
+    def repair(self, parts: Mapping[int, list[int]]) -> None:
+        """Verify records again, given their indices in each shard. Let the fetcher replace open shards with damage.
 
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
         """
-        if _is_whole(handle, indices):
-            return handle
-        with self._lock:
-            return self._open(number, (handle.shared.key[1], handle.size_and_mtime[1]))
+        with self.lock:  # another thread may have repaired the shard meanwhile
+            for number, indices in parts.items():
+                handle = self.find_open(number)
+                if handle is not None and not _is_whole(handle, indices):
+                    del self.opened[number]
+                    damaged_file = handle.shared.key[1], handle.size_and_mtime[1]
+                    self.opened[number] = self.open(number, damaged_file)
 
-    def _open(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
+    @override
+    def find_open(self, number: int) -> LMDBHandle | None:
+        if number in self.opened and self.opened[number].is_changed():
+            del self.opened[number]  # reading beyond the end of a shorter file would crash the process
+        return self.opened.get(number)
+
+    @override
+    def open(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
         """Wait until a shard is in the cache, and open the shard.
 
         Args:
@@ -243,6 +245,8 @@ class CachedFiles(ShardFiles):
         shard, path = self.table.shards[number], self._file(number)
         for _ in range(_REPAIRS):
             answer = self._client.ask(f"shard {number} ({path.name})", need=number, damaged_file=damaged_file)
+            for other in [other for other in self.opened if not self._file(other).exists()]:
+                del self.opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
             found = damaged_file = None
             try:
                 with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
@@ -263,10 +267,6 @@ class CachedFiles(ShardFiles):
     @override
     def check(self) -> None:
         """Do nothing: missing shards are fetched."""
-
-    @override
-    def removed(self, numbers: Iterable[int]) -> list[int]:
-        return [number for number in numbers if not self._file(number).exists()]
 
     def _file(self, number: int) -> Path:
         return self.path / SHARD_FOLDER / self.table.shards[number].name

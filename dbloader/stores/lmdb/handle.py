@@ -29,7 +29,7 @@ from dbloader.stores.lmdb.keys import MANIFEST, META, RECORDS, SHARD_INDEX, colu
 from dbloader.stores.lmdb.shard_table import COPY_AGAIN, MANIFEST_FILE, SHARD_FOLDER, ShardTable, kept_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dbloader.stores.lmdb.shard_table import Shard
 
@@ -205,7 +205,12 @@ def open_file(
 
 
 class ShardFiles:
-    """The files of a sharded store in a folder. A cache overrides the public methods."""
+    """The files of a sharded store in a folder. A cache overrides the public methods.
+
+    Attributes:
+        opened: The open shards, the least recently read first.
+        lock: Protects ``opened``. Take it inside the gate, so no forked child inherits a held lock.
+    """
 
     cached = False
     """Whether files may be removed or replaced while the store is open. Otherwise, finished shards never change."""
@@ -222,6 +227,8 @@ class ShardFiles:
                 f"{place} is a folder without {MANIFEST_FILE}, so it is not a store "
                 "(dbloader convert makes a store of a folder of images)"
             ) from error
+        self.opened: OrderedDict[int, LMDBHandle] = OrderedDict()
+        self.lock = threading.Lock()
 
     def open_index(self) -> LMDBHandle:
         """Open the index. Raise the errors of ``open_file``."""
@@ -229,21 +236,24 @@ class ShardFiles:
         return open_file(self.path / name, self.place, name, self.remedy, index_of=self.table.manifest)
 
     def open(self, number: int) -> LMDBHandle:
-        """Open a shard. Raise the errors of ``open_file``, or DamagedStoreError for a file of another size."""
+        """Open a shard. Raise the errors of ``open_file``, or DamagedStoreError for a file of another size.
+
+        The caller has taken the lock. A cache may close other shards.
+        """
         shard = self.table.shards[number]
         name = f"{SHARD_FOLDER}/{shard.name}"
         handle = open_file(self.path / name, self.place, name, self.remedy, digest=shard.digest)
         self._check_size(shard)
         return handle
 
+    def find_open(self, number: int) -> LMDBHandle | None:
+        """Return the handle of a shard if it is open. The caller has taken the lock."""
+        return self.opened.get(number)
+
     def check(self) -> None:
         """Raise DamagedStoreError unless every shard exists and has the size in the manifest."""
         for shard in self.table.shards:
             self._check_size(shard)
-
-    def removed(self, _numbers: Iterable[int]) -> list[int]:
-        """Return which of some open shards have no file any more."""
-        return []
 
     def _check_size(self, shard: Shard) -> None:
         try:
@@ -267,9 +277,7 @@ class ShardedHandle:
         self.files = files
         self.manifest = files.table.manifest
         self._starts = [0, *accumulate(shard.length for shard in files.table.shards)]
-        self._opened: OrderedDict[int, LMDBHandle] = OrderedDict()
         self._index_handle: LMDBHandle | None = None
-        self._lock = threading.RLock()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
@@ -300,69 +308,39 @@ class ShardedHandle:
         return self._index().chunks(column)
 
     def _index(self) -> LMDBHandle:
-        with env.gate, self._lock:  # take the lock inside the gate, so no forked child inherits a held lock
+        with env.gate, self.files.lock:
             if self._index_handle is None:
                 self._index_handle = self.files.open_index()
             return self._index_handle
 
     def _shard(self, number: int) -> LMDBHandle:
-        with self._lock:  # the store has already entered the gate
-            handle = self._unchanged(number)
+        with self.files.lock:  # the store has already entered the gate
+            handle = self.files.find_open(number)
             if handle is None:
-                handle = self.files.open(number)
-                self.close_removed()  # before the new entry, which must stay
-                self._opened[number] = handle
-                if len(self._opened) > self._most_opened:
-                    self._opened.popitem(last=False)  # the shard closes when no thread reads from it
-            self._opened.move_to_end(number)
+                handle = self.files.opened[number] = self.files.open(number)
+                if len(self.files.opened) > self._most_opened:
+                    self.files.opened.popitem(last=False)  # the shard closes when no thread reads from it
+            self.files.opened.move_to_end(number)
             return handle
-
-    def _unchanged(self, number: int) -> LMDBHandle | None:
-        """Return the handle of an open shard. If the shard's file has changed, close the shard and return None.
-
-        Reading beyond the end of a file that became shorter would crash the process.
-        """
-        handle = self._opened.get(number)
-        if handle is not None and self.files.cached and handle.is_changed():
-            del self._opened[number]
-            return None
-        return handle
-
-    def close_removed(self) -> None:
-        """Close open shards whose files were removed: an open file still uses space on the disk."""
-        with self._lock:
-            for number in self.files.removed(self._opened):
-                del self._opened[number]
-
-    def renew(self, indices: Sequence[int], renewed: Callable[[int, LMDBHandle, list[int]], LMDBHandle]) -> None:
-        """Replace the handle of each open shard that has some of these records.
-
-        ``renewed`` takes the number of a shard, its handle, and the records' indices in the shard. It returns a new
-        handle, or the same one. If it raises an error, the shard is closed.
-        """
-        with self._lock:  # another thread may renew the same shard
-            for number, positions in self._by_shard(indices).items():
-                handle = self._unchanged(number)
-                if handle is not None:
-                    del self._opened[number]
-                    inside = [indices[position] - self._starts[number] for position in positions]
-                    self._opened[number] = renewed(number, handle, inside)
-            self.close_removed()
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
-        parts = self._by_shard(indices)
+        parts = self.divide(indices)
         if self.files.cached:  # opening another shard could wait until it is fetched
-            parts = {number: positions for number, positions in parts.items() if number in self._opened}
-        for number, positions in islice(parts.items(), self._most_opened):
-            start = self._starts[number]
+            parts = {number: inside for number, inside in parts.items() if number in self.files.opened}
+        for number, inside in islice(parts.items(), self._most_opened):
             with suppress(StoreError):  # reading the records raises the error
-                self._shard(number).prefetch([indices[position] - start for position in positions])
+                self._shard(number).prefetch(inside)
+
+    def divide(self, indices: Sequence[int]) -> dict[int, list[int]]:
+        """Return the numbers of the shards of some records, each with the indices of its records in the shard."""
+        parts = self._by_shard(indices).items()
+        return {number: [indices[at] - self._starts[number] for at in positions] for number, positions in parts}
 
     def release_pages(self) -> None:
         """Remove the open shards' pages from this process's memory. They stay in the page cache."""
-        with env.gate, self._lock:
-            for handle in self._opened.values():
+        with env.gate, self.files.lock:
+            for handle in self.files.opened.values():
                 handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
@@ -383,9 +361,5 @@ class ShardedHandle:
         parts: dict[int, list[int]] = {}
         for position, index in enumerate(indices):
             if 0 <= index < self.manifest.length:  # the store raises an error for an invalid index
-                parts.setdefault(self._number_of(index), []).append(position)
+                parts.setdefault(bisect_right(self._starts, index) - 1, []).append(position)
         return parts
-
-    def _number_of(self, index: int) -> int:
-        """Return the number of the shard that contains the record with an index."""
-        return bisect_right(self._starts, index) - 1
