@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dbloader.batches.base import BatchFetcher, Finish, Submit
+    from dbloader.batches.base import BatchFetcher, Finish, Slot, Submit
 
 
 def create_fetcher(
@@ -74,9 +74,9 @@ class SubsetBatchFetcher(OuterBatchFetcher):
     """Makes the batches of a Subset with the fetcher of the whole dataset."""
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
         chosen = [self.dataset.indices[index] for index in indices]
-        return self._begin_inner(seed_like(indices, chosen), submit, size, read)
+        return self.inner.begin(seed_like(indices, chosen), submit, size, read, slot)
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):
