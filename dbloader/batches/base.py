@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dbloader.batches.shared_memory import SharedBatchPool
     from dbloader.batches.timed import SkippedSample
 
 Submit: TypeAlias = "Callable[..., Future[Any]]"
 Finish: TypeAlias = "Callable[[], TimedBatch]"
+Slot: TypeAlias = "Callable[[tuple[int, ...]], tuple[Any, Any]] | None"
 
 
 class BatchFetcher(ABC):
@@ -37,7 +37,6 @@ class BatchFetcher(ABC):
         dataset: The dataset whose samples are in the batches.
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
-        shared_pool: Memory for that tensor in worker processes.
         check_skipped: None if errors are not skipped. Otherwise a function that warns about each skipped sample once,
             and raises LoaderError if too many are skipped. The loader calls it with the newly skipped samples, the
             number of samples that this process has skipped in the epoch, and the first 100 of these.
@@ -46,11 +45,10 @@ class BatchFetcher(ABC):
     dataset: Any
     releases_gil = False
     image_nbytes: int | None = None
-    shared_pool: SharedBatchPool | None = None
     check_skipped: Callable[[Sequence[SkippedSample], int, Sequence[SkippedSample]], None] | None = None
 
     @abstractmethod
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
         """Read the samples at some indices, and submit parts of ``size`` samples; the last part may be smaller.
 
         Args:
@@ -59,6 +57,7 @@ class BatchFetcher(ABC):
             size: The number of samples in a part.
             read: Whether to read all samples now. Otherwise each part reads its own samples when it is made, for a
                 worker that makes only some of the parts.
+            slot: Allocates images of a shape in shared memory, as ``SharedBatchPool.allocate`` does; None without it.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
@@ -69,9 +68,9 @@ class DatasetBatchFetcher(BatchFetcher):
     """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture takes both for each dataset."""
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
         began = now()
-        images, pixels = self.allocate(len(indices))
+        images, pixels = self.allocate(len(indices), slot)
         parts = [slice(start, start + size) for start in range(0, len(indices), size)]
         if read:
             given = self.read(indices)
@@ -80,11 +79,10 @@ class DatasetBatchFetcher(BatchFetcher):
             futures = [submit(self._read_and_make, part_of(indices, part), pixels[part]) for part in parts]
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
-    def allocate(self, count: int) -> tuple[Any, Sequence[Any]]:
+    def allocate(self, count: int, slot: Slot) -> tuple[Any, Sequence[Any]]:
         """Return the tensor for the images of a batch, and its memory as an array, to decode images into.
 
-        In a worker process, the first value may be an object that is unpickled as the tensor. If the samples contain
-        their images, return (None, ()).
+        ``slot`` is as in ``begin``. If the samples contain their images, return (None, ()).
         """
         return None, ()
 
@@ -135,10 +133,6 @@ class OuterBatchFetcher(BatchFetcher):
         self.inner = fetcher
         self.releases_gil = fetcher.releases_gil
         self.image_nbytes = fetcher.image_nbytes
-
-    def _begin_inner(self, indices: Sequence[int], submit: Submit, size: int, read: bool) -> Finish:
-        self.inner.shared_pool = self.shared_pool
-        return self.inner.begin(indices, submit, size, read=read)
 
 
 def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:

@@ -17,9 +17,8 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from dbloader._describe import short_repr
-from dbloader.datasets.base import describe_record
+from dbloader.datasets.base import CompositeDataset, describe_record, find_origin
 from dbloader.datasets.fields import has_row_for_each_box, names_of
-from dbloader.datasets.mixture import Mixture, find_origin
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import OptionError
 
@@ -119,7 +118,7 @@ def collate(
         OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. The message names
             the sample and the field.
     """
-    is_ours = isinstance(dataset, (StoreDataset, Mixture))
+    is_ours = isinstance(dataset, (StoreDataset, CompositeDataset))
     function: Any = collate_fn
     if function is None:
         function = Collate() if is_ours else default_collate

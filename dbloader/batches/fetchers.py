@@ -9,11 +9,10 @@ from typing_extensions import override
 
 from dbloader.batches.base import DatasetBatchFetcher, OuterBatchFetcher, part_of, row_for_each
 from dbloader.batches.collate import Collate, collate
-from dbloader.batches.mixture import MixtureBatchFetcher
 from dbloader.batches.tensors import TensorBatchFetcher
 from dbloader.batches.timed import Work, now
+from dbloader.datasets.base import CompositeDataset
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import apply_transform, random_numbers_for
 from dbloader.decoding.decoder import Decoder
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dbloader.batches.base import BatchFetcher, Finish, Submit
+    from dbloader.batches.base import BatchFetcher, Finish, Slot, Submit
 
 
 def create_fetcher(
@@ -40,11 +39,12 @@ def create_fetcher(
     Args:
         dataset: The dataset.
         collate_fn: As in SampleBatchFetcher.
-        transform: As in SampleBatchFetcher; for a mixture, a list with the transform for each dataset.
+        transform: As in SampleBatchFetcher; for a CompositeDataset, a list with the transform for each dataset.
         pin_memory: Whether images that are decoded into one tensor are in pinned memory, which a GPU copies from.
     """
-    if isinstance(dataset, Mixture):
-        return MixtureBatchFetcher(dataset, _create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
+    if isinstance(dataset, CompositeDataset):
+        fetcher: BatchFetcher = dataset.fetcher(_create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
+        return fetcher
     if type(dataset) is Subset:  # a subclass may choose its samples in another way
         inner = create_fetcher(dataset.dataset, collate_fn, transform=transform, pin_memory=pin_memory)
         return SubsetBatchFetcher(dataset, inner)
@@ -60,10 +60,10 @@ def create_fetcher(
 
 
 def _create_parts(
-    mixture: Mixture, collate_fn: Any, transforms: list[Any] | None, pin_memory: bool
+    composite: CompositeDataset, collate_fn: Any, transforms: list[Any] | None, pin_memory: bool
 ) -> list[DatasetBatchFetcher]:
-    """Return a fetcher for each dataset of a mixture: all of them decode into tensors, or none."""
-    pairs = [*zip(mixture.datasets, transforms or [None] * len(mixture.datasets), strict=True)]
+    """Return a fetcher for each dataset of a CompositeDataset: all of them decode into tensors, or none."""
+    pairs = [*zip(composite.datasets, transforms or [None] * len(composite.datasets), strict=True)]
     parts: list[Any] = [
         create_fetcher(part, collate_fn, transform=transform, pin_memory=pin_memory) for part, transform in pairs
     ]
@@ -74,9 +74,9 @@ class SubsetBatchFetcher(OuterBatchFetcher):
     """Makes the batches of a Subset with the fetcher of the whole dataset."""
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
         chosen = [self.dataset.indices[index] for index in indices]
-        return self._begin_inner(seed_like(indices, chosen), submit, size, read)
+        return self.inner.begin(seed_like(indices, chosen), submit, size, read, slot)
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -18,9 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from dbloader.batches.base import DatasetBatchFetcher, Finish, Submit
+    from dbloader.batches.base import DatasetBatchFetcher, Finish, Slot, Submit
     from dbloader.datasets.mixture import Mixture
     from dbloader.sampling.rng import Array
+
+
+class Piece(NamedTuple):
+    """Some samples of one dataset. A job is a list of pieces."""
+
+    number: int  # of the dataset
+    given: Any  # what ``read`` returned for all samples of the dataset in the batch; None if the job reads them
+    own: Sequence[int]  # indices of these samples in the dataset
+    rows: list[Any] | None  # their random numbers; None if the dataset draws its own
+    part: slice  # which of these samples are in the piece
+    places: list[int]  # of the piece's samples in the batch
 
 
 class MixtureBatchFetcher(BatchFetcher):
@@ -45,15 +56,14 @@ class MixtureBatchFetcher(BatchFetcher):
         ]
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
-        self.parts[0].shared_pool = self.shared_pool
-        images, pixels = self.parts[0].allocate(len(indices))
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
+        images, pixels = self.parts[0].allocate(len(indices), slot)
         began = now()
         sources, groups = self.dataset.divide(indices)
         waited = np.zeros(len(self.parts))
-        jobs: list[list[Any]] = []
+        jobs: list[list[Piece]] = [[] for _ in range(0, len(indices), size)]
         drawn: dict[Any, Any] = {}
-        left = 0  # how many more samples the last job can take
+        before = 0  # number of samples in earlier groups
         for number, places, own in groups:
             started = now()
             key = self._functions[number]
@@ -64,32 +74,28 @@ class MixtureBatchFetcher(BatchFetcher):
                 own = seed_like(indices, own, places)
             given = self.parts[number].read(own, rows) if read else None
             waited[number] += now() - started
-            end = 0
-            while end < len(own):
-                if not left:
-                    jobs.append([])
-                    left = size
-                part = slice(end, min(end + left, len(own)))
-                jobs[-1].append((number, given, own, rows, part, places[part]))
-                left -= part.stop - end
-                end = part.stop
+            for job in range(before // size, -(-(before + len(own)) // size)):
+                part = slice(max(0, job * size - before), min(len(own), (job + 1) * size - before))
+                jobs[job].append(Piece(number, given, own, rows, part, places[part]))
+            before += len(own)
         serial = now() - began
         futures = [submit(self._make, job, pixels) for job in jobs]
         return functools.partial(self._finish, indices, sources, images, futures, waited, serial)
 
-    def _make(self, job: list[Any], pixels: Sequence[Any]) -> list[tuple[int, list[int], list[Any], Work]]:
+    def _make(self, job: list[Piece], pixels: Sequence[Any]) -> list[tuple[int, list[int], list[Any], Work]]:
         parts: list[Any] = []
-        for number, given, own, rows, part, _ in job:
-            fetcher = self.parts[number]
-            if given is None:
-                given = fetcher.read(part_of(own, part), rows if rows is None else rows[part])
-                part = slice(None)
-            parts.append((fetcher, given, part))
+        for piece in job:
+            fetcher, rows = self.parts[piece.number], piece.rows
+            if piece.given is None:
+                given = fetcher.read(part_of(piece.own, piece.part), rows if rows is None else rows[piece.part])
+                parts.append((fetcher, given, slice(None)))
+            else:
+                parts.append((fetcher, piece.given, piece.part))
         if self.image_nbytes is None:
             made = [fetcher.make(given, part) for fetcher, given, part in parts]
         else:
-            made = decode_together(parts, [pixels[place] for *_, places in job for place in places])
-        return [(number, places, *result) for (number, *_, places), result in zip(job, made, strict=True)]
+            made = decode_together(parts, [pixels[place] for piece in job for place in piece.places])
+        return [(piece.number, piece.places, *result) for piece, result in zip(job, made, strict=True)]
 
     def _finish(
         self,

@@ -15,7 +15,7 @@ from typing_extensions import override
 from dbloader._options import real_number
 from dbloader.batches.base import OuterBatchFetcher, call_now
 from dbloader.batches.timed import SkippedSample
-from dbloader.datasets.mixture import find_origin
+from dbloader.datasets.base import find_origin
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import DamagedImageError, DamagedRecordError, DBLoaderError, LoaderError, NotAnImageError
 from dbloader.sampling.rng import SeededIndices
@@ -23,7 +23,7 @@ from dbloader.sampling.rng import SeededIndices
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dbloader.batches.base import BatchFetcher, Finish, Submit
+    from dbloader.batches.base import BatchFetcher, Finish, Slot, Submit
     from dbloader.batches.timed import TimedBatch
     from dbloader.sampling.base import ResumableSampler
 
@@ -85,11 +85,11 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         self._warned: set[int] = set()
 
     @override
-    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True) -> Finish:
+    def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
         assert isinstance(indices, SeededIndices), "create_loader accepts no other order"
         tested = [at for at, index in enumerate(indices) if index in self._suspects]
         chosen, skipped = self._replace(indices, tested, call_now)
-        begun = _try(self._begin_inner, chosen, submit, size, read)
+        begun = _try(self.inner.begin, chosen, submit, size, read, slot)
 
         def finish() -> TimedBatch:
             batch = None if begun is None else _try(begun)
@@ -97,7 +97,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
                 return dataclasses.replace(batch, skipped=skipped)
             # The error does not say which sample is damaged, and others may be damaged too. So test all.
             again, found = self._replace(indices, range(len(indices)), submit)
-            return dataclasses.replace(self._begin_inner(again, submit, size, True)(), skipped=found)
+            return dataclasses.replace(self.inner.begin(again, submit, size, True, slot)(), skipped=found)
 
         return finish
 

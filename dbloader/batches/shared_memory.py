@@ -68,9 +68,6 @@ class SharedBatchPool:
 
     The system allocates memory at the first write, and frees it when the workers and all tensors in the slot are gone.
 
-    Attributes:
-        slot: In a worker process, the slot of the current batch; None if its images get private memory.
-
     Args:
         slots: The number of slots.
         nbytes: The size of each slot.
@@ -83,7 +80,6 @@ class SharedBatchPool:
     def __init__(self, slots: int, nbytes: int) -> None:
         self.token = f"{os.getpid()}.{next(_tokens)}"
         self.nbytes = nbytes
-        self.slot: int | None = None
         self._files: list[int] = []
         file_limit(nbytes)
         for length in (slots, *itertools.repeat(nbytes, slots)):
@@ -111,9 +107,17 @@ class SharedBatchPool:
         """Free the slot of a batch that could not be made."""
         self._used[slot] = 0
 
-    def take(self, shape: tuple[int, ...]) -> SharedSlot | None:
-        """Return the slot for images of shape (count, height, width, 3); None if it is too small or missing."""
-        return None if self.slot is None or math.prod(shape) > self.nbytes else SharedSlot(self, self.slot, shape)
+    def allocate(self, slot: int | None, shape: tuple[int, ...]) -> tuple[SharedSlot | TensorByValue, Any]:
+        """Return an object that is unpickled as a tensor of images, and its memory: uint8, (count, height, width, 3).
+
+        A worker process decodes the images into the memory. It is private if ``slot`` is None or too small.
+        """
+        if slot is not None and math.prod(shape) <= self.nbytes:
+            shared = SharedSlot(self, slot, shape)
+            return shared, shared.pixels
+        # The consumer keeps so many batches that no slot is free. Private memory is less scarce than shared memory.
+        private = torch.empty(shape, dtype=torch.uint8)
+        return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
 
     def view(self, slot: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         """Return the memory of a slot."""
@@ -130,7 +134,6 @@ class SharedBatchPool:
 
     def __setstate__(self, state: tuple[str, int, list[Any]]) -> None:
         self.token, self.nbytes, files = state
-        self.slot = None
         self._files = [file.detach() for file in files]
         self._map()
         self.close_files()

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from dbloader.batches.base import DatasetBatchFetcher, row_for_each
 from dbloader.batches.collate import ELEMENTS, collate
-from dbloader.batches.shared_memory import ReleasingArray, TensorByValue
+from dbloader.batches.shared_memory import ReleasingArray
 from dbloader.batches.timed import Work, now
 from dbloader.datasets.base import NotedErrors, describe_record
 from dbloader.datasets.fields import has_image, join_image
@@ -26,6 +26,7 @@ from dbloader.errors import LoaderError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dbloader.batches.base import Slot
     from dbloader.batches.collate import Collate
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
@@ -82,18 +83,12 @@ class TensorBatchFetcher(DatasetBatchFetcher):
         return join_batch(self.dataset, indices, images, samples, self.rule)
 
     @override
-    def allocate(self, count: int) -> tuple[Any, Any]:
+    def allocate(self, count: int, slot: Slot) -> tuple[Any, Any]:
         decode: Any = self.dataset.decode
         shape = (count, *decode.size, 3)
-        worker = get_worker_info()
-        if worker is not None and self.shared_pool is not None:
-            slot = self.shared_pool.take(shape)
-            if slot is not None:
-                return slot, slot.pixels
-            # The consumer keeps so many batches that no slot is free. Private memory is less scarce than shared memory.
-            private = torch.empty(shape, dtype=torch.uint8)
-            return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
-        if self.pin_memory and worker is None:  # a forked process cannot use CUDA
+        if slot is not None:
+            return slot(shape)
+        if self.pin_memory and get_worker_info() is None:  # a forked process cannot use CUDA
             tensor = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # torch reuses this memory itself
         else:
             tensor = self._memory.empty(shape)

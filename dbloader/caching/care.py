@@ -104,12 +104,12 @@ def fill_cache(
         DBLoaderError: A shard cannot be fetched, or the cache belongs to another store.
     """
     with CachedStore(place, cache, max_bytes=max_bytes) as store:
-        handle = store.open_handle()
-        numbers = handle.first_shards(max_bytes)
+        files = store.files
+        numbers = files.first_shards(max_bytes)
         store.expect([Need(number, number, number) for number in numbers], check=False)
         for number in numbers:
             progress(number, len(numbers))
-            handle.fetch(number)
+            files.fetch(number)
 
 
 def clear_cache(cache: str | os.PathLike[str]) -> int:

@@ -19,24 +19,24 @@ from dbloader._options import whole_number
 from dbloader._places import checked_path, is_mongo, is_remote, parse_place
 from dbloader.caching.client import FetcherClient
 from dbloader.caching.folder import STATS
+from dbloader.caching.policy import needs_of
 from dbloader.errors import DamagedRecordError, DamagedStoreError, NotAStoreError, OptionError, PlaceError, StoreError
 from dbloader.records.decode import decode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
-from dbloader.stores.lmdb.handle import ShardedHandle
+from dbloader.stores.lmdb.handle import ShardedHandle, ShardFiles, open_file
 from dbloader.stores.lmdb.shard_table import SHARD_FOLDER
 from dbloader.stores.lmdb.store import LMDBStore
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from dbloader.caching.policy import Need
     from dbloader.records.record import EncodedRecord, Record
     from dbloader.stores.lmdb.handle import LMDBHandle
-    from dbloader.stores.lmdb.shard_table import Shard
     from dbloader.stores.mongo.uri import MongoURI
 
 Result = TypeVar("Result")
@@ -44,18 +44,6 @@ Result = TypeVar("Result")
 # Reading a batch again may find more damage. If damage remains after this number of repairs, the disk may be faulty.
 _REPAIRS = 4
 _DAMAGE = (DamagedRecordError, DamagedStoreError, NotAStoreError)
-
-
-def with_cache(
-    store: Store | None, place: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
-) -> Store:
-    """Return a CachedStore of the place if ``cache`` is given, and ``store`` otherwise."""
-    if cache is not None:
-        return CachedStore(place, cache, max_bytes=cache_bytes)
-    if cache_bytes is not None:
-        raise OptionError(f"cache_bytes needs a cache (cache=FOLDER), got {cache_bytes!r}")
-    assert store is not None
-    return store
 
 
 class CachedStore(LMDBStore):
@@ -72,6 +60,7 @@ class CachedStore(LMDBStore):
     """
 
     downloads = True
+    handle: ShardedHandle | None = None
 
     def __init__(
         self, place: str | os.PathLike[str], cache: str | os.PathLike[str], *, max_bytes: int | None = None
@@ -87,7 +76,7 @@ class CachedStore(LMDBStore):
             self._origin = os.path.abspath(self.place)  # noqa: PTH100 - Path.absolute keeps ".."
         self.max_bytes = whole_number("cache_bytes", max_bytes, 1, none=True)
         try:
-            self._path = Path(os.path.abspath(checked_path(cache)))  # noqa: PTH100 - Path.absolute keeps ".."
+            self._folder = Path(os.path.abspath(checked_path(cache)))  # noqa: PTH100 - Path.absolute keeps ".."
         except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
@@ -105,30 +94,38 @@ class CachedStore(LMDBStore):
         """
         if self._reader_pid != os.getpid():  # a forked rank has its own order
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
-        handle = self.open_handle()
-        with env.gate:
-            handle.ask("the order", expect=list(needs), check=check)
+        self.files.ask("the order", expect=list(needs), check=check)
 
-    def fetch_first(self, needs: Iterable[Need]) -> None:
-        """Wait until the cache has the shards that an order needs first. A long wait is shown on stderr."""
+    @override
+    def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:
+        needs = needs_of(sampler, since, self.shard_lengths or [], indices, margin=margin)
+        self.expect(needs, check=check)
+        # Wait for the first shards in this process, because workers would show the wait several times.
         for shard in dict.fromkeys(need.shard for need in needs if not need.first):
-            self.open_handle().fetch(shard, show=True)
+            self.files.fetch(shard, show=True)
 
     @property
     def _uri(self) -> str:  # with credentials
         return self._origin if isinstance(self._origin, str) else self._origin.uri
 
+    @property
+    def files(self) -> CachedFiles:
+        """The files of the cache, with this process's connection to the fetcher."""
+        files = self.open_handle().files
+        assert isinstance(files, CachedFiles)
+        return files
+
     @override
-    def open_handle(self) -> CachedHandle:
+    def open_handle(self) -> ShardedHandle:
         handle = self.handle
-        if not isinstance(handle, CachedHandle) or handle.pid != os.getpid():
+        if handle is None or handle.pid != os.getpid():
             opening = {"place": self._uri, "limit": self.max_bytes, "known": self._digest is not None}
             try:
                 with env.gate:
-                    client = FetcherClient(str(self._path), self.place, {"open": opening, "reader": self._reader})
-                    handle = CachedHandle(self._path, client)
+                    client = FetcherClient(str(self._folder), self.place, {"open": opening, "reader": self._reader})
+                    handle = ShardedHandle(CachedFiles(self._folder, client))
             except lmdb.Error as error:
-                raise translate(error, str(self._path)) from error
+                raise translate(error, str(self._folder)) from error
             if self._digest not in (None, handle.manifest.digest):
                 what = "has been replaced since it was opened: open it again, with another cache"
                 raise NotAStoreError(f"the store at {self.place} {what}")
@@ -141,6 +138,10 @@ class CachedStore(LMDBStore):
             return False
         with open_store(self._uri) as origin:
             return origin.is_at(place)
+
+    @override
+    def open_older(self, digest: str) -> None:
+        """Do nothing: a cache has one version of its store."""
 
     @override
     def close(self) -> None:
@@ -170,92 +171,87 @@ class CachedStore(LMDBStore):
         """Let the fetcher replace the damaged shards of some records. Raise ``error`` if the origin is damaged too."""
         try:
             with env.gate:
-                self.open_handle().repair(indices)
+                self.files.repair(self.open_handle().divide(indices))
         except DamagedStoreError as same:
             raise type(error)(f"{error}; {same}") from error
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of older versions call the folder _path.
+        self.__dict__.update({"_folder": state.get("_path"), **state})
+
     def __repr__(self) -> str:
-        return f"CachedStore({self.place!r}, {str(self._path)!r})"
+        return f"CachedStore({self.place!r}, {str(self._folder)!r})"
 
 
-class CachedHandle(ShardedHandle):
-    """An open cache. It requests a missing shard from the fetcher when the shard is needed."""
+class CachedFiles(ShardFiles):
+    """The files of a cache. Opening a missing shard requests it from the fetcher. Threads may share this object."""
+
+    cached = True
 
     def __init__(self, path: Path, client: FetcherClient) -> None:
         super().__init__(path, str(path))
-        self._client = client
         self.remedy = f"dbloader cache {path} --verify removes damaged files, which are then fetched again"
+        self._client = client
         weakref.finalize(self, client.close)
 
     def ask(self, what: str, **message: Any) -> dict[str, Any]:
-        """Send the fetcher a question and return its answer. Threads may call this at the same time."""
-        with self._lock:
+        """Send the fetcher a question and return its answer."""
+        with env.gate, self.lock:
             return self._client.ask(what, **message)
 
     def first_shards(self, limit: int | None) -> range:
         """Return the numbers of the first shards that together have at most ``limit`` bytes."""
-        ends = [*accumulate(shard.nbytes for shard in self._table.shards)]
+        ends = [*accumulate(shard.nbytes for shard in self.table.shards)]
         return range(len(ends) if limit is None else bisect_right(ends, limit))
 
     def fetch(self, number: int, *, show: bool = False) -> None:
         """Wait until a shard is in the cache. With ``show``, show a long wait on stderr."""
-        with env.gate, self._lock:
+        with env.gate, self.lock:
             self._client.shows = show
             try:
-                self._open_shard(number)
+                self.open(number)
             finally:
                 self._client.shows = False
 
-    def repair(self, indices: Sequence[int]) -> None:
-        """Verify some records of open shards again. Let the fetcher replace each shard that has a damaged record.
+    def repair(self, parts: Mapping[int, list[int]]) -> None:
+        """Verify records again, given their indices in each shard. Let the fetcher replace open shards with damage.
 
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
         """
-        # The records are verified again under the lock, because another thread may have repaired the shard meanwhile.
-        with self._lock:
-            for number, positions in self._by_shard(indices).items():
-                handle = self._opened.get(number)
-                inside = [indices[position] - self._starts[number] for position in positions]
-                if handle is not None and not self._drop_changed(number) and not _is_whole(handle, inside):
-                    del self._opened[number]
+        with self.lock:  # another thread may have repaired the shard meanwhile
+            for number, indices in parts.items():
+                handle = self.find_open(number)
+                if handle is not None and not _is_whole(handle, indices):
+                    del self.opened[number]
                     damaged_file = handle.shared.key[1], handle.size_and_mtime[1]
-                    self._opened[number] = self._open_shard(number, damaged_file)
-
-    def _drop_changed(self, number: int) -> bool:
-        """Close a shard if its file has changed. Reading beyond the end of a shorter file would crash the process."""
-        if number in self._opened and self._opened[number].is_changed():
-            del self._opened[number]
-            return True
-        return False
+                    self.opened[number] = self.open(number, damaged_file)
 
     @override
-    def _shard(self, number: int) -> LMDBHandle:
-        with self._lock:
-            self._drop_changed(number)
-        return super()._shard(number)
-
-    def _file(self, number: int) -> Path:
-        return self._path / SHARD_FOLDER / self._table.shards[number].name
+    def find_open(self, number: int) -> LMDBHandle | None:
+        if number in self.opened and self.opened[number].is_changed():
+            del self.opened[number]  # reading beyond the end of a shorter file would crash the process
+        return self.opened.get(number)
 
     @override
-    def _open_shard(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
+    def open(self, number: int, damaged_file: tuple[int, int] | None = None) -> LMDBHandle:
         """Wait until a shard is in the cache, and open the shard.
 
         Args:
             number: The shard.
             damaged_file: Inode and time of the last change in ns of a damaged file of this shard; None without damage.
         """
-        path = self._file(number)
+        shard, path = self.table.shards[number], self._file(number)
         for _ in range(_REPAIRS):
             answer = self._client.ask(f"shard {number} ({path.name})", need=number, damaged_file=damaged_file)
-            for other in [other for other in self._opened if not self._file(other).exists()]:
-                del self._opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
+            for other in [other for other in self.opened if not self._file(other).exists()]:
+                del self.opened[other]  # the fetcher removed this file, but an open file still uses space on the disk
             found = damaged_file = None
             try:
                 with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
                     found = path.stat()
-                return super()._open_shard(number)
+                # The fetcher has checked the file. The table may have only an estimated size.
+                return open_file(path, self.place, f"{SHARD_FOLDER}/{path.name}", self.remedy, digest=shard.digest)
             except StoreError as error:
                 failed = error
                 if found and isinstance(error, _DAMAGE):
@@ -268,21 +264,11 @@ class CachedHandle(ShardedHandle):
         raise failed
 
     @override
-    def _check_unchanged(self, handle: LMDBHandle) -> None:
-        if handle.is_changed():  # a record may have changed after its verification and before it was copied
-            raise DamagedStoreError(f"{handle.place}, in the cache, was changed while it was read")
-
-    @override
-    def check_files(self) -> None:
+    def check(self) -> None:
         """Do nothing: missing shards are fetched."""
 
-    @override
-    def _check_size(self, shard: Shard) -> None:
-        """Do nothing: the fetcher has checked the file, and the table may have only an estimated size."""
-
-    @override
-    def prefetch(self, indices: Sequence[int]) -> None:
-        super().prefetch([index for index in indices if self._number_of(index) in self._opened])
+    def _file(self, number: int) -> Path:
+        return self.path / SHARD_FOLDER / self.table.shards[number].name
 
 
 def _is_whole(handle: LMDBHandle, indices: Sequence[int]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from inspect import signature
@@ -14,18 +15,16 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from typing_extensions import override
 
 from dbloader._describe import add_note, stop_iteration_error
 from dbloader._lazy import notebook_html
-from dbloader.caching.policy import needs_of
-from dbloader.caching.store import CachedStore
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.queries.select import find_matching
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from dbloader.records.manifest import Manifest
     from dbloader.records.names import Names
@@ -175,19 +174,8 @@ class RecordDataset(Dataset[Any]):
         return [store.label(position) for position in positions]
 
     def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
-        """Pass the order of a new iteration to the cache, if there is one. The cache then fetches shards ahead.
-
-        Args:
-            sampler: One of dbloader's samplers.
-            since: The state of the sampler at the start of the iteration.
-            margin: The largest number of samples by which one worker is behind another.
-            check: Whether to raise an OptionError if the cache is too small for the order.
-        """
-        store = self._same_store()
-        if isinstance(store, CachedStore):
-            needs = needs_of(sampler, since, store.shard_lengths or [], self._indices, margin=margin)
-            store.expect(needs, check=check)
-            store.fetch_first(needs)  # in this process, because workers would show the wait several times
+        """Pass the order of a new iteration to the store; arguments are as in ``Store.expect_order``."""
+        self._same_store().expect_order(sampler, since, self._indices, margin=margin, check=check)
 
     def find(self, name: str) -> int:
         """Return the index of the record with a name, which is a path below the converted folder.
@@ -295,6 +283,41 @@ class RecordDataset(Dataset[Any]):
                 raise NotAStoreError(f"the store at {self.root} {what}")
             self.manifest = manifest
         return self.store
+
+
+class CompositeDataset(Dataset[Any], ABC):
+    """A dataset whose samples come from several datasets of stores, such as the dataset that `mix` returns.
+
+    Attributes:
+        datasets: The datasets that make the samples.
+        fields: The fields of a sample, as in LMDBDataset.
+    """
+
+    datasets: list[Any]
+    fields: Any
+
+    @abstractmethod
+    def origin(self, index: int) -> tuple[Any, int, str]:
+        """Return the dataset that makes a sample, the sample's index in it, and the name of the sample's source."""
+
+    @abstractmethod
+    def sampler(self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0) -> ResumableSampler:
+        """Return the sampler for training; arguments and errors are as in ShuffleSampler."""
+
+    @abstractmethod
+    def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+        """Return the BatchFetcher of this dataset, given the fetchers of ``datasets``."""
+
+    @abstractmethod
+    def replaced(self, datasets: list[Any]) -> Self:
+        """Return a copy with other datasets of the same records. Raise OptionError if their images differ in shape."""
+
+
+def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
+    """Return the dataset that makes a sample of any dataset, and the index of the sample in that dataset."""
+    while type(dataset) is Subset:
+        dataset, index = dataset.dataset, dataset.indices[index]
+    return dataset.origin(index)[:2] if isinstance(dataset, CompositeDataset) else (dataset, index)
 
 
 def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from dbloader._describe import listed, short_repr
-from dbloader.datasets.base import RecordDataset, describe_record
+from dbloader.datasets.base import CompositeDataset, RecordDataset, describe_record
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks_and_boxes import changes_size, crop_boxes, crop_field, decode_field, refuse_masks
 from dbloader.errors import ImageError, OptionError
@@ -51,12 +51,12 @@ def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
 
 
 def image_and_label(dataset: Any) -> dict[str, str]:
-    """Return a dict from "image" and "label" to their names in the samples of a dataset or Subset."""
+    """Return a dict from "image" and "label" to their names in the samples of any dataset."""
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return image_and_label(dataset.datasets[0])
     if isinstance(dataset, Subset) or isinstance(getattr(dataset, "dataset", None), RecordDataset):
         return image_and_label(dataset.dataset)
-    fields = getattr(dataset, "fields", None) if isinstance(dataset, RecordDataset) else None
+    fields = getattr(dataset, "fields", None) if isinstance(dataset, (RecordDataset, CompositeDataset)) else None
     found = {field: name for name, field in names_of(fields).items() if field in ("image", "label")}
     return {"image": "image", "label": "label", **found}
 

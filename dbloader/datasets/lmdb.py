@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dbloader._places import is_remote
-from dbloader.caching.store import with_cache
+from dbloader._places import checked_path, is_remote
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
-from dbloader.stores.lmdb.store import LMDBStore
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
@@ -82,10 +81,10 @@ class LMDBDataset(StoreDataset):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         checked = checked_place(place, root, "the path of a store")
-        only_cached = cache is not None and is_remote(checked)
-        store = None if only_cached else LMDBStore(checked)
+        if cache is None or not is_remote(checked):
+            checked_path(checked)  # refuses places in MongoDB
         super().__init__(
-            with_cache(store, checked, cache, cache_bytes),
+            open_store(checked, cache=cache, cache_bytes=cache_bytes),
             transform,
             target_transform,
             decode=decode,

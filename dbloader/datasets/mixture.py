@@ -8,19 +8,21 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
+from importlib import import_module
 from itertools import accumulate, pairwise
 from operator import index as as_index
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader._options import check_choice, real_number, whole_number
+from dbloader.datasets.base import CompositeDataset
 from dbloader.datasets.fields import check_fields, checked_fields, has_image, image_and_label, names_of
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
@@ -108,7 +110,7 @@ class Source(NamedTuple):
         return digest if self.indices is None else f"{digest}/{hashlib.sha256(self.indices.tobytes()).hexdigest()}"
 
 
-class Mixture(Dataset[Any]):
+class Mixture(CompositeDataset):
     """The dataset that `mix` returns.
 
     ``len`` is the number of samples in an epoch. ``sampler()`` has the order of all epochs. Its indices begin at
@@ -191,12 +193,8 @@ class Mixture(Dataset[Any]):
                     f"and {output} in {root}"
                 )
 
-    def replaced(self, datasets: list[StoreDataset]) -> Mixture:
-        """Return a copy that reads the same records with other datasets.
-
-        Raises:
-            OptionError: The images of two datasets are known to differ in shape or type.
-        """
+    @override
+    def replaced(self, datasets: list[StoreDataset]) -> Self:
         other = copy.copy(self)
         other.datasets = datasets
         other._check_outputs()
@@ -273,10 +271,10 @@ class Mixture(Dataset[Any]):
             values[sources == number] = own[values[sources == number]]
         return sources, values
 
-    def origin(self, index: int) -> tuple[StoreDataset, int]:
-        """Return the dataset of a sample, and its index there."""
+    @override
+    def origin(self, index: int) -> tuple[StoreDataset, int, str]:
         [source], [own] = self._locate([index])
-        return self.datasets[self._dataset_of[source]], int(own)
+        return self.datasets[self._dataset_of[source]], int(own), self.sources[source].name
 
     def count_sources(self, sources: Array, waited: Array) -> dict[str, tuple[int, float]]:
         """Return, by the name of a source, its number of samples in a batch, and the seconds of waiting for them.
@@ -289,6 +287,12 @@ class Mixture(Dataset[Any]):
         found = zip(numbers.tolist(), counts.tolist(), seconds.tolist(), strict=True)
         return {self.sources[number].name: (count, waited_s) for number, count, waited_s in found}
 
+    @override
+    def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+        # By its name, because ``batches`` is above this package. Batches of other datasets do not need this module.
+        return import_module("dbloader.batches.mixture").MixtureBatchFetcher(self, parts, collate_fn)
+
+    @override
     def sampler(
         self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0, drop_last: bool = False
     ) -> MixtureSampler:
@@ -333,13 +337,6 @@ class Mixture(Dataset[Any]):
         lines = ["Dataset Mixture", f"Number of datapoints: {len(self)}", f"Weights: {describe_weights(self.order)}"]
         lines += [f"Source: {source.name} ({source.length:,} samples)" for source in self.sources[:20]]
         return "\n    ".join(lines)
-
-
-def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
-    """Return the dataset that makes a sample of a Subset or a mixture, and the index of the sample in that dataset."""
-    while type(dataset) is Subset:
-        dataset, index = dataset.dataset, dataset.indices[index]
-    return dataset.origin(index) if isinstance(dataset, Mixture) else (dataset, index)
 
 
 class UnitedLabels:

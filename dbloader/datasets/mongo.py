@@ -10,12 +10,12 @@ import bson
 import numpy as np
 from typing_extensions import override
 
-from dbloader.caching.store import with_cache
 from dbloader.datasets.collection import CollectionDataset
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import NotAStoreError, OptionError
 from dbloader.stores.mongo.store import MongoStore
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
@@ -68,8 +68,9 @@ class MongoDataset(StoreDataset):
         if query is not None and where is not None:
             raise OptionError("query and where both select records: give one of them")
         self.query = None if query is None else _check_query(query)
+        cached = cache is not None or cache_bytes is not None
         super().__init__(
-            with_cache(origin, origin.uri, cache, cache_bytes),
+            open_store(origin.uri, cache=cache, cache_bytes=cache_bytes) if cached else origin,
             transform,
             target_transform,
             decode=decode,

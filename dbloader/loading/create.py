@@ -17,8 +17,8 @@ from dbloader._machine import cpu_count, local_ranks
 from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
+from dbloader.datasets.base import CompositeDataset
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.crops import RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
@@ -216,8 +216,7 @@ def create_loader(
     steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
     if preparation is not None:
         steps.append(preparation)
-    first = dataset.datasets[0] if isinstance(dataset, Mixture) else dataset
-    prepared = Preparation(*steps, **image_and_label(first)) if steps else None
+    prepared = Preparation(*steps, **image_and_label(dataset)) if steps else None
     return PrefetchLoader(loader, device, preparation=prepared)
 
 
@@ -253,7 +252,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
 def _has_transform(dataset: Any) -> bool:
     if isinstance(dataset, Subset):
         return _has_transform(dataset.dataset)
-    if isinstance(dataset, Mixture):  # datasets without a transform get the default
+    if isinstance(dataset, CompositeDataset):  # datasets without a transform get the default
         return all(map(_has_transform, dataset.datasets))
     if isinstance(dataset, ConcatDataset):
         return any(map(_has_transform, dataset.datasets))
@@ -267,10 +266,10 @@ def with_transform(
 ) -> tuple[Any, Any]:
     """Return a dataset, and the transform that must still be applied to its samples, or None.
 
-    A store's dataset becomes a copy that applies the transform itself. For a mixture, the second result is a list with
-    the transform for each dataset. With ``only_missing``, the datasets of a mixture keep their own transforms.
+    A store's dataset becomes a copy that applies the transform itself. For a CompositeDataset, the second result is a
+    list with the transform for each dataset. With ``only_missing``, its datasets keep their own transforms.
     """
-    if isinstance(dataset, Mixture):
+    if isinstance(dataset, CompositeDataset):
         pairs = [
             (part, None) if only_missing and _has_transform(part) else with_transform(part, transform)
             for part in dataset.datasets
@@ -307,7 +306,7 @@ def create_batch_sampler(
     if sampler is None:
         if not shuffle:
             sampler = OrderedSampler(dataset, **ranks)
-        elif isinstance(dataset, Mixture):
+        elif isinstance(dataset, CompositeDataset):
             sampler = dataset.sampler(**ranks, seed=seed)
         else:
             sampler = ShuffleSampler(dataset, **ranks, seed=seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import multiprocessing
@@ -127,10 +126,10 @@ class _Team:
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
         self._part_size = PartSize(workers, _LARGEST_PART)
         self._sent = 0  # batches of this run
-        self._fetcher = copy.copy(fetcher)
+        self._fetcher = fetcher
+        self._pool: SharedBatchPool | None = None
         if fetcher.image_nbytes is not None:
-            self._fetcher.shared_pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
-        self._pool = self._fetcher.shared_pool
+            self._pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
         # After the pool, which may fail: only the finalizer closes the board.
         self._board = Board(multiprocessing.get_context(), cells)
         self._selector = selectors.DefaultSelector()
@@ -144,7 +143,9 @@ class _Team:
         for number in range(len(self._processes), self._workers):
             reading, writing = context.Pipe(duplex=False)
             seed = self._seed + number
-            start = WorkerStart(run_worker, self._board, self._fetcher, number, self._workers, seed, writing)
+            start = WorkerStart(
+                run_worker, self._board, self._fetcher, self._pool, number, self._workers, seed, writing
+            )
             process = context.Process(target=start, daemon=True)
             process.start()
             writing.close()

@@ -10,6 +10,7 @@ batch is the same as if one worker had made it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 import random
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from dbloader.batches.base import BatchFetcher, Finish
+    from dbloader.batches.shared_memory import SharedBatchPool
     from dbloader.batches.timed import TimedBatch
     from dbloader.loading.board import Board
 
@@ -53,7 +55,13 @@ class Reply(NamedTuple):
 
 
 def run_worker(
-    board: Board, fetcher: BatchFetcher, number: int, workers: int, seed: int, connection: Connection
+    board: Board,
+    fetcher: BatchFetcher,
+    pool: SharedBatchPool | None,
+    number: int,
+    workers: int,
+    seed: int,
+    connection: Connection,
 ) -> None:
     """Answer messages until the training's process ends or closes the board."""
     torch.set_num_threads(1)
@@ -65,7 +73,7 @@ def run_worker(
     where = f"in DataLoader worker process {number}"
     with suppress(KeyboardInterrupt, BrokenPipeError):  # the training's process ends too
         for cell in board.messages():
-            reply = _reply(board, fetcher, cell, where)
+            reply = _reply(board, fetcher, pool, cell, where)
             try:
                 data = BatchPickler.dumps(reply)
             except Exception as error:  # the batch cannot be pickled
@@ -74,7 +82,7 @@ def run_worker(
             del reply
 
 
-def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
+def _reply(board: Board, fetcher: BatchFetcher, pool: SharedBatchPool | None, cell: int, where: str) -> Reply:
     """Make parts of a batch until none is left, and join all parts if this worker finishes last."""
     task: Task = ForkingPickler.loads(board.task(cell))
     # One worker makes the whole batch if its images are not in shared memory, or if it may replace samples.
@@ -82,13 +90,12 @@ def _reply(board: Board, fetcher: BatchFetcher, cell: int, where: str) -> Reply:
     taken = board.take(cell, task.run, all_parts=whole)
     if not taken:  # other workers have taken all parts, or the batch is no longer wanted
         return Reply(cell, finished=board.finish(cell, 0))
-    if fetcher.shared_pool is not None:
-        fetcher.shared_pool.slot = task.slot
+    slot = None if pool is None else functools.partial(pool.allocate, task.slot)
     parts = _Parts(where, task.seed)
     finish: Finish | None = None
     try:
         # The worker that takes the first part makes most of the other parts too, so it reads the whole batch at once.
-        finish = fetcher.begin(task.indices, parts.submit, task.size, read=taken.start == 0)
+        finish = fetcher.begin(task.indices, parts.submit, task.size, read=taken.start == 0, slot=slot)
     except Exception as failure:
         parts.fail(taken.start, failure)
     parts.has_all = True

@@ -21,7 +21,7 @@ from dbloader.records.names import join_names, name_at
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dbloader.records.field_columns import FieldColumn
     from dbloader.records.manifest import Manifest
@@ -101,6 +101,17 @@ class Store(ABC):
 
     def prefetch(self, indices: Sequence[int]) -> None:  # noqa: B027 - only LMDB needs it
         """Start loading records into memory, without waiting. Call this before ``borrow`` or ``encoded``."""
+
+    def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:  # noqa: B027 - only a cache needs it
+        """Announce the order in which this process and its workers will read records. A cache fetches shards ahead.
+
+        Args:
+            sampler: One of dbloader's samplers. Its index -1 is a sample of another store.
+            since: The state of the sampler at the start of the iteration.
+            indices: An array with the index in the store of each sample; None if every record is a sample.
+            margin: The largest number of samples by which one worker is behind another.
+            check: Whether to raise an OptionError if the cache is too small for the order.
+        """
 
     @contextmanager
     def borrow(self, indices: Sequence[int]) -> Iterator[Iterator[Record]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dbloader._places import is_mongo
@@ -15,12 +16,23 @@ if TYPE_CHECKING:
     from dbloader.stores.writer import Writer
 
 
-def open_store(place: str | os.PathLike[str]) -> Store:
+def open_store(
+    place: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
+) -> Store:
     """Return the store at a place. The first read opens it.
+
+    ``cache`` and ``cache_bytes`` are as in LMDBDataset.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
+        OptionError: ``cache`` is not a path, or ``cache_bytes`` is below 1 or given without a cache.
     """
+    if cache is not None:
+        # By its name, because ``caching`` is above this package. Other stores do not need it.
+        store: Store = import_module("dbloader.caching.store").CachedStore(place, cache, max_bytes=cache_bytes)
+        return store
+    if cache_bytes is not None:
+        raise OptionError(f"cache_bytes needs a cache (cache=FOLDER), got {cache_bytes!r}")
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
 

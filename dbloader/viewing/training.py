@@ -16,9 +16,8 @@ from PIL import Image
 
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
-from dbloader.datasets.base import check_whole
+from dbloader.datasets.base import CompositeDataset, check_whole
 from dbloader.datasets.fields import image_and_label
-from dbloader.datasets.mixture import Mixture
 from dbloader.datasets.store import StoreDataset
 from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder
@@ -58,7 +57,7 @@ class Options(NamedTuple):
     state: str = ""
 
 
-def show_batch(store: Store | Mixture, options: Options, transform: Any = None) -> dict[str, Any]:
+def show_batch(store: Store | CompositeDataset, options: Options, transform: Any = None) -> dict[str, Any]:
     """Return the batch that `create_loader` gives one rank at a step, with the crop of each of the first 256 samples.
 
     Raises:
@@ -85,7 +84,7 @@ def show_batch(store: Store | Mixture, options: Options, transform: Any = None) 
     }  # fmt: skip
 
 
-def show_epochs(store: Store | Mixture, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
+def show_epochs(store: Store | CompositeDataset, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
     """Return the rank, step and crop of a record in each of 12 epochs, beginning with ``options.epoch``.
 
     An epoch may repeat the record, because all ranks get the same number of samples. Such an epoch has several entries.
@@ -94,7 +93,7 @@ def show_epochs(store: Store | Mixture, index: int, options: Options, transform:
     Raises:
         OptionError: An option or the state is wrong, or no record has this index.
     """
-    if isinstance(store, Mixture):
+    if isinstance(store, CompositeDataset):
         raise OptionError("the epochs of one record are shown for a single store, not for a mixture: look at batches")
     dataset = _dataset(store, options, transform)
     sampler, batches, state = _order(dataset, options)
@@ -115,7 +114,7 @@ def show_epochs(store: Store | Mixture, index: int, options: Options, transform:
 
 
 def show_image(
-    store: Store | Mixture, index: int, position: int, options: Options, transform: Any = None
+    store: Store | CompositeDataset, index: int, position: int, options: Options, transform: Any = None
 ) -> tuple[bytes, str]:
     """Return the image that the neural network gets, as PNG, and a note on how its values are shown (see `to_png`).
 
@@ -133,7 +132,7 @@ def show_image(
     indices = SeededIndices([index], options.seed, options.epoch, range(position, position + 1))
     try:
         sample = dataset.__getitems__(indices)[0]
-        named = image_and_label(dataset.datasets[0] if isinstance(dataset, Mixture) else dataset)
+        named = image_and_label(dataset)
         return to_png(sample[named["image"]] if isinstance(sample, dict) else sample[0])
     except DBLoaderError:
         raise
@@ -153,9 +152,9 @@ def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
     return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
-def _dataset(store: Store | Mixture, options: Options, transform: Any) -> Any:
+def _dataset(store: Store | CompositeDataset, options: Options, transform: Any) -> Any:
     """Return the dataset that `create_loader` would make."""
-    dataset: Any = store if isinstance(store, Mixture) else StoreDataset(store, fields=("image",))
+    dataset: Any = store if isinstance(store, CompositeDataset) else StoreDataset(store, fields=("image",))
     missing = transform is None  # the default transform does not replace the transforms in a mixture
     if missing:
         if len(options.size) > _LONGEST_TEXT:  # int() raises an error for thousands of digits
@@ -196,7 +195,7 @@ def _order(dataset: Any, options: Options) -> tuple[ResumableSampler, Any, Mappi
 
 def _sampler(dataset: Any, options: Options, state: Mapping[str, Any]) -> ResumableSampler:
     ranks: dict[str, Any] = {"num_replicas": options.world_size, "rank": options.rank, "seed": options.seed}
-    if isinstance(dataset, Mixture):
+    if isinstance(dataset, CompositeDataset):
         return dataset.sampler(**ranks)
     name = state.get("sampler", "ShuffleSampler")
     if name == "BlockShuffleSampler":
@@ -214,11 +213,11 @@ def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
     In a mixture, ``store`` is the number of the sample's store, ``index`` and ``label`` are the index and the label in
     this store, and ``seen`` is the index in the mixture.
     """
-    if isinstance(dataset, Mixture):
-        [source], [(number, _, own)] = dataset.divide(indices)
-        found = _sample(dataset.datasets[number], cast("SeededIndices", seed_like(indices, own)))
-        index = dataset.datasets[number].locate(own)[1][0]
-        return {**found, "index": index, "seen": indices[0], "store": number, "source": dataset.sources[source].name}
+    if isinstance(dataset, CompositeDataset):
+        part, own, source = dataset.origin(indices[0])
+        found = _sample(part, cast("SeededIndices", seed_like(indices, [own])))
+        number, index = dataset.datasets.index(part), part.locate([own])[1][0]
+        return {**found, "index": index, "seen": indices[0], "store": number, "source": source}
     sample: dict[str, Any] = {"index": indices[0], "position": int(indices.positions[0])}
     try:
         record = dataset.record(indices[0])

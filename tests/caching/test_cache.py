@@ -18,6 +18,7 @@ from dbloader.caching.folder import read_stats
 from dbloader.caching.policy import Need
 from dbloader.caching.store import CachedStore
 from dbloader.errors import NotAStoreError, OptionError, PlaceError, StoreAccessError, StoreFullError
+from dbloader.stores.open import open_store
 from tests.support.caching import (
     IMAGES,
     WAIT_S,
@@ -262,6 +263,18 @@ def test_cache_of_another_user_is_refused_with_a_remedy(open_path: Path, origin:
         cache.chmod(mode)
         with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: name another one$"):
             len(CachedStore(origin, cache))
+
+
+def test_open_store_with_a_cache_fetches_shards(origin: Path, cache: Path) -> None:
+    with open_store(origin, cache=cache) as store:
+        assert store.downloads
+        with open_store(origin) as direct:
+            assert [store[5].name, store[0].label] == [direct[5].name, direct[0].label]
+    assert shards_in(cache)
+    with pytest.raises(OptionError, match="cache_bytes must be at least 1, got 0"):
+        open_store(origin, cache=cache, cache_bytes=0)
+    with pytest.raises(OptionError, match=r"cache_bytes needs a cache \(cache=FOLDER\), got 5"):
+        open_store(origin, cache_bytes=5)
 
 
 def test_invalid_options_are_refused(origin: Path, cache: Path) -> None:

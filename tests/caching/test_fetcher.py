@@ -254,8 +254,7 @@ def test_wait_is_not_shown_after_a_shown_wait_has_failed(
     monkeypatch.setattr(client, "_SHOW_S", 0.0)
     slow = SlowFile(origin / "shards" / "00002.lmdb")
     with CachedStore(origin, cache) as store, ThreadPoolExecutor(1) as threads:
-        handle = store.open_handle()
-        for wait, is_shown in ((partial(handle.fetch, 2, show=True), True), (partial(store.read, [8]), False)):
+        for wait, is_shown in ((partial(store.files.fetch, 2, show=True), True), (partial(store.read, [8]), False)):
             waiting = threads.submit(wait)
             with slow.opened(), pytest.raises(StoreAccessError, match=r"shard 2 .* did not arrive"):
                 waiting.result(WAIT_S)

@@ -16,6 +16,7 @@ from dbloader import Record
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError, RecordNotFoundError
 from dbloader.records.columns import CHUNK, NO_LABEL
 from dbloader.records.record import encode
+from dbloader.sampling import OrderedSampler
 from dbloader.stores.base import Store
 from dbloader.stores.open import create_store
 from tests.contracts.backend import Backend
@@ -79,6 +80,12 @@ class ReadingContract(Backend):
                 RecordIndexError, match=f"^no record {index} in .*store.*, which has 101 records, numbered from 0$"
             ):
                 use()
+
+    def test_order_is_announced_to_any_store(self, many: Store) -> None:
+        sampler = OrderedSampler(many)
+        for indices in (None, np.arange(len(many))):
+            many.expect_order(sampler, sampler.state_after(0), indices, margin=4, check=True)
+        assert [facts(record) for record in many.read([2, 0])] == [FACTS[2], FACTS[0]]
 
     def test_negative_index_counts_from_the_end(self, many: Store) -> None:
         for index in (-101, -1, 0, 100):

@@ -276,12 +276,13 @@ def test_error_in_a_mixture_names_the_record(places: list[str], tmp_path: Path) 
 def test_renamed_image_and_label_are_prepared(places: list[str]) -> None:
     fields = {"pixel_values": "image", "labels": "label", "origin": "source"}
     mixture = mixture_of(places, fields=fields)
-    loader = create_loader(mixture, 16, 8, is_training=True, device="cpu", num_workers=0)
-    batch = next(iter(loader))
-    assert [*batch] == [*fields]
-    assert batch["pixel_values"].dtype == torch.float32
-    assert {*batch["origin"]} <= {*places}
-    loader.close()
+    for dataset in (mixture, Subset(mixture, range(8))):
+        loader = create_loader(dataset, 16, 8, is_training=True, device="cpu", num_workers=0)
+        batch = next(iter(loader))
+        assert [*batch] == [*fields]
+        assert batch["pixel_values"].dtype == torch.float32
+        assert {*batch["origin"]} <= {*places}
+        loader.close()
 
 
 def test_shuffling_sampler_keeps_the_shares(places: list[str], expected: list[tuple[Any, ...]]) -> None:

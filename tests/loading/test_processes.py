@@ -50,9 +50,10 @@ def expected(place: Path, epochs: int = 1, **options: Any) -> list[list[Any]]:
 
 
 def taken(pool: SharedBatchPool, shape: tuple[int, ...] = SHAPE) -> SharedSlot:
-    pool.slot = pool.reserve()
-    block = pool.take(shape)
-    assert block is not None
+    slot = pool.reserve()
+    assert slot is not None
+    block, _ = pool.allocate(slot, shape)
+    assert isinstance(block, SharedSlot)
     return block
 
 
@@ -79,7 +80,7 @@ def test_slot_is_reused_only_after_its_last_reference_is_gone() -> None:
         keepers.pop()
         gc.collect()
     assert taken(pool, (1, 8, 8, 3)).pixels.shape == (1, 8, 8, 3), "a smaller batch must reuse the slot"
-    assert pool.take((3, 8, 8, 3)) is None, "a larger one does not"
+    assert not isinstance(pool.allocate(0, (3, 8, 8, 3))[0], SharedSlot), "a larger one does not"
 
 
 def test_forked_process_keeps_slots_of_its_parent() -> None:

@@ -263,9 +263,9 @@ def test_threads_begin_only_prefetched_batches(ahead: int) -> None:
             self.dataset = Numbers()
             self.maker = create_fetcher(self.dataset)
 
-        def begin(self, indices: Sequence[int], submit: Any, size: int, read: bool = True) -> Any:
+        def begin(self, indices: Sequence[int], submit: Any, size: int, read: bool = True, slot: Any = None) -> Any:
             self.begun.append(indices)
-            return self.maker.begin(indices, submit, size, read)
+            return self.maker.begin(indices, submit, size, read, slot)
 
     maker = Counting()
     iterator = iter(ThreadLoader(maker, [[n] for n in range(20)], 2, dataset=maker.dataset, prefetch_factor=ahead))

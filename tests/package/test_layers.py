@@ -111,6 +111,11 @@ def test_prefetching_imports_nothing_about_stores(name: str) -> None:
     assert {other for other in reached(name) if ROWS[room(other)] < ROWS["_machine"]} <= known
 
 
+def test_loaders_and_datasets_import_no_cache_and_no_mixture() -> None:
+    modules = set().union(*map(reached, ("loading.create", "datasets.lmdb", "datasets.mongo", "stores.open")))
+    assert {module for module in modules if room(module) == "caching" or "mixture" in module} == set()
+
+
 def loaded(code: str, *arguments: str) -> set[str]:
     """Run a program in a new process, and return the modules that are loaded afterwards."""
     program = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"

@@ -6,7 +6,9 @@ Private names of other packages are used only if nothing else works.
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -69,4 +71,59 @@ def foreign_names(text: str) -> set[str]:
 def test_no_module_uses_a_private_name_of_another(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py")) or [ROOT / room]
     found = {path.name: foreign_names(path.read_text()) - {*OTHER_PACKAGES} for path in files if path.suffix == ".py"}
+    assert not {name: names for name, names in found.items() if names}
+
+
+class Class(NamedTuple):
+    bases: set[str]
+    """Full names, such as ``stores.base.Store``."""
+
+    used: set[str]
+    """The private names that the class body and its methods use through ``self``, ``cls`` or ``super()``."""
+
+    defined: set[str]
+    """The private names that the class body defines, and those that the methods set."""
+
+
+@cache
+def classes() -> dict[str, Class]:
+    """Return the classes of dbloader by their full names."""
+    found: dict[str, Class] = {}
+    for path in ROOT.rglob("*.py"):
+        module, tree = ".".join(path.relative_to(ROOT).with_suffix("").parts), ast.parse(path.read_text())
+        imported: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dbloader."):
+                imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}"[9:] for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+                bases = {imported.get(base.id, f"{module}.{base.id}") for base in names if isinstance(base, ast.Name)}
+                found[f"{module}.{node.name}"] = Class(bases, *names_of(node))
+    return found
+
+
+def names_of(body: ast.ClassDef) -> tuple[set[str], set[str]]:
+    """Return the private names that a class uses through ``self``, and those that it defines."""
+    attributes = [node for node in ast.walk(body) if isinstance(node, ast.Attribute) and is_own(node.value)]
+    own = {node.name for node in body.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    for node in body.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        own |= {target.id for target in targets if isinstance(target, ast.Name)}
+    stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    used = {node.attr for node in attributes}
+    return {*filter(is_private, own | used)}, {*filter(is_private, own | stored)}
+
+
+def bases_of(name: str) -> set[str]:
+    """Return all base classes of a class that are in dbloader."""
+    direct = {base for base in classes()[name].bases if base in classes()}
+    return direct.union(*map(bases_of, direct))
+
+
+def test_no_class_uses_a_private_name_of_a_base_in_another_room() -> None:
+    found = {}
+    for name, own in classes().items():
+        others = [base for base in bases_of(name) if base.split(".")[0] != name.split(".")[0]]
+        found[name] = own.used.intersection(*[set().union(*(classes()[base].defined for base in others))])
     assert not {name: names for name, names in found.items() if names}

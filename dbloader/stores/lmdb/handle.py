@@ -204,39 +204,88 @@ def open_file(
         raise translate(error, place, remedy=remedy) from error
 
 
-class ShardedHandle:
-    """An open folder of shards: its manifest, its index, and recently read shards. Threads may share a handle.
+class ShardFiles:
+    """The files of a sharded store in a folder. A cache overrides the public methods.
 
-    A shard is opened when one of its records is read. Open shards use at most a quarter of the process's limit of file
-    descriptors. Beyond that, the least recently read shard is closed.
+    Attributes:
+        opened: The open shards, the least recently read first.
+        lock: Protects ``opened``. Take it inside the gate, so no forked child inherits a held lock.
     """
+
+    cached = False
+    """Whether files may be removed or replaced while the store is open. Otherwise, finished shards never change."""
 
     remedy = f"if the store was replaced, open it again; otherwise {COPY_AGAIN}"
     """What a user can do about a damaged file."""
 
     def __init__(self, path: Path, place: str, manifest_file: str = MANIFEST_FILE) -> None:
-        self.pid = os.getpid()
-        self.place = place
-        self._path = path
+        self.path, self.place = path, place
         try:
-            self._table = ShardTable.decode((path / manifest_file).read_bytes(), place)
+            self.table = ShardTable.decode((path / manifest_file).read_bytes(), place)
         except FileNotFoundError as error:
             raise NotAStoreError(
                 f"{place} is a folder without {MANIFEST_FILE}, so it is not a store "
                 "(dbloader convert makes a store of a folder of images)"
             ) from error
-        self.manifest = self._table.manifest
-        self._starts = [0, *accumulate(shard.length for shard in self._table.shards)]
-        self._opened: OrderedDict[int, LMDBHandle] = OrderedDict()
+        self.opened: OrderedDict[int, LMDBHandle] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def open_index(self) -> LMDBHandle:
+        """Open the index. Raise the errors of ``open_file``."""
+        name = self.table.index_file
+        return open_file(self.path / name, self.place, name, self.remedy, index_of=self.table.manifest)
+
+    def open(self, number: int) -> LMDBHandle:
+        """Open a shard. Raise the errors of ``open_file``, or DamagedStoreError for a file of another size.
+
+        The caller has taken the lock. A cache may close other shards.
+        """
+        shard = self.table.shards[number]
+        name = f"{SHARD_FOLDER}/{shard.name}"
+        handle = open_file(self.path / name, self.place, name, self.remedy, digest=shard.digest)
+        self._check_size(shard)
+        return handle
+
+    def find_open(self, number: int) -> LMDBHandle | None:
+        """Return the handle of a shard if it is open. The caller has taken the lock."""
+        return self.opened.get(number)
+
+    def check(self) -> None:
+        """Raise DamagedStoreError unless every shard exists and has the size in the manifest."""
+        for shard in self.table.shards:
+            self._check_size(shard)
+
+    def _check_size(self, shard: Shard) -> None:
+        try:
+            size = (self.path / SHARD_FOLDER / shard.name).stat().st_size
+        except OSError:
+            size = None
+        if size != shard.nbytes:
+            found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
+            raise DamagedStoreError(f"{Path(self.place, SHARD_FOLDER, shard.name)} {found}: {self.remedy}")
+
+
+class ShardedHandle:
+    """An open sharded store: its manifest, its index, and recently read shards. Threads may share a handle.
+
+    A shard is opened when one of its records is read. Open shards use at most a quarter of the process's limit of file
+    descriptors. Beyond that, the least recently read shard is closed.
+    """
+
+    def __init__(self, files: ShardFiles) -> None:
+        self.pid = os.getpid()
+        self.files = files
+        self.manifest = files.table.manifest
+        self._starts = [0, *accumulate(shard.length for shard in files.table.shards)]
         self._index_handle: LMDBHandle | None = None
-        self._lock = threading.Lock()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
         """Return a handle of the version before shards were last added; None if that is lost or its digest differs."""
         with suppress(OSError, StoreError):
-            older = ShardedHandle(self._path, self.place, kept_manifest(self._table.previous))
+            files = self.files
+            older = ShardedHandle(ShardFiles(files.path, files.place, kept_manifest(files.table.previous)))
             if older.manifest.digest == digest:
                 return older
         return None
@@ -244,7 +293,7 @@ class ShardedHandle:
     @property
     def shard_lengths(self) -> list[int]:
         """The number of records in each shard."""
-        return [shard.length for shard in self._table.shards]
+        return [shard.length for shard in self.files.table.shards]
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value from the sub-database ``meta`` of the index."""
@@ -259,56 +308,39 @@ class ShardedHandle:
         return self._index().chunks(column)
 
     def _index(self) -> LMDBHandle:
-        with env.gate, self._lock:  # take the lock inside the gate, so no forked child inherits a held lock
+        with env.gate, self.files.lock:
             if self._index_handle is None:
-                self._index_handle = self._open(self._table.index_file, index_of=self.manifest)
+                self._index_handle = self.files.open_index()
             return self._index_handle
 
     def _shard(self, number: int) -> LMDBHandle:
-        with self._lock:  # the store has already entered the gate
-            handle = self._opened.get(number)
+        with self.files.lock:  # the store has already entered the gate
+            handle = self.files.find_open(number)
             if handle is None:
-                handle = self._opened[number] = self._open_shard(number)
-                if len(self._opened) > self._most_opened:
-                    self._opened.popitem(last=False)  # the shard closes when no thread reads from it
-            self._opened.move_to_end(number)
+                handle = self.files.opened[number] = self.files.open(number)
+                if len(self.files.opened) > self._most_opened:
+                    self.files.opened.popitem(last=False)  # the shard closes when no thread reads from it
+            self.files.opened.move_to_end(number)
             return handle
-
-    def _open_shard(self, number: int) -> LMDBHandle:
-        shard = self._table.shards[number]
-        handle = self._open(SHARD_FOLDER, shard.name, digest=shard.digest)
-        self._check_size(shard)
-        return handle
-
-    def _open(self, *names: str, digest: str | None = None, index_of: Manifest | None = None) -> LMDBHandle:
-        path = self._path.joinpath(*names)
-        return open_file(path, self.place, "/".join(names), self.remedy, digest=digest, index_of=index_of)
-
-    def check_files(self) -> None:
-        """Raise DamagedStoreError unless every shard exists and has the size in the manifest."""
-        for shard in self._table.shards:
-            self._check_size(shard)
-
-    def _check_size(self, shard: Shard) -> None:
-        try:
-            size = (self._path / SHARD_FOLDER / shard.name).stat().st_size
-        except OSError:
-            size = None
-        if size != shard.nbytes:
-            found = "is missing" if size is None else f"has {size:,} bytes, not {shard.nbytes:,}"
-            raise DamagedStoreError(f"{Path(self.place, SHARD_FOLDER, shard.name)} {found}: {self.remedy}")
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
-        for number, positions in islice(self._by_shard(indices).items(), self._most_opened):
-            start = self._starts[number]
+        parts = self.divide(indices)
+        if self.files.cached:  # opening another shard could wait until it is fetched
+            parts = {number: inside for number, inside in parts.items() if number in self.files.opened}
+        for number, inside in islice(parts.items(), self._most_opened):
             with suppress(StoreError):  # reading the records raises the error
-                self._shard(number).prefetch([indices[position] - start for position in positions])
+                self._shard(number).prefetch(inside)
+
+    def divide(self, indices: Sequence[int]) -> dict[int, list[int]]:
+        """Return the numbers of the shards of some records, each with the indices of its records in the shard."""
+        parts = self._by_shard(indices).items()
+        return {number: [indices[at] - self._starts[number] for at in positions] for number, positions in parts}
 
     def release_pages(self) -> None:
         """Remove the open shards' pages from this process's memory. They stay in the page cache."""
-        with env.gate, self._lock:
-            for handle in self._opened.values():
+        with env.gate, self.files.lock:
+            for handle in self.files.opened.values():
                 handle.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
@@ -321,19 +353,13 @@ class ShardedHandle:
             inside = [indices[position] - self._starts[number] for position in positions]
             handle = self._shard(number)
             yield from zip(positions, inside, repeat(handle.manifest.salt), handle.views(inside))
-            self._check_unchanged(handle)
-
-    def _check_unchanged(self, handle: LMDBHandle) -> None:
-        """Do nothing, because finished shards never change. A cache overrides this method."""
+            if self.files.cached and handle.is_changed():  # after a record was verified, and before it was copied
+                raise DamagedStoreError(f"{handle.place}, in the cache, was changed while it was read")
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:
         """Return a dict that maps the number of a shard to the positions of its records in ``indices``."""
         parts: dict[int, list[int]] = {}
         for position, index in enumerate(indices):
             if 0 <= index < self.manifest.length:  # the store raises an error for an invalid index
-                parts.setdefault(self._number_of(index), []).append(position)
+                parts.setdefault(bisect_right(self._starts, index) - 1, []).append(position)
         return parts
-
-    def _number_of(self, index: int) -> int:
-        """Return the number of the shard that contains the record with an index."""
-        return bisect_right(self._starts, index) - 1

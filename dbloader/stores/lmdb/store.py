@@ -26,7 +26,7 @@ from dbloader.records.names import name_at
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb import env
 from dbloader.stores.lmdb.errors import translate
-from dbloader.stores.lmdb.handle import LMDBHandle, ShardedHandle
+from dbloader.stores.lmdb.handle import LMDBHandle, ShardedHandle, ShardFiles
 from dbloader.stores.lmdb.keys import PARTIAL, event_key
 from dbloader.stores.lmdb.shard_table import is_sharded
 
@@ -139,7 +139,7 @@ class LMDBStore(Store):
     def check_files(self) -> None:
         handle = self.open_handle()
         if isinstance(handle, ShardedHandle):
-            handle.check_files()
+            handle.files.check()
 
     @override
     def is_at(self, place: str | os.PathLike[str]) -> bool:
@@ -160,9 +160,11 @@ class LMDBStore(Store):
         handle = self.handle
         if handle is None or handle.pid != os.getpid():
             try:
-                kind = ShardedHandle if self._path.is_dir() else LMDBHandle
                 with env.gate:
-                    handle = self.handle = kind(self._path, self.place)
+                    if self._path.is_dir():
+                        handle = self.handle = ShardedHandle(ShardFiles(self._path, self.place))
+                    else:
+                        handle = self.handle = LMDBHandle(self._path, self.place)
             except OSError as error:
                 raise self._absent(error) from error
             except lmdb.Error as error:
