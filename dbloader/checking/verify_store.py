@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from dbloader.checking.compare import compare_files, compare_stores
 from dbloader.checking.findings import collect_findings
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
 from dbloader.images.check import check_file_fields, check_image
+from dbloader.sources.base import Reading
 from dbloader.sources.open import find_lmdb, open_source
 from dbloader.sources.other_lmdb import is_store
 from dbloader.stores.base import find_damage
@@ -106,7 +107,9 @@ def verify_store(
             compare, source_place = partial(compare_stores, store, other), other.place
         elif against is not None:
             files = store.manifest.file_fields if listing is not None else ()
-            source = opened.enter_context(closing(open_source(against, listing, file_fields=files)))
+            options = [option.name for option in fields(Reading)]
+            reading = Reading(**{name: store.manifest.source.get(name) for name in options})
+            source = opened.enter_context(closing(open_source(against, listing, file_fields=files, reading=reading)))
             compare, source_place = partial(compare_files, store, source, notes), source.place
         findings = opened.enter_context(collect_findings(output, found))
         total, done = len(store), 0

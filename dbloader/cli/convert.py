@@ -17,6 +17,7 @@ from dbloader.conversion.convert import convert
 from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.meter import Meter
 from dbloader.conversion.report import REMARKS
+from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.images.resize import DEFAULT_QUALITY
 from dbloader.images.tiled.encode import TILE_WIDTH
@@ -52,6 +53,17 @@ _OPTIONS = (
         "their paths. Tar files need no listing: COLUMN mask means files such as 17.mask.png beside 17.jpg.",
     ),
     click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
+    click.option(
+        "--class-folder",
+        type=click.Choice(["first", "last", "path"]),
+        help="Folder that is an image's class: the first of its path, the last, or the whole path.  [default: first]",
+    ),
+    click.option(
+        "--boxes",
+        type=click.Choice(["upright", "stored"]),
+        help="Whether boxes are in the upright image, as EXIF turns it, or in the stored one.",
+    ),
+    click.option("--encoding", metavar="NAME", help="Encoding of names in zip files, or of a listing, such as gbk."),
     click.option(
         "--check",
         type=click.Choice(["decode", "structure", "none"]),
@@ -191,7 +203,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     """
     images = pop_image_format(options)
     if dry_run:
-        names = ("source", "listing", "name_field", "image_field", "file_fields", "where")
+        names = {field.name for field in fields(Settings)} & options.keys()
         return _dry_run({name: options[name] for name in names}, quiet=quiet, as_json=as_json)
     try:
         report = convert(**options, images=images, progress=None if quiet or as_json else "bar")

@@ -37,6 +37,9 @@ def convert(
     image_field: str | None = None,
     file_fields: Sequence[str] = (),
     where: str | None = None,
+    class_folder: str | None = None,
+    boxes: str | None = None,
+    encoding: str | None = None,
     images: ImageFormat | None = None,
     workers: int | None = None,
     check: str = "decode",
@@ -80,6 +83,11 @@ def convert(
             ``17.jpg`` is the file of the field ``mask``. The metadata of a folder (``mask_file_name``), Hugging Face's
             Parquet and stores need no names here (docs/masks.md).
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
+        class_folder: Which folder of an image's path is its class: the ``"first"`` one, as in torchvision; the
+            ``"last"`` one; or all of them, joined by ``/`` (``"path"``).
+        boxes: Whether the boxes of annotations are in the ``"upright"`` image, as its EXIF orientation turns it, or
+            in the ``"stored"`` one. By default, the size in the annotations decides; YOLO's boxes are upright.
+        encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
@@ -123,6 +131,9 @@ def convert(
         image_field=image_field,
         file_fields=file_fields,
         where=where,
+        class_folder=class_folder,
+        boxes=boxes,
+        encoding=encoding,
         images=ImageFormat() if images is None else images,
         check=check,
         on_bad=on_bad,

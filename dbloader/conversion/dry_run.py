@@ -7,10 +7,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.conversion.report import left_out
+from dbloader.conversion.settings import Settings
 from dbloader.records.manifest import MAX_COUNTED_LABELS
 from dbloader.sources.base import Entries, Problem
 from dbloader.sources.boxes import LABELS
-from dbloader.sources.open import open_source
 
 if TYPE_CHECKING:
     import os
@@ -48,13 +48,13 @@ def dry_run(
 ) -> DryRun:
     """Return what ``convert`` would find in a source.
 
-    ``options`` are the arguments ``listing``, ``name_field``, ``image_field``, ``file_fields`` and ``where`` of
-    ``convert``. ``progress`` is called with the number of files found so far.
+    ``options`` are the arguments of ``convert`` that affect records. ``progress`` is called with the number of
+    files found so far.
     """
     files = boxes = rejected = 0
     labels: Counter[Any] = Counter()
     problems = []
-    with closing(open_source(source, **options)) as found:
+    with closing(Settings(source=source, **options).open()) as found:
         entries = Entries(found)
         for item in entries:
             if isinstance(item, Problem):

@@ -13,7 +13,7 @@ from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
 from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 from dbloader.records.record import checked_file_fields
-from dbloader.sources.base import full_path
+from dbloader.sources.base import Reading, full_path
 from dbloader.sources.open import open_source
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class Settings:
     image_field: str | None = None
     file_fields: Sequence[str] = ()
     where: str | None = None
+    class_folder: str | None = None
+    boxes: str | None = None
+    encoding: str | None = None
     images: ImageFormat = field(default_factory=ImageFormat)
     check: str = "decode"
     on_bad: str = "reject"
@@ -52,6 +55,7 @@ class Settings:
         check_path("source", self.source)
         check_path("listing", self.listing, none=True)
         object.__setattr__(self, "file_fields", checked_file_fields(self.file_fields))
+        self.reading()  # raises an error if one of its options is wrong
         checked_flag("new_only", self.new_only)
         check_choice("check", self.check, ("decode", "structure", "none"))
         check_choice("on_bad", self.on_bad, ("reject", "fail"))
@@ -73,6 +77,10 @@ class Settings:
             )
         max_pixels()  # raises an error if the environment variable DBLOADER_MAX_PIXELS is wrong
 
+    def reading(self) -> Reading:
+        """Return the options that say how to read the source."""
+        return Reading(class_folder=self.class_folder, boxes=self.boxes, encoding=self.encoding)
+
     def absolute(self) -> Settings:
         """Return the settings with absolute paths, for a process with another working directory."""
         listing = None if self.listing is None else _absolute(self.listing)
@@ -87,6 +95,7 @@ class Settings:
             image_field=self.image_field,
             file_fields=self.file_fields,
             where=self.where,
+            reading=self.reading(),
         )
         if found.file_fields and (self.images.short_side is not None or self.images.max_side is not None):
             found.close()
@@ -105,6 +114,7 @@ class Settings:
         }
         if self.where is not None:
             place["where"] = self.where
+        place |= self.reading().named()
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
         if found.field_classes:
@@ -115,6 +125,7 @@ class Settings:
     def named(self) -> dict[str, Any]:
         """Return the options that must not change when a conversion resumes. Keys are like "check (--check)"."""
         values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
+        values |= self.reading().named()
         values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
 

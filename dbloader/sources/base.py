@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader.errors import SourceError, SourceNotFoundError
+from dbloader._options import check_choice
+from dbloader.errors import OptionError, SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -33,6 +35,44 @@ _MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002,
 # Keys that the ``fields`` of an entry from a store or an export may have, and that become attributes of the record. So
 # no field of a record can have one of these names. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How to read a source where the files alone do not say it; None where the user has not decided.
+
+    Args:
+        class_folder: Whether the ``"first"`` folder of a path is the class, the ``"last"``, or the whole ``"path"``.
+        boxes: Whether boxes are in the ``"upright"`` image, as EXIF turns it, or in the ``"stored"`` one.
+        encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``.
+
+    Raises:
+        OptionError: An option has another value, or Python does not know the encoding.
+    """
+
+    class_folder: str | None = None
+    boxes: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.class_folder is not None:
+            check_choice("class_folder", self.class_folder, ("first", "last", "path"))
+        if self.boxes is not None:
+            check_choice("boxes", self.boxes, ("upright", "stored"))
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise OptionError(
+                    f"encoding must be an encoding that Python knows, such as 'gbk', got {self.encoding!r}"
+                ) from None
+
+    def named(self) -> dict[str, str]:
+        """Return the options that the user has decided."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+UNDECIDED = Reading()
 
 
 class FieldFile(NamedTuple):
@@ -119,6 +159,7 @@ class Source(ABC):
     Memory does not grow with the number of entries. Each iterator belongs to one thread.
     """
 
+    follows: tuple[str, ...] = ()  # options of `Reading` that decide something here
     asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:

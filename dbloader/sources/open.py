@@ -16,7 +16,7 @@ from dbloader._options import check_path
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.records.record import checked_file_fields
-from dbloader.sources.base import checked_root, readable
+from dbloader.sources.base import UNDECIDED, checked_root, readable
 from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource, describe_unused
 from dbloader.sources.labels import CLASSES, FIELDS_FILE
 from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT
@@ -25,7 +25,7 @@ from dbloader.stores.lmdb.shard_table import is_sharded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dbloader.sources.base import Source
+    from dbloader.sources.base import Reading, Source
 
 # Files that exports, Hugging Face's datasets, LMDB and BasicSR write beside the files with images. A report does not
 # count them as left out.
@@ -56,8 +56,9 @@ def open_source(
     image_field: str | None = None,
     file_fields: Sequence[str] = (),
     where: str | None = None,
+    reading: Reading = UNDECIDED,
 ) -> Source:
-    """Return the source at a place; the arguments are as in ``convert``.
+    """Return the source at a place; the arguments are as in ``convert``, and ``reading`` has more of them.
 
     Raises:
         SourceError: Nothing at the place can be converted.
@@ -77,9 +78,14 @@ def open_source(
             "mongodb:// place as the source, with a listing (--listing), or leave them out"
         )
     elif listing is not None:
-        found = _open_listing(source, listing, file_fields)
+        found = _open_listing(source, listing, file_fields, reading)
     else:
-        found = _open_place(source, file_fields, where)
+        found = _open_place(source, file_fields, where, reading)
+    for name, value in reading.named().items():
+        if name not in found.follows:
+            found.close()
+            option = f"{name} (--{name.replace('_', '-')})"
+            raise OptionError(f"{option} {value!r} decides nothing for {found.place}: leave it out")
     if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):
         place = found.place if listing is None else readable(listing)
         found.close()
@@ -94,7 +100,10 @@ def open_source(
 
 
 def _open_listing(
-    source: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: tuple[str, ...]
+    source: str | os.PathLike[str],
+    listing: str | os.PathLike[str],
+    file_fields: tuple[str, ...],
+    reading: Reading,
 ) -> Source:
     """Return the source of the images that a listing or annotations (docs/annotations.md) name."""
     if is_remote(source):
@@ -123,7 +132,12 @@ def _open_listing(
     return read_listing(path, source, file_fields)
 
 
-def _open_place(source: str | os.PathLike[str], file_fields: tuple[str, ...], where: str | None) -> Source:
+def _open_place(
+    source: str | os.PathLike[str],
+    file_fields: tuple[str, ...],
+    where: str | None,
+    reading: Reading,
+) -> Source:
     """Recognize the kind of source at a place, and open it. If no other kind fits, it is a folder of images."""
     if is_mongo(source):
         from dbloader.sources.store import StoreSource

@@ -131,6 +131,7 @@ def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.M
     options = {
         "listing": "all.csv", "name_field": "a", "image_field": "b", "workers": 3, "check": "structure",
         "on_bad": "fail", "on_damaged": "keep", "shuffle_seed": -7, "shards": 8, "executor": "ray", "where": "index<9",
+        "class_folder": "last", "boxes": "stored", "encoding": "gbk",
     }  # fmt: skip
     line = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     line += ["--file-field=mask", "--file-field", "depth"]

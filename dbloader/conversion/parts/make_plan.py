@@ -14,7 +14,7 @@ import tempfile
 from array import array
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from dbloader.conversion.parts.plan import (
 from dbloader.conversion.report import left_out
 from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
 from dbloader.records.document import seal
+from dbloader.sources.base import Reading
 from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.growing_file import sync_folder
@@ -192,8 +193,9 @@ def _write_plan(
         }
         # The path of the source may be written in several ways; ``described`` has only one.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
-        if not settings.new_only:  # earlier versions lack this option, and their unfinished plans can be continued
-            del known["options"]["new_only"]
+        for name in ("new_only", *(field.name for field in fields(Reading))):
+            if not options[name]:  # earlier versions lack this option, and their unfinished plans can be continued
+                del known["options"][name]
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
         facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
         sealed = seal({**decisive, **facts, "left_out": left_out(found, files.tally), "id": plan_id, "token": token})
