@@ -94,9 +94,9 @@ def make(images: Images, photos: list[Image.Image], folder: Path) -> None:
         options: list[str | Path] = ["--raw"] if images.raw else []
         if images.masks:
             listing = folder.with_suffix(".csv")
-            with listing.open("w", newline="") as file:
+            with listing.open("w", newline="") as table:
                 found = [path.relative_to(folder) for path in sorted(folder.rglob("*.jpg"))]
-                csv.writer(file).writerows([("path", "mask"), *((path, path.with_suffix(".png")) for path in found)])
+                csv.writer(table).writerows([("path", "mask"), *((path, path.with_suffix(".png")) for path in found)])
             options = ["--listing", listing, "--file-field", "mask"]
         subprocess.run(
             [sys.executable, "-m", "dbloader", "convert", folder, store_of(folder, images), *options],
