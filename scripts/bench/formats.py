@@ -1,6 +1,6 @@
 """Compare small images, PNG and WebP with torchvision's ImageFolder: a new process for each run, in turns, medians.
 
-python scripts/bench/formats.py PHOTOS BENCH [--workers 2] [--rounds 3] [--seconds 3] [--only WORD ...]
+python scripts/bench/formats.py PHOTOS BENCH [--workers 2] [--rounds 3] [--seconds 3] [--only WORD ...] [--cpu]
 
 It cuts images of several formats and sizes out of the photographs in PHOTOS, and needs torchvision:
 scripts/bench/install-transforms makes an environment with it. Batches are uint8, shuffled, and only taken. Images with
@@ -14,9 +14,11 @@ import csv
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
+from multiprocessing import active_children
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +28,7 @@ from machine import describe_machine
 from PIL import Image, ImageFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 CLASSES = 10
 CONTENDERS = ("ImageFolder", "drop-in", "auto", "threads", "processes")
@@ -155,7 +157,17 @@ def batches(images: Images, contender: str, folder: Path, workers: int) -> Itera
     )  # fmt: skip
 
 
-def run(images: Images, contender: str, folder: Path, workers: int, seconds: float) -> float:
+def cpu_time() -> float:
+    """Return the CPU seconds of this process and of all its workers, ended or not."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    tasks = [task for child in active_children() for task in Path(f"/proc/{child.pid}/task").glob("*/schedstat")]
+    running = sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+    return time.process_time() + ended.ru_utime + ended.ru_stime + running
+
+
+def run(
+    images: Images, contender: str, folder: Path, workers: int, seconds: float, clock: Callable[[], float]
+) -> float:
     """Return the images per second of one contender, after its workers have started."""
     loader = batches(images, contender, folder, workers)
     taken, begun = -2 * workers, 0.0
@@ -164,9 +176,9 @@ def run(images: Images, contender: str, folder: Path, workers: int, seconds: flo
             assert batch["image" if images.masks else 0].shape[1:] == (3, images.crop, images.crop)
             taken += 1
             if taken == 0:
-                begun = time.perf_counter()
-            elif taken > 0 and taken % workers == 0 and time.perf_counter() - begun >= seconds:
-                return taken * images.batch_size / (time.perf_counter() - begun)
+                begun = clock()
+            elif taken > 0 and taken % workers == 0 and clock() - begun >= seconds:
+                return taken * images.batch_size / (clock() - begun)
 
 
 def main() -> None:
@@ -177,13 +189,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="images with one of these in the name")
+    parser.add_argument("--cpu", action="store_true", help="seconds are CPU time: for a machine that others use too")
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     chosen = [one for one in ALL if any(word.lower() in one.name.lower() for word in options.only)]
     folders = {one: options.bench / f"{one.suffix}-{one.side}{'-opacity' * one.opacity}" for one in chosen}
     if options.run:
         [images] = [one for one in chosen if one.name == options.run[0]]
-        print(json.dumps(run(images, options.run[1], folders[images], options.workers, options.seconds)), flush=True)
+        clock = cpu_time if options.cpu else time.perf_counter
+        rate = run(images, options.run[1], folders[images], options.workers, options.seconds, clock)
+        print(json.dumps(rate), flush=True)
         os._exit(0)
     options.bench.mkdir(parents=True, exist_ok=True)
     photos = photographs(options.photos)
