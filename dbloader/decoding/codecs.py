@@ -72,6 +72,15 @@ def open_codec(data: bytes | memoryview) -> CodecImage | None:
     return None if image is None or image.width * image.height > max_pixels() else image
 
 
+def is_bare(data: bytes | memoryview) -> bool:
+    """Return whether a file is a PNG that has only pixels. Then Pillow has no ``info`` about it."""
+    at, kind = _PNG.size - _CHUNK.size, b"IDAT" if data[:4] == _PNG_START[:4] else b""
+    while kind == b"IDAT" and at + _CHUNK.size <= len(data):
+        length, kind = _CHUNK.unpack_from(data, at)
+        at += length + 12
+    return kind == b"IEND"
+
+
 def _open_png(data: bytes | memoryview) -> CodecImage | None:
     if len(data) < _PNG.size:
         return None

@@ -11,7 +11,7 @@ from PIL import Image
 from typing_extensions import override
 
 from dbloader._describe import add_note
-from dbloader.decoding.codecs import CodecImage, open_codec
+from dbloader.decoding.codecs import CodecImage, is_bare, open_codec
 from dbloader.decoding.jpeg import JPEG, open_jpeg
 from dbloader.decoding.open import ArrayImage, decode_pil
 from dbloader.decoding.pillow import PillowImage, open_file
@@ -114,7 +114,10 @@ def open_lazy(
     if known_intact:
         opened = open_jpeg(data, tiles, known_intact=True) or open_codec(data)
     if isinstance(opened, CodecImage):
-        opened = ArrayImage(np.ascontiguousarray(opened.crop(0, 0, opened.width, opened.height)))
+        pixels = np.ascontiguousarray(opened.crop(0, 0, opened.width, opened.height))
+        if resize == "exact" and is_bare(data):  # an ordinary image takes less time for a small image
+            return Image.fromarray(pixels)
+        opened = ArrayImage(pixels)
     if opened is not None:
         return LazyImage(View(Pixels(opened), 0, 0, opened.width, opened.height), data, resize, note)
     image = decode_pil(data)

@@ -13,11 +13,12 @@ import numpy as np
 
 from dbloader._machine import cpu_count
 from dbloader._options import real_number, whole_number
+from dbloader.batches.fetchers import create_fetcher
 from dbloader.batches.timed import Work
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.crops import RandomResizedCrop
 from dbloader.errors import OptionError
-from dbloader.loading.create import create_loader
+from dbloader.loading.create import choose_workers, create_loader
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Benchmark:
         image_bytes: Average size of a stored image, in bytes.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Share of the workers' time that they spend on this task, 0 to 1.
-        verdict: Three sentences: which loader is fastest, what limits its speed, and what would help.
+        verdict: Which loader is fastest, what limits its speed, and what would help. It also says if the fastest loader
+            is not what `create_loader` uses by default.
     """
 
     place: str
@@ -135,6 +137,7 @@ def measure(
             for kind in ("threads", "processes"):
                 run = partial(_run_loader, dataset, order, kind, count, batch_size, seconds)
                 contenders[f"worker {kind}: {count}"] = run
+        default = choose_workers(create_fetcher(dataset), max(counts))
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         work = dict.fromkeys(contenders, Work())
         for done, name in enumerate([*contenders] * rounds):
@@ -147,6 +150,7 @@ def measure(
         Measurement(name=name, images_per_s=median(some), rounds=tuple(some)) for name, some in rates.items()
     ]
     fastest = max(measurements[2:], key=lambda one: one.images_per_s)
+    advice = "" if default in fastest.name else f"Pass worker_type to create_loader, which uses {default} here. "
     limit, share = find_limit(work[fastest.name])
     remedy = _REMEDIES[limit] if max(counts) >= cpus else f"Try more workers: this machine has {cpus} CPUs."
     return Benchmark(
@@ -157,7 +161,7 @@ def measure(
         measurements=tuple(measurements),
         limit=limit,
         limit_share=share,
-        verdict=f"The fastest loader gives {fastest.images_per_s:,.0f} images/s ({fastest.name}). "
+        verdict=f"The fastest loader gives {fastest.images_per_s:,.0f} images/s ({fastest.name}). {advice}"
         f"The limit is {limit}: {share:.0%} of the workers' time. {remedy}",
     )
 

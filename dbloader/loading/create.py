@@ -141,10 +141,10 @@ def create_loader(
         num_workers: Number of threads or processes. None means this process's share of the CPUs: the CPUs that it and
             its container may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in
             the background thread.
-        worker_type: ``"threads"`` start at once and need little memory. They suit the stores' datasets with a Decoder,
-            which releases the GIL. ``"processes"`` suit transforms in Python, and many workers. ``"auto"`` uses
-            threads for a store's dataset with a Decoder, if there are up to 4 workers or processes are not forked.
-            Worker processes do not see later changes of the dataset.
+        worker_type: ``"processes"`` are faster, because threads wait for each other in Python's code. ``"threads"``
+            start at once and need less memory. ``"auto"`` uses processes, but threads for a store's dataset with a
+            Decoder if processes are not forked, or may not be started (in a daemonic process). Worker processes do not
+            see later changes of the dataset.
         prefetch_factor: Most batches that are made ahead of the batch that is copied next: for each worker process,
             or for all threads together. None means 2 for processes. For threads, None means at least 2 batches, and
             at least 24 samples for each thread, so the other threads stay busy during a slow sample.
@@ -208,7 +208,7 @@ def create_loader(
         # ``tester`` examines samples one by one. Its collate_fn is len, because the user's may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
-    threads = worker_type == "threads" or (worker_type == "auto" and suits_threads(fetcher, num_workers))
+    threads = (choose_workers(fetcher, num_workers) if worker_type == "auto" else worker_type) == "threads"
     kind = ThreadLoader if threads else ProcessLoader
     if prefetch_factor is None:
         prefetch_factor = max(2, math.ceil(_SAMPLES_AHEAD * num_workers / batch_size)) if threads else 2
@@ -343,16 +343,17 @@ def cpu_share() -> int:
     return max(1, cpu_count() // local_ranks())
 
 
-def suits_threads(fetcher: BatchFetcher, num_workers: int) -> bool:
-    """Return whether threads are better workers than processes."""
+def choose_workers(fetcher: BatchFetcher, num_workers: int) -> Literal["threads", "processes"]:
+    """Return which workers to use by default."""
     if not fetcher.releases_gil:
-        return False
-    # A fetcher that releases the GIL still holds it for a tenth of an image's time, or a fifth if the image is small.
-    if num_workers <= 4 or fetcher.image_nbytes is None:
-        return True
-    # So processes are better for more workers, if processes start fast (by fork) and this process may start them.
+        return "processes"
+    # A fetcher that releases the GIL still holds it for a tenth of an image's time, and for half of it if the image is
+    # small. So processes are faster, unless they send batches through pipes because a batch is not one tensor.
+    if not num_workers or fetcher.image_nbytes is None:
+        return "threads"
+    # Processes that are not forked import torch, which takes seconds. A daemonic process may not start any.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return method != "fork" or multiprocessing.current_process().daemon
+    return "threads" if method != "fork" or multiprocessing.current_process().daemon else "processes"
 
 
 def check_uint8(images: Any) -> torch.Tensor:

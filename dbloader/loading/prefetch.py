@@ -218,7 +218,10 @@ class PrefetchLoader(Generic[T]):
         if sources and isinstance(self._checkpoint, SamplerCheckpoint) and hasattr(self.dataset, "passes"):
             passes = self.dataset.passes(self._checkpoint.state())
             sources = {name: dataclasses.replace(one, passes=passes[name]) for name, one in sources.items()}
-        return dataclasses.replace(self._clock.stats, num_workers=num_workers, depth=self.depth, sources=sources)
+        advice = getattr(self._loader, "advice", None)
+        return dataclasses.replace(
+            self._clock.stats, num_workers=num_workers, depth=self.depth, advice=advice, sources=sources
+        )
 
     # Description
 

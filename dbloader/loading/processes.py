@@ -54,6 +54,7 @@ class ProcessLoader(ThreadLoader):
     """
 
     shares_prefetch_factor = False
+    advice = None
 
     def __init__(
         self, fetcher: BatchFetcher, batch_sampler: Any, num_workers: int, *, dataset: Any, prefetch_factor: int

@@ -57,6 +57,7 @@ class Stats:
         num_workers: Number of workers of the loader; None if unknown.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
         cpus: Number of CPUs that this process may use.
+        advice: Which other kind of workers is usually faster; None if the loader has the faster kind.
         sources: Samples and times of each source of a mixture, by the source's name.
     """
 
@@ -77,6 +78,7 @@ class Stats:
     num_workers: int | None = None
     depth: int = 0
     cpus: int = dataclasses.field(default_factory=cpu_count)
+    advice: str | None = None
     sources: dict[str, SourceStats] = dataclasses.field(default_factory=dict)
 
     @property
@@ -132,7 +134,7 @@ class Stats:
         waited = f"waited for data {100 * self.waiting:.{decimals}f} % of the time"
         if self.waiting < 0.02:  # faster loading would make no visible difference
             return f"{waited}: the data keeps up"
-        return "; ".join(filter(None, (waited, self._main_work(), self._remedy())))
+        return "; ".join(filter(None, (waited, self._main_work(), self._remedy(), self.advice)))
 
     def _main_work(self) -> str | None:
         if self.work is None:

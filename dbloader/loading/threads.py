@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import multiprocessing
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -69,6 +70,14 @@ class ThreadLoader:
         self.prefetch_factor = prefetch_factor
         self.check_skipped = fetcher.check_skipped
         self._fetcher = fetcher
+
+    @property
+    def advice(self) -> str | None:
+        """Which other workers are usually faster; None if there are none, or if this process may not start them."""
+        alone = self._fetcher.releases_gil and self._fetcher.image_nbytes is None  # as in create.choose_workers
+        if not self.num_workers or alone or multiprocessing.current_process().daemon:
+            return None
+        return "worker_type='processes' is usually faster, but starts slowly where processes are not forked"
 
     def __len__(self) -> int:
         return len(self.batch_sampler)

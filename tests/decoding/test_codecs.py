@@ -14,7 +14,7 @@ from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.decoding import open as open_module
 from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.decoder import Plan
-from dbloader.decoding.lazy import open_lazy
+from dbloader.decoding.lazy import LazyImage, open_lazy
 from dbloader.decoding.masks_and_boxes import crop_field
 from dbloader.decoding.render import Crop
 from dbloader.errors import ImageError
@@ -37,6 +37,13 @@ def with_opacity(image: Image.Image, mode: str) -> Image.Image:
     return image
 
 
+def with_text_at_end(file: bytes) -> bytes:
+    """Return a PNG with a text after its pixels, which Pillow finds when it decodes them."""
+    end = file.rindex(b"IEND") - 4
+    chunk = b"tEXtcomment\0a sunny day"
+    return file[:end] + (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") + file[end:]
+
+
 def pngs(size: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
     image = scene(*size)
     for mode in ("1", "L", "P", "RGB"):
@@ -53,6 +60,7 @@ def pngs(size: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
     text.add_text("comment", "a sunny day")
     text.add(b"gAMA", (45455 * 2).to_bytes(4, "big"))
     yield "text, gamma and resolution", encoded(image, "PNG", pnginfo=text, dpi=(72, 72))
+    yield "text after the pixels", with_text_at_end(encoded(image, "PNG"))
 
 
 def webps(size: tuple[int, int]) -> Iterator[tuple[str, bytes]]:
@@ -79,6 +87,13 @@ def test_decoded_pixels_equal_pillows(data: bytes) -> None:
     lazy = open_lazy(data, known_intact=True)
     assert (lazy.size, lazy.mode, lazy.info) == (expected.size, expected.mode, expected.info)
     assert lazy.tobytes() == expected.tobytes()
+
+
+def test_png_of_pixels_alone_becomes_an_ordinary_image() -> None:
+    data = encoded(scene(32, 32), "PNG")
+    assert type(open_lazy(data, known_intact=True)) is Image.Image
+    assert type(open_lazy(data, known_intact=True, resize="fast")) is LazyImage
+    assert type(open_lazy(with_text_at_end(data), known_intact=True)) is LazyImage
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ def test_reading_decoding_and_loaders_are_measured_in_turns(
     assert result.verdict.startswith(f"The fastest loader gives {loader.images_per_s:,.0f} images/s ({loader.name}). ")
     assert f"The limit is {result.limit}: {result.limit_share:.0%} of the workers' time. " in result.verdict
     assert "Try more workers" not in result.verdict
+    default = "processes" if multiprocessing.get_start_method() == "fork" else "threads"
+    advice = f"Pass worker_type to create_loader, which uses {default} here. "
+    assert (advice in result.verdict) == (default not in loader.name)
 
 
 def test_records_without_an_image_are_ignored(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import inspect
 import io
 import itertools
+import multiprocessing
 import random
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, cast
 
 import lmdb
@@ -129,7 +131,8 @@ def test_docstring_names_the_functions_that_each_thread_calls(place: Path) -> No
         if event == "call":
             ran.add((threading.current_thread().name.partition("_")[0], frame.f_code.co_qualname))
 
-    loader = create_loader(LMDBDataset(place), **{**RANDOM, "num_workers": 2, "device": "cpu"})
+    options: dict[str, Any] = {**RANDOM, "num_workers": 2, "device": "cpu", "worker_type": "threads"}
+    loader = create_loader(LMDBDataset(place), **options)
     threading.setprofile(note)
     sys.setprofile(note)
     try:
@@ -386,31 +389,57 @@ def test_wrong_option_is_refused_by_create_loader(
         create_loader(LMDBDataset(place), **{**CPU, **options})
 
 
+@pytest.fixture
+def start_method(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Start processes by a method during a test."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(request.param, force=True)
+    yield request.param
+    multiprocessing.set_start_method(before, force=True)
+
+
 @pytest.mark.parametrize(
-    ("options", "machine", "threads"),
+    ("start_method", "options", "kind"),
     [
-        ({"num_workers": 4}, {}, True),
-        ({"num_workers": 1, "transform": len}, {}, False),
-        ({"num_workers": 1, "worker_type": "processes"}, {}, False),
-        ({"num_workers": 5}, {}, False),
-        ({"num_workers": 5}, {"method": "spawn"}, True),
-        ({"num_workers": 5}, {"daemon": True}, True),
-        ({"num_workers": 5, "collate_fn": len}, {}, False),
-        ({"num_workers": 1, "collate_fn": len}, {}, False),
-        ({"num_workers": 5, "worker_type": "threads"}, {}, True),
+        ("fork", {"num_workers": 1}, "Process"),
+        ("fork", {"num_workers": 5}, "Process"),
+        ("fork", {"num_workers": 0}, "Thread"),
+        ("spawn", {"num_workers": 5}, "Thread"),
+        ("forkserver", {"num_workers": 5}, "Thread"),
+        ("fork", {"num_workers": 5, "worker_type": "threads"}, "Thread"),
+        ("spawn", {"num_workers": 1, "worker_type": "processes"}, "Process"),
+        # These fetchers hold the GIL.
+        ("spawn", {"num_workers": 1, "transform": len}, "Process"),
+        ("spawn", {"num_workers": 1, "collate_fn": len}, "Process"),
     ],
+    indirect=["start_method"],
 )
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 5 worker processes")
-def test_auto_chooses_threads_or_processes(
-    place: Path, options: Any, machine: dict[str, Any], threads: bool, monkeypatch: pytest.MonkeyPatch
+def test_auto_chooses_processes_if_they_are_forked(
+    place: Path, start_method: str, options: dict[str, Any], kind: str
 ) -> None:
-    methods = [machine.get("method", "fork"), "other"]
-    process = SimpleNamespace(daemon=machine.get("daemon", False))
-    monkeypatch.setattr("multiprocessing.get_start_method", lambda *, allow_none: None)
-    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: methods)
-    monkeypatch.setattr("multiprocessing.current_process", lambda: process)
-    loader: Any = create_loader(LMDBDataset(place), **{**CPU, **options})
-    assert repr(loader).startswith(f"PrefetchLoader({'Thread' if threads else 'Process'}Loader(")
+    with create_loader(LMDBDataset(place), **{**CPU, **options}) as loader:
+        assert repr(loader).startswith(f"PrefetchLoader({kind}Loader(")
+        slower = kind == "Thread" and options["num_workers"] > 0
+        assert (loader.stats().advice is not None) == slower
+
+
+def send_kind(place: Path, connection: Any) -> None:
+    with create_loader(LMDBDataset(place), **{**CPU, "num_workers": 2}) as loader:
+        connection.send((repr(loader), len([*loader]), loader.stats().advice))
+
+
+@pytest.mark.parametrize("start_method", ["fork"], indirect=True)
+def test_auto_chooses_threads_in_a_daemonic_process(place: Path, start_method: str) -> None:
+    reading, writing = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.Process(target=send_kind, args=(place, writing), daemon=True)
+    process.start()
+    writing.close()
+    text, batches, advice = reading.recv()
+    process.join()
+    reading.close()
+    assert text.startswith("PrefetchLoader(ThreadLoader(")
+    assert (batches > 0, advice) == (True, None)
 
 
 class Negative(LMDBDataset):

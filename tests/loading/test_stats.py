@@ -216,6 +216,12 @@ SLOW_THREAD = "a batch takes longer than a training step, and more workers would
             {"waited_s": 9.9, "computed_s": 0.1, "work": None},
             "waited for data 99 % of the time; the consumer only takes the batches, so this measures the loader alone",
         ),
+        # The other kind of workers is faster.
+        ({"advice": "pass worker_type"}, f"{DECODING}{MORE}; pass worker_type"),
+        (
+            {"waited_s": 0.05, "computed_s": 4.95, "advice": "pass"},
+            "waited for data 1.0 % of the time: the data keeps up",
+        ),
         # The loader has no workers.
         ({"num_workers": None, "work": None}, f"{HALF}the wrapped loader is too slow"),
     ],
