@@ -19,14 +19,14 @@ def lazy_exports(
 
     Args:
         package: Full name of the package.
-        modules: The module of each name, relative to the package.
+        modules: The module of each name, relative to dbloader.
     """
 
     def get_attribute(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            module = import_module(f"{package}.{modules[name]}")
+            module = import_module(f"dbloader.{modules[name]}")
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -37,12 +37,3 @@ def lazy_exports(
         return value
 
     return get_attribute, lambda: list(modules), list(modules)
-
-
-def notebook_html(function: str, *arguments: Any) -> str | None:
-    """Return what a function of ``dbloader.viewing.notebook`` draws; None if a notebook must show the plain repr.
-
-    Records, stores and datasets find the viewer only here, by name, because all of them are below it.
-    """
-    html: str | None = getattr(import_module("dbloader.viewing.notebook"), function)(*arguments)
-    return html

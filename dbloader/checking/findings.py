@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
-from dbloader.stores.lmdb.publish_shards import durable
+from dbloader.stores.lmdb.files import durable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

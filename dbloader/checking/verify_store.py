@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import print_pretty, report_in_lines
+from dbloader._extensions import extension
 from dbloader._machine import cpu_count
 from dbloader._parallel import return_large_blocks, work_in_order
 from dbloader._places import is_mongo
-from dbloader.checking.compare import compare_files, compare_stores
 from dbloader.checking.findings import collect_findings
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
 from dbloader.images.check import check_file_fields, check_image
 from dbloader.sources.base import Reading
-from dbloader.sources.open import find_lmdb, open_source
-from dbloader.sources.other_lmdb import is_store
+from dbloader.sources.open import open_source
 from dbloader.stores.base import find_damage
-from dbloader.stores.lmdb.publish_shards import unnamed_warning
+from dbloader.stores.lmdb.files import find_lmdb, is_store, unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.open import open_store
 
@@ -104,13 +103,13 @@ def verify_store(
         if against is not None and listing is None and _is_store(against):
             other = opened.enter_context(open_store(against))
             len(other)
-            compare, source_place = partial(compare_stores, store, other), other.place
+            compare, source_place = partial(extension("compare_stores"), store, other), other.place
         elif against is not None:
             files = store.manifest.file_fields if listing is not None else ()
             options = [option.name for option in fields(Reading)]
             reading = Reading(**{name: store.manifest.source.get(name) for name in options})
             source = opened.enter_context(closing(open_source(against, listing, file_fields=files, reading=reading)))
-            compare, source_place = partial(compare_files, store, source, notes), source.place
+            compare, source_place = partial(extension("compare_files"), store, source, notes), source.place
         findings = opened.enter_context(collect_findings(output, found))
         total, done = len(store), 0
 

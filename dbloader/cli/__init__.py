@@ -16,6 +16,7 @@ import click
 from click.shell_completion import shell_complete
 from typing_extensions import override
 
+from dbloader._extensions import COMMANDS
 from dbloader._version import __version__
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
@@ -30,30 +31,23 @@ _NO_MEMORY = re.compile(
 )
 INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 
-# The module of each command. A module is imported when its command runs, because some modules import slowly.
-_MODULES = {
-    "convert": "convert", "info": "show", "ls": "show", "show": "show", "view": "view", "verify": "verify",
-    "duplicates": "duplicates", "copy": "copy", "export": "copy", "cache": "cache", "bench": "measure",
-    "doctor": "measure", "plan": "parts", "part": "parts", "parts": "parts", "publish": "parts",
-}  # fmt: skip
-
 
 class _Commands(click.Group):
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_MODULES]
+        return [*COMMANDS]
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _MODULES:
+        if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"dbloader.cli.{_MODULES[cmd_name]}")
+        module = import_module(f"dbloader.{COMMANDS[cmd_name]}")  # some import slowly
         return cast("click.Command", getattr(module, f"{cmd_name}_command"))
 
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(_MODULES),  # click 8.4 and later suggests the closest name for a mistyped command
+    commands=dict.fromkeys(COMMANDS),  # click 8.4 and later suggests the closest name for a mistyped command
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -121,7 +115,7 @@ def _run(arguments: list[str]) -> int:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
         # A program such as head reads only a part of a list. The result of any other command is not known yet.
-        is_list = _MODULES.get("".join(arguments[:1])) in (None, "show") or not {"-h", "--help"}.isdisjoint(arguments)
+        is_list = COMMANDS.get("".join(arguments[:1])) in (None, "show") or not {"-h", "--help"}.isdisjoint(arguments)
         return 0 if is_closed and is_list else FAILED
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):

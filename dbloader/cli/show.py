@@ -1,4 +1,4 @@
-"""``dbloader info``, ``ls`` and ``show``, which print what is in a store."""
+"""``dbloader info`` and ``show``, which print what is in a store."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dbloader._describe import counted, cut
+from dbloader._extensions import extension
 from dbloader._places import is_remote
 from dbloader.cli.text import say, say_json
-from dbloader.queries.columns import Columns
-from dbloader.queries.select import find_matching
-from dbloader.remote.bucket import Bucket
-from dbloader.stores.lmdb.objects import read_table
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
 
 _CLASSES = 20  # the terminal shows at most this many classes
-_WIDEST = 24  # largest width of the column of class names, in characters
 _INDEX = re.compile("-?[0-9]{1,18}")
 _LETTERS = 100  # longer values are cut to this many characters
 
@@ -53,7 +49,7 @@ def info_command(place: str, *, as_json: bool, report: bool) -> None:
     if as_json and report:
         raise click.UsageError("--json and --report cannot be combined: choose one.")
     if is_remote(place) and not report:
-        table = read_table(Bucket(place))
+        table = extension("read_remote_table")(place)
         manifest, shards = table.manifest, len(table.shards)
     else:
         with open_store(place) as store:
@@ -99,41 +95,6 @@ def _print_classes(manifest: Manifest) -> None:
 
 
 @click.command(
-    "ls",
-    short_help="List the records of a store.",
-    epilog="""\b
-Examples:
-  dbloader ls train.lmdb
-  dbloader ls train.lmdb --where 'class:cat width<256'
-  dbloader ls train.lmdb --json""",
-)
-@click.argument("place", type=click.Path())
-@click.option("--where", metavar="QUERY", default="", help="List only the records that match QUERY.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def ls_command(place: str, *, where: str, as_json: bool) -> None:
-    """List the records of the store PLACE, one per line: index, class, pixels, bytes and name.
-
-    ls does not read whole records, and prints the first lines at once. So it can be piped into head or grep.
-    """
-    with open_store(place) as store:
-        classes = store.manifest.classes
-        width = min(_WIDEST, max(map(len, classes), default=6))
-        found = find_matching(store, where)
-        if where and not len(found):
-            say(f"the query {where!r} finds no record", err=True)
-        rows = Columns(store).rows(found, ("label", "width", "height", "nbytes"))
-        for index, name, label, wide, high, nbytes in rows:
-            class_name = store.manifest.class_name(label)
-            if as_json:
-                sizes = {"width": wide, "height": high, "bytes": nbytes or 0}
-                say_json({"index": index, "name": name or None, "label": label, "class": class_name, **sizes})
-                continue
-            shown = class_name or ("-" if label is None else str(label))
-            pixels = f"{wide}x{high}" if wide else "-"
-            say(f"{index:>8}  {shown:<{width}}  {pixels:>11}  {nbytes or 0:>11,}  {name}".rstrip())
-
-
-@click.command(
     "show",
     short_help="Show one record of a store.",
     context_settings={"ignore_unknown_options": True},  # otherwise click takes the index -1 for an option
@@ -153,7 +114,7 @@ def show_command(place: str, record: str, *, output: str | None, as_json: bool) 
 
     RECORD is an index (-1 for the last record) or a name.
     """
-    from dbloader.viewing.record import record_facts  # imports Pillow, which info and ls do not need
+    from dbloader.stores.describe import record_facts  # imports Pillow, which info does not need
 
     with open_store(place) as store:
         found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]

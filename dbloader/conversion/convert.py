@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from dbloader._describe import short_repr
+from dbloader._extensions import extension
 from dbloader._machine import cpu_count
 from dbloader._options import checked_flag, whole_number
 from dbloader._parallel import return_large_blocks
@@ -159,9 +160,7 @@ def convert(
         show = progress if callable(progress) else lambda progress: progress.show(meter)
         if shards is None and not append and not new_only:
             return _convert(settings, destination, workers, show, overwrite=overwrite, resume=resume)
-        from dbloader.conversion.parts.run import convert_in_parts
-
-        return convert_in_parts(
+        report: Report = extension("convert_in_parts")(
             settings,
             destination,
             1 if shards is None else shards,
@@ -172,6 +171,7 @@ def convert(
             overwrite=overwrite,
             resume=resume,
         )
+        return report
 
 
 def _convert(

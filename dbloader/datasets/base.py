@@ -19,9 +19,8 @@ from torch.utils.data import Dataset, Subset
 from typing_extensions import override
 
 from dbloader._describe import add_note, stop_iteration_error
-from dbloader._lazy import notebook_html
+from dbloader._extensions import extension
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
-from dbloader.queries.select import find_matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -259,7 +258,8 @@ class RecordDataset(Dataset[Any]):
 
     def _repr_html_(self) -> str | None:
         """Return the dataset as HTML, with some of its images, for notebooks."""
-        return notebook_html("store_html", self, self.locate)
+        html: str | None = extension("store_html")(self, self.locate)
+        return html
 
     def __enter__(self) -> Self:
         return self
@@ -329,7 +329,7 @@ def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
         OptionError: The query is wrong.
         TypeError: The query is not a str.
     """
-    indices = np.asarray(find_matching(store, query))
+    indices = np.asarray(extension("find_matching")(store, query))
     if not len(indices):
         warnings.warn(f"the query {query!r} finds no record of {store.place}", UserWarning, stacklevel=5)
     return indices.astype(np.uint32 if len(store) < 2**32 else np.int64, copy=False)

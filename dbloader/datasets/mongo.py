@@ -10,7 +10,7 @@ import bson
 import numpy as np
 from typing_extensions import override
 
-from dbloader.datasets.collection import CollectionDataset
+from dbloader._extensions import extension
 from dbloader.datasets.store import StoreDataset, checked_place
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import NotAStoreError, OptionError
@@ -46,8 +46,6 @@ class MongoDataset(StoreDataset):
         StoreError: As in LMDBDataset.
     """
 
-    from_listing = CollectionDataset
-
     def __init__(
         self,
         place: str | os.PathLike[str] | None = None,
@@ -81,6 +79,11 @@ class MongoDataset(StoreDataset):
         )
         if self.query is not None:
             self._indices = self._find(origin, self.query)
+
+    @staticmethod
+    def from_listing(place: str | os.PathLike[str], listing: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
+        """Return a CollectionDataset: samples of a collection that another program made (docs/mongodb.md)."""
+        return extension("CollectionDataset")(place, listing, *args, **options)
 
     def _find(self, origin: MongoStore, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the indices of the records that a query finds, 4 bytes each."""

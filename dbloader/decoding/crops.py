@@ -67,7 +67,7 @@ class ResizeCenterCrop(Decoder):
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        self._check_random_numbers(random_numbers)
+        self.check_random_numbers(random_numbers)
         longer = int(self.resize * max(width, height) / min(width, height))
         resized = (longer, self.resize) if width <= height else (self.resize, longer)
         window = (_center(resized[0], self.size[0]), _center(resized[1], self.size[1]))
@@ -121,7 +121,7 @@ class RandomCrop(Decoder):
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        flip, for_top, for_left = self._check_random_numbers(random_numbers)
+        flip, for_top, for_left = self.check_random_numbers(random_numbers)
         pad_left, pad_top, pad_right, pad_bottom = self.padding
         first = []  # upper and left edge of the crop in pixels of the image; negative in the padding
         for number, length, full, before, after in (
@@ -202,7 +202,7 @@ class RandomResizedCrop(Decoder):
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        values = self._check_random_numbers(random_numbers)
+        values = self.check_random_numbers(random_numbers)
         flip, interpolation = values[0] < self.flip, self.interpolation
         if interpolation == _RANDOM:
             interpolation = TORCH_FILTERS[values.pop() >= 0.5]

@@ -66,6 +66,11 @@ class Decoder(ABC):
     draws: int = 0
     size: tuple[int, int] | None = None
 
+    @property
+    def changes_size(self) -> bool:
+        """Whether outputs differ in size from their images, so masks of the images do not fit the outputs."""
+        return self.size is not None
+
     def __init__(self, *, exif_transpose: bool = False) -> None:
         self.exif_transpose = checked_flag("exif_transpose", exif_transpose)
 
@@ -155,7 +160,7 @@ class Decoder(ABC):
         options = {name: value for name, value in vars(self).items() if name != "draws" and not name.startswith("_")}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
-    def _check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
+    def check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
         """Return the random numbers as Python's floats, which Python reads several times faster than NumPy's."""
         values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
         if len(values) != self.draws:
@@ -185,5 +190,5 @@ class DecodeTensor(Decoder):
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
-        self._check_random_numbers(random_numbers)
+        self.check_random_numbers(random_numbers)
         return Crop(0, 0, width, height)

@@ -17,7 +17,6 @@ from PIL import Image, ImageOps
 from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.jpeg import open_jpeg
-from dbloader.decoding.multi_crop import MultiCrop
 from dbloader.decoding.open import open_image, read_orientation
 from dbloader.decoding.pillow import decode_errors, open_file
 from dbloader.decoding.unchanged import read_values
@@ -185,7 +184,7 @@ def _sources(first: int, length: int, resized: int, window: int, count: int) -> 
 
 def changes_size(decode: object) -> bool:
     """Return whether a decoder changes the size of images, so that masks would no longer fit the images."""
-    return isinstance(decode, MultiCrop) or (isinstance(decode, Decoder) and decode.size is not None)
+    return isinstance(decode, Decoder) and decode.changes_size
 
 
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:

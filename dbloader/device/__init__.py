@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 from dbloader._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from dbloader.device.erasing import RandomErasing as RandomErasing
     from dbloader.device.normalize import Normalize as Normalize
     from dbloader.device.preparation import Preparation as Preparation
+    from dbloader.ext.device.erasing import RandomErasing as RandomErasing
 
 __getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"Normalize": "normalize", "Preparation": "preparation", "RandomErasing": "erasing"}
+    __name__,
+    {
+        "Normalize": "device.normalize",
+        "Preparation": "device.preparation",
+        "RandomErasing": "ext.device.erasing",
+    },
 )

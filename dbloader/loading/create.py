@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
+from dbloader._extensions import extension
 from dbloader._machine import cpu_count, local_ranks
 from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.fetchers import create_fetcher
-from dbloader.batches.replacing import ReplacingBatchFetcher, Skip
 from dbloader.datasets.base import CompositeDataset
 from dbloader.datasets.fields import image_and_label
 from dbloader.datasets.store import StoreDataset
@@ -80,7 +80,7 @@ def create_loader(
     distributed: bool | None = None,
     seed: int = 0,
     drop_last: bool | None = None,
-    on_error: Literal["raise"] | Skip = "raise",
+    on_error: Any = "raise",
     num_workers: int | None = None,
     worker_type: Literal["auto", "threads", "processes"] = "auto",
     prefetch_factor: int | None = None,
@@ -169,7 +169,7 @@ def create_loader(
     distributed = checked_flag("distributed", distributed, none=True)
     size = height_and_width(224 if input_size is None else input_size)
     check_choice("worker_type", worker_type, ("auto", "threads", "processes"))
-    if on_error != "raise" and not isinstance(on_error, Skip):
+    if on_error != "raise" and not isinstance(on_error, extension("Skip")):
         raise OptionError(f"on_error must be 'raise' or dbloader.Skip(share), got {on_error!r}")
     if normalize is not None and not isinstance(normalize, Normalize):
         raise TypeError(f"normalize must be a dbloader.device.Normalize or None, got {normalize!r}")
@@ -199,7 +199,7 @@ def create_loader(
     )
     pin_memory = device is not None and resolve_device(device).type == "cuda"
     fetcher = create_fetcher(decoded, collate_fn, transform=transform, pin_memory=pin_memory)
-    if isinstance(on_error, Skip):
+    if on_error != "raise":
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
@@ -207,7 +207,7 @@ def create_loader(
             )
         # ``tester`` examines samples one by one. Its collate_fn is len, because the user's may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
-        fetcher = ReplacingBatchFetcher(fetcher, tester, batches.sampler, on_error)
+        fetcher = extension("ReplacingBatchFetcher")(fetcher, tester, batches.sampler, on_error)
     threads = (choose_workers(fetcher, num_workers) if worker_type == "auto" else worker_type) == "threads"
     kind = ThreadLoader if threads else ProcessLoader
     if prefetch_factor is None:

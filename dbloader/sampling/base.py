@@ -73,7 +73,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         drop_last: bool = False,
     ) -> None:
         # DistributedSampler's constructor is not called: it would ask for the ranks now, and keep the dataset.
-        self.length = self._period = length
+        self.length = self.period = length
         self.population = population
         self._given_ranks = (num_replicas, rank)
         if self._given_ranks != (None, None):
@@ -107,7 +107,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """The number of this process, from 0, with the same defaults and errors as ``num_replicas``."""
         return resolve_ranks(*self._given_ranks)[1]
 
-    def _end(self, position: int) -> int:
+    def end_of(self, position: int) -> int:
         """Return where the global order ends if it starts at ``position``: above ``length`` if the order is padded."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
@@ -115,7 +115,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     def _share(self, position: int) -> range:
         """Return the positions of this rank in the global order that starts at a position."""
-        return range(position + self.rank, self._end(position), self.num_replicas)
+        return range(position + self.rank, self.end_of(position), self.num_replicas)
 
     def __len__(self) -> int:
         return len(self._share(0))
@@ -125,7 +125,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
     @override
     def __iter__(self) -> Iterator[int]:
         check_shared_once(type(self).__name__, self.num_replicas)
-        start = self._begun = self._held or self._next()
+        start = self._begun = self._held or self.next_start()
         indices = self._compute(self._share(start.position), self.order(start.seed, start.epoch))
         return self._take(indices, None if self.is_held else self.times_chosen)
 
@@ -137,7 +137,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     def positions(self, since: Mapping[str, Any]) -> range:
         """Return this rank's positions in the iteration from a state. Positions from ``length`` on are padding."""
-        return self._share(self._read(since).position)
+        return self._share(self.start_of(since).position)
 
     @property
     def remaining(self) -> int:
@@ -178,7 +178,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     def unpadded(self, positions: Array) -> Array:
         """Return these positions, but for padding the positions whose samples it repeats."""
-        return np.where(positions < self.length, positions, positions % self._period % self.length)
+        return np.where(positions < self.length, positions, positions % self.period % self.length)
 
     # States
 
@@ -198,7 +198,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
             TypeError: ``consumed`` is not an int.
         """
         consumed = whole_number("consumed", consumed)
-        start = self._read(since) if since is not None else self._begun or self._next()
+        start = self.start_of(since) if since is not None else self._begun or self.next_start()
         most = len(self._share(start.position))
         if not 0 <= consumed <= most:
             raise OptionError(f"consumed must be 0 to {most}, the samples of rank {self.rank}, got {consumed}")
@@ -215,13 +215,13 @@ class ResumableSampler(DistributedSampler[int], ABC):
             OptionError: The state is of another order, lacks an entry, or has an unknown entry.
             TypeError: The state is not a dict, or an entry is not an int.
         """
-        self.seed, self.epoch, self._position = self._read(state_dict)
+        self.seed, self.epoch, self._position = self.start_of(state_dict)
         self._begun = None
         self.times_chosen += 1
 
     def next_state(self) -> dict[str, Any]:
         """Return the state where the next ``iter()`` starts: ints and a str."""
-        return self._state(self._held or self._next())
+        return self._state(self._held or self.next_start())
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of a state that describe the order: the class, length and options of the sampler.
@@ -241,7 +241,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         Some loaders count epochs themselves and call ``set_epoch`` in their ``iter()``. So PrefetchLoader calls
         ``hold`` before ``iter()`` of the loader that it wraps, and ``release`` after it has delivered the first batch.
         """
-        self._held, self._begun = self._read(since), None
+        self._held, self._begun = self.start_of(since), None
 
     def release(self, *, received: bool) -> None:
         """Let ``set_epoch`` and ``load_state_dict`` decide again where ``iter()`` starts.
@@ -270,13 +270,14 @@ class ResumableSampler(DistributedSampler[int], ABC):
         options |= {"seed": self.seed, "epoch": self.epoch, "drop_last": self.drop_last}
         return f"{type(self).__name__}({self.length} samples, {', '.join(f'{k}={v}' for k, v in options.items())})"
 
-    def _next(self) -> Start:
+    def next_start(self) -> Start:
+        """Return where the next iteration starts."""
         return Start(self.seed, self.epoch, self._position)
 
     def _state(self, start: Start) -> dict[str, Any]:
         return {**self.facts(), **start._asdict()}
 
-    def _read(self, state: Mapping[str, Any]) -> Start:
+    def start_of(self, state: Mapping[str, Any]) -> Start:
         """Check a state, and return where its iteration starts. Raise the errors of ``load_state_dict``."""
         order = self.facts()
         wanted = f"a state must be a dict from state_dict() of a loader with this {order['sampler']}"

@@ -73,5 +73,5 @@ class OrderedSampler(ResumableSampler):
         return lambda positions: positions
 
     @override
-    def _end(self, position: int) -> int:
+    def end_of(self, position: int) -> int:
         return self.length

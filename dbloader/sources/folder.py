@@ -160,7 +160,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally) -> _Contents:
                 contents.images.append(entry.name)  # or a named pipe, which becomes a problem when it is read
                 continue
             tally.skip(entry.name)
-            if path and readable(entry.name) in METADATA_FILES:  # open.py looks for metadata directly in the root
+            if readable(entry.name) in METADATA_FILES:  # metadata that can be used makes a folder another source
                 tally.metadata = tally.metadata or readable(posixpath.join(path, entry.name))
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)

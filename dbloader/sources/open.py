@@ -1,51 +1,22 @@
-"""Recognize the kind of source at a place, find its files, and open it.
-
-Only the module of the recognized source is imported. A folder of image files needs no module but `folder`.
-"""
+"""Open the source at a place: a folder of image files, or what `recognize` finds there."""
 
 from __future__ import annotations
 
-import glob
-import json
-import os
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dbloader._extensions import extension, has_extensions
 from dbloader._options import check_path
-from dbloader._places import is_mongo, is_remote
-from dbloader.errors import NotAStoreError, OptionError, SourceError
+from dbloader._places import is_mongo
+from dbloader.errors import OptionError
 from dbloader.records.record import checked_file_fields
-from dbloader.sources.base import UNDECIDED, checked_root, readable
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, FolderSource, describe_unused
-from dbloader.sources.labels import CLASSES, FIELDS_FILE
-from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT
-from dbloader.stores.lmdb.shard_table import is_sharded
+from dbloader.sources.base import UNDECIDED, readable
+from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from dbloader.sources.base import Reading, Source
-
-# Files that exports, Hugging Face's datasets, LMDB and BasicSR write beside the files with images. A report does not
-# count them as left out.
-_COMPANIONS = (
-    CLASSES,
-    FIELDS_FILE,
-    "dataset_dict.json",
-    "dataset_info.json",
-    "state.json",
-    "lock.mdb",
-    "meta_info.txt",
-)
-
-_RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
-_MOST_FILES = 1_000_000  # most files that one range may name
-
-# https://huggingface.co/docs/hub/datasets-file-names-and-splits
-_TABLES = (".parquet", ".arrow")
-_TABLE_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parquet")
-_WORD = re.compile(r"[A-Za-z]*")
 
 
 def open_source(
@@ -67,20 +38,14 @@ def open_source(
     check_path("source", source)
     check_path("listing", listing, none=True)
     file_fields = checked_file_fields(file_fields)
-    if listing is not None and is_mongo(source):
-        from dbloader.sources.collection import read_collection
-
-        fields = {"name_field": name_field or "img_name", "image_field": image_field or "bson_img"}
-        found: Source = read_collection(source, listing, file_fields=file_fields, **fields)
-    elif name_field is not None or image_field is not None:
+    if (name_field is not None or image_field is not None) and not (listing is not None and is_mongo(source)):
         raise OptionError(
             "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
             "mongodb:// place as the source, with a listing (--listing), or leave them out"
         )
-    elif listing is not None:
-        found = _open_listing(source, listing, file_fields, reading)
-    else:
-        found = _open_place(source, file_fields, where, reading)
+    fields = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields, "where": where}
+    other: Source | None = extension("open_other")(source, listing, reading, **fields) if has_extensions() else None
+    found = other or FolderSource(source)
     for name, value in reading.named().items():
         if name not in found.follows:
             found.close()
@@ -97,246 +62,3 @@ def open_source(
         found.close()
         raise OptionError(f"where (--where) selects records of a store, and {found.place} is no store: leave it out")
     return found
-
-
-def _open_listing(
-    source: str | os.PathLike[str],
-    listing: str | os.PathLike[str],
-    file_fields: tuple[str, ...],
-    reading: Reading,
-) -> Source:
-    """Return the source of the images that a listing or annotations (docs/annotations.md) name."""
-    if is_remote(source):
-        from dbloader.sources.objects import read_listed_objects
-
-        return read_listed_objects(source, listing, file_fields)
-    path, kind = Path(listing), Path(listing).suffix.lower()
-    if kind == ".json" and path.is_file():
-        from dbloader.sources.coco import read_coco
-
-        if (found := read_coco(path, checked_root(source))) is not None:
-            return found
-    if kind in (".yaml", ".yml") or path.name == "classes.txt":
-        from dbloader.sources.yolo import YOLOSource
-
-        return YOLOSource(path, checked_root(source))
-    if path.is_dir() or kind == ".txt":
-        from dbloader.sources.voc import VOCSource
-
-        if path.is_dir():
-            return VOCSource(path, checked_root(source))
-        # ImageSets/Main/train.txt, next to Annotations/
-        return VOCSource(path.absolute().parents[2] / "Annotations", checked_root(source), path)
-    from dbloader.sources.listing import read_listing
-
-    return read_listing(path, source, file_fields)
-
-
-def _open_place(
-    source: str | os.PathLike[str],
-    file_fields: tuple[str, ...],
-    where: str | None,
-    reading: Reading,
-) -> Source:
-    """Recognize the kind of source at a place, and open it. If no other kind fits, it is a folder of images."""
-    if is_mongo(source):
-        from dbloader.sources.store import StoreSource
-
-        try:
-            return StoreSource(source, where)
-        except NotAStoreError as error:
-            raise OptionError(
-                f"{error}; if its documents hold image files, give a listing (--listing) of the files and their labels"
-            ) from error
-    if is_remote(source):
-        from dbloader.sources.objects import ObjectFolder
-
-        return ObjectFolder(source)
-    metadata = [name for name in METADATA_FILES if Path(source, name).is_file()]
-    if metadata:
-        from dbloader.sources.listing import find_metadata, read_listing
-
-        if (listing := find_metadata(Path(source))) is not None:
-            return read_listing(listing, source, file_fields, is_metadata=True)
-    file = find_lmdb(source)
-    if file is not None or is_sharded(source):
-        from dbloader.sources.other_lmdb import LMDBSource, is_store
-        from dbloader.sources.store import StoreSource
-
-        if file is None or is_store(file):
-            return StoreSource(file or source, where)
-        return _with_others(LMDBSource(source, file), source, [file])
-    tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
-    if tables and (tars or zips) and not _has_images(tables[0]):
-        tables = []  # the tables have no images, only addresses and captions, as from img2dataset
-    kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
-    if len(kept := [kind for kind, paths in kinds.items() if paths]) > 1:
-        raise SourceError(f"{readable(source)}: holds {' and '.join(kept)}: put each kind into a folder of its own")
-    if tables:
-        return _open_tables(source, tables, file_fields)
-    if tars:
-        from dbloader.sources.tar import TarSource
-
-        return _with_others(TarSource(source, tars, file_fields), source, tars)
-    if zips:
-        from dbloader.sources.zip import ZipSource
-
-        return _with_others(ZipSource(source, zips), source, zips)
-    found = FolderSource(source)
-    if metadata:
-        found.warnings = (*found.warnings, describe_unused(metadata[0]))
-    return found
-
-
-def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
-    """Count the other files in the folder of a source, and return the source."""
-    known = {*_COMPANIONS, *(path.name for path in paths), *(path.parent.name for path in paths)}
-    try:
-        names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
-    except OSError:  # a file, a range of files, or a folder that may be searched but not listed
-        return found
-    for name in names:
-        if name.startswith("."):
-            found.beside.hidden += 1
-        elif name not in known:
-            found.beside.skip(os.fsencode(name))
-    return found
-
-
-# --- LMDB -------------------------------------------------------------------------------------------------------------
-
-
-def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
-    """Return the LMDB file at a place: the file itself, or ``data.mdb`` in a folder. Return None if there is none."""
-    try:
-        path = Path(place)
-        path = path / "data.mdb" if path.is_dir() else path
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            return path if file.read(MAGIC_AT + 4)[MAGIC_AT:] == MAGIC else None
-    except (OSError, ValueError):
-        return None  # FolderSource raises a clear error
-
-
-# --- tar and zip files ------------------------------------------------------------------------------------------------
-
-
-def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) -> list[Path]:
-    """Return the tar or zip files that a place names, in order; [] if it names no file with such an extension.
-
-    A place is one file, ``shards/{000..127}.tar``, ``shards/*.tar``, or a folder that contains such files, but no
-    images and no folders.
-    """
-    text = os.fspath(place)
-    if text.lower().endswith(extensions) and not os.path.isdir(text):  # noqa: PTH112 - pathlib makes "." of ""
-        return expand_range(text)
-    try:
-        with os.scandir(text) as entries:
-            inside = [entry for entry in entries if not entry.name.startswith(".")]
-        names = sorted(entry.name for entry in inside if entry.name.lower().endswith(extensions) and entry.is_file())
-        is_folder = any(entry.is_dir() or entry.name.lower().endswith(EXTENSIONS) for entry in inside)
-        return [] if is_folder else [Path(text, name) for name in names]
-    except OSError:
-        return []  # FolderSource raises a clear error
-
-
-def expand_range(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the files that a path with ``{000..127}`` or ``*`` names, in order; any other path is returned alone."""
-    text = os.fspath(place)
-    found = _RANGE.search(text)
-    if os.path.exists(text) or (found is None and not glob.has_magic(text)):  # noqa: PTH110 - pathlib makes "." of ""
-        return [Path(text)]
-    if found is None:
-        return [Path(name) for name in sorted(glob.glob(text))] or [Path(text)]  # noqa: PTH207 - absolute or not
-    first, last = found.groups()
-    numbers = range(int(first), int(last) + 1)
-    if not 0 < len(numbers) <= _MOST_FILES:
-        raise SourceError(
-            f"{readable(place)}: its range names {len(numbers):,} files: give a range of 1 to {_MOST_FILES:,} "
-            "files, from the lower number to the higher one"
-        )
-    return [Path(_RANGE.sub(str(number).zfill(len(first)), text, count=1)) for number in numbers]
-
-
-# --- Parquet files, and folders that Hugging Face's datasets wrote ----------------------------------------------------
-
-
-def find_tables(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the Parquet or Arrow files that a place names, in order; [] if it names none.
-
-    A place is one file, ``train-{00000..00099}-of-00100.parquet``, a folder of the files of one split, or a folder that
-    ``save_to_disk`` wrote.
-
-    Raises:
-        SourceError: The folder has several splits, or lacks files of its split.
-    """
-    text = os.fspath(place)
-    try:
-        names = sorted(path.name for path in Path(text).iterdir())
-    except (OSError, ValueError):
-        return expand_range(text) if text.lower().endswith(_TABLES) else []
-    if "dataset_dict.json" in names:
-        splits = [name for name in _read_list(Path(text, "dataset_dict.json"), "splits") if name in names]
-        if len(splits) == 1:
-            return find_tables(Path(text, splits[0]))
-        raise _several_splits(text, splits)
-    if "state.json" in names and "dataset_info.json" in names:
-        files = _read_list(Path(text, "state.json"), "_data_files")
-        return [Path(text, os.path.basename(str(file["filename"]))) for file in files if isinstance(file, dict)]  # noqa: PTH119
-    files = [name for name in names if name.lower().endswith(".parquet") and name[0] != "." and name[:8] != "metadata"]
-    if not files:
-        return find_tables(Path(text, "data")) if "data" in names else []
-    splits = sorted({_split_of(name) for name in files})
-    if len(splits) > 1:
-        raise _several_splits(text, splits)
-    shards = [shard for shard in map(_TABLE_SHARD.fullmatch, files) if shard]
-    if shards and len(shards) < int(shards[0][3]):
-        what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
-        raise SourceError(f"{readable(text)}: only {what}: download the others, or name those to convert")
-    return [Path(text, name) for name in files]
-
-
-def _split_of(name: str) -> str:
-    """Return the split in a file's name; "" if the name has none."""
-    shard = _TABLE_SHARD.fullmatch(name)
-    if shard:
-        return shard[1]
-    found = _WORD.match(name)
-    return found[0] if found and found[0].lower() in SPLITS else ""
-
-
-def _several_splits(place: str, splits: list[str]) -> SourceError:
-    named = ", ".join(split or "files without a split's name" for split in splits)
-    way = "convert each by itself: give its folder, or its files as in 'train-{00000..00099}-of-00100.parquet'"
-    return SourceError(f"{readable(place)}: has several splits ({named}): {way}")
-
-
-def _read_list(path: Path, key: str) -> list[Any]:
-    """Return a list in a JSON object; SourceError if the file cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())[key]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SourceError(f"{readable(path)}: has no list {key!r} that can be read: {error!r}") from error
-    return found if isinstance(found, list) else []
-
-
-def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields: tuple[str, ...]) -> Source:
-    try:
-        from dbloader.sources.parquet import ParquetSource
-    except ImportError as error:
-        if error.name and error.name.partition(".")[0] != "pyarrow":
-            raise
-        raise SourceError(
-            f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
-        ) from error
-    return _with_others(ParquetSource(place, tables, file_fields), place, tables)
-
-
-def _has_images(table: Path) -> bool:
-    """Return whether a Parquet file has a column with images; False without pyarrow."""
-    try:
-        from dbloader.sources.parquet import has_images
-    except ImportError:
-        return False
-    return has_images(table)

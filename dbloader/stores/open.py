@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dbloader._extensions import extension
 from dbloader._places import is_mongo
 from dbloader.errors import OptionError
 
@@ -28,8 +28,7 @@ def open_store(
         OptionError: ``cache`` is not a path, or ``cache_bytes`` is below 1 or given without a cache.
     """
     if cache is not None:
-        # By its name, because ``caching`` is above this package. Other stores do not need it.
-        store: Store = import_module("dbloader.caching.store").CachedStore(place, cache, max_bytes=cache_bytes)
+        store: Store = extension("CachedStore")(place, cache, max_bytes=cache_bytes)
         return store
     if cache_bytes is not None:
         raise OptionError(f"cache_bytes needs a cache (cache=FOLDER), got {cache_bytes!r}")

@@ -47,7 +47,7 @@ RETURNED = (
     "dbloader.records.manifest.Manifest",
     "dbloader.loading.stats.Stats",
     "dbloader.loading.stats.SourceStats",
-    "dbloader.datasets.mixture.Mixture",
+    "dbloader.ext.mixing.mixture.Mixture",
     "dbloader.stores.base.Store",
     "dbloader.stores.writer.Writer",
 )

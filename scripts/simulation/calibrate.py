@@ -24,8 +24,8 @@ from torch.utils.data import BatchSampler
 
 from dbloader import convert
 from dbloader._machine import cpu_count
-from dbloader.caching.folder import read_stats
-from dbloader.caching.store import CachedStore
+from dbloader.ext.caching.folder import read_stats
+from dbloader.ext.caching.store import CachedStore
 from simulation.cluster import Cluster
 from simulation.needs import Order
 from simulation.slow_server import serve
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
     from multiprocessing.synchronize import Barrier
 
-    from dbloader.caching.folder import CacheStats
+    from dbloader.ext.caching.folder import CacheStats
 
 SHARDS, RECORDS, SIDE = 80, 16, 240
 SCALE = 100

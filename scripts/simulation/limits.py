@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from dbloader.remote.bucket import PART_BYTES
+from dbloader.ext.remote.bucket import PART_BYTES
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster

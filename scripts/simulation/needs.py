@@ -7,7 +7,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dbloader.caching.policy import Need
+from dbloader.ext.caching.policy import Need
 from dbloader.records.manifest import Summary, Totals
 from dbloader.sampling import BlockShuffleSampler
 from dbloader.stores.lmdb.shard_table import Shard, ShardTable

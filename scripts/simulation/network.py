@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.remote.bucket import PART_BYTES
+from dbloader.ext.remote.bucket import PART_BYTES
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _IDLE, _REFUSED, _ASKED, _COMING = range(4)
-# First and longest wait before a refused request is repeated. As in dbloader.remote, the wait doubles each time, and
-# half of the wait is random.
+# First and longest wait before a refused request is repeated. As in dbloader.ext.remote, the wait doubles each time,
+# and half of the wait is random.
 _BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.1, 10.0
-_PARTS_AT_ONCE = 4  # parts of a shard requested at the same time, as in dbloader.remote
+_PARTS_AT_ONCE = 4  # parts of a shard requested at the same time, as in dbloader.ext.remote
 
 
 class Network:
@@ -33,7 +33,7 @@ class Network:
         now: The time in seconds.
         refused: Number of requests that were answered 503.
         longest_s: The longest time in which all requests of a fetch were refused. dbloader gives up after three times
-            PATIENCE_S (dbloader.remote.bucket).
+            PATIENCE_S (dbloader.ext.remote.bucket).
     """
 
     def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dbloader.caching.policy import CachePolicy
+from dbloader.ext.caching.policy import CachePolicy
 from simulation.needs import Order, make_table
 from simulation.network import Network
 
 if TYPE_CHECKING:
-    from dbloader.caching.policy import Need
+    from dbloader.ext.caching.policy import Need
     from simulation.cluster import Cluster
 
 # The manifest and the index, which are fetched first, are one transfer with this number instead of a shard's number.

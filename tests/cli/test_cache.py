@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dbloader.caching.store import CachedStore
+from dbloader.ext.caching.store import CachedStore
 from tests.support.caching import IMAGES, images_of, make_shards, shards_in, wait_until_ended
 from tests.support.images import as_nobody
 from tests.support.shell import Shell, check_error

@@ -19,9 +19,9 @@ import pytest
 import dbloader
 from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parts.part import convert_part
-from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.report import Report
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
 from tests.support.children import run_program
 from tests.support.conversion import plan_conversion
 from tests.support.engine_kills import descendants, makes_a_part
@@ -147,7 +147,7 @@ def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
-    monkeypatch.setattr("dbloader.cli.copy.copy_store", interrupt)
+    monkeypatch.setattr("dbloader.ext.cli.copy.copy_store", interrupt)
     monkeypatch.setattr("dbloader.cli.verify.isolated", interrupt)
     message = "Interrupted: committed records are kept; --resume continues after them\n"
     for command_name in ("convert", "copy"):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dbloader.cli.measure import bench_command
-from dbloader.loading.benchmark import Benchmark, Measurement
-from dbloader.loading.doctor import Finding
+from dbloader.ext.cli.measure import bench_command
+from dbloader.ext.measuring.benchmark import Benchmark, Measurement
+from dbloader.ext.measuring.doctor import Finding
 from tests.support.shell import Shell
 
 QUICK = ["--workers", "1", "--seconds", "1e-6", "--rounds", "1", "--size", "16", "--batch-size", "2"]
@@ -35,7 +35,7 @@ def test_bench_json_contains_every_round(shell: Shell, monkeypatch: pytest.Monke
     result = Benchmark(
         place="x.lmdb", images=12, image_bytes=1e5, cpus=2, measurements=runs, limit="", limit_share=0, verdict="The …"
     )
-    monkeypatch.setattr("dbloader.loading.benchmark.measure", lambda *_, **__: result)
+    monkeypatch.setattr("dbloader.ext.measuring.benchmark.measure", lambda *_, **__: result)
     outcome = shell("bench", "x.lmdb", "--json")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert json.loads(outcome.stdout) == json.loads(json.dumps(dataclasses.asdict(result)))
@@ -70,7 +70,7 @@ def test_doctor_examines_the_machine_and_a_store(shell: Shell, store: Path) -> N
 def test_worst_finding_decides_the_exit_status_of_doctor(
     shell: Shell, findings: list[Finding], status: int, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dbloader.cli.measure.examine_machine", lambda: [*findings])
+    monkeypatch.setattr("dbloader.ext.cli.measure.examine_machine", lambda: [*findings])
     outcome = shell("doctor", "--json")
     assert (outcome.status, outcome.stderr) == (status, "")
     assert json.loads(outcome.stdout) == {"state": state, "findings": [*map(dataclasses.asdict, findings)]}

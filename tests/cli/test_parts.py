@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dbloader import convert, open_store
-from dbloader.conversion.parts import part as making
-from dbloader.conversion.parts.part import list_parts
+from dbloader.ext.parts import part as making
+from dbloader.ext.parts.part import list_parts
 from tests.support.caching import wait_for
 from tests.support.images import plant_kinds
 from tests.support.shell import Shell

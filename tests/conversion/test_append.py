@@ -15,8 +15,6 @@ import pytest
 
 from dbloader import ImageFormat, LMDBDataset, convert, copy_store, open_store
 from dbloader.checking.verify_store import verify_store
-from dbloader.conversion.parts.part import convert_part
-from dbloader.conversion.parts.publish import publish
 from dbloader.errors import (
     ConversionError,
     NotAStoreError,
@@ -27,10 +25,12 @@ from dbloader.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
+from dbloader.ext.publishing.publish_shards import move_into
 from dbloader.records.decode import decode
 from dbloader.stores.base import Store
 from dbloader.stores.lmdb.growing_file import locked
-from dbloader.stores.lmdb.publish_shards import move_into
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored
 from tests.conversion.test_shards import Here
@@ -303,7 +303,7 @@ def test_part_that_another_process_publishes_meanwhile_is_refused(
         monkeypatch.undo()
         convert(tmp_path / "new", grown, append=True, executor=Here())
 
-    monkeypatch.setattr("dbloader.conversion.parts.part.return_large_blocks", publish_first)
+    monkeypatch.setattr("dbloader.ext.parts.part.return_large_blocks", publish_first)
     gone = r"out\.lmdb\.partial is gone: another process has published its parts, or removed the plan$"
     with pytest.raises(ConversionError, match=f"^part 0: .*{gone}"):
         convert(tmp_path / "new", grown, append=True, executor=Here())
@@ -347,7 +347,7 @@ def test_append_is_refused_if_the_store_changes_just_before_the_lock(
         slow.rename(f"{grown}.partial")
         move_into(*arguments)
 
-    monkeypatch.setattr("dbloader.conversion.parts.publish.move_into", move_late)
+    monkeypatch.setattr("dbloader.ext.parts.publish.move_into", move_late)
     with pytest.raises(StoreExistsError, match="has changed since the plan was made"):
         publish(grown)
     assert contents(grown) == after

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from dbloader import convert
-from dbloader.conversion.parts.run import run_parts
 from dbloader.errors import ConversionError, OptionError, StoreNotFoundError
+from dbloader.ext.parts.run import run_parts
 from tests.support.children import run_program
 from tests.support.conversion import plan_conversion
 from tests.support.images import plant, plant_photos

@@ -17,10 +17,10 @@ from PIL import Image
 
 from dbloader import ImageFormat, Record, convert, copy_store, export_store, open_store, verify_store, write_store
 from dbloader.errors import ConversionError, ExportError, FieldError, OptionError, SourceError
-from dbloader.exports.export import FORMATS
+from dbloader.ext.exports.export import FORMATS
+from dbloader.ext.sources.listing import read_listing
+from dbloader.ext.sources.store import StoreSource
 from dbloader.sources.base import Entry, Loaded
-from dbloader.sources.listing import read_listing
-from dbloader.sources.store import StoreSource
 from tests.support.images import encoded, photo, picture, plant
 from tests.support.sources import pack
 from tests.support.stores import store_records

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from dbloader.collecting.write_store import write_store
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parts.part import list_parts
-from dbloader.conversion.parts.publish import publish
-from dbloader.copying.copy_store import copy_store
 from dbloader.errors import OptionError, PlaceError
-from dbloader.remote.bucket import Bucket
+from dbloader.ext.collecting.write_store import write_store
+from dbloader.ext.copying.copy_store import copy_store
+from dbloader.ext.parts.part import list_parts
+from dbloader.ext.parts.publish import publish
+from dbloader.ext.remote.bucket import Bucket
 from dbloader.stores.open import open_store
 from tests.support.caching import wait_for
 from tests.support.conversion import plan_conversion
@@ -346,7 +346,7 @@ def test_append_uploads_only_new_files(
 A_DAY_LATER = """
 import sys
 from datetime import datetime, timedelta
-from dbloader.conversion.parts import publish
+from dbloader.ext.parts import publish
 now = datetime.fromisoformat(sys.argv[2]) + timedelta(hours=24)
 publish.datetime = type("Clock", (), {"now": lambda zone: now.astimezone(zone)})
 publish.publish(sys.argv[1], overwrite=True)

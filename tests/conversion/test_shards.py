@@ -23,9 +23,6 @@ import pytest
 
 from dbloader import convert, open_store
 from dbloader.conversion.file_list import FileList
-from dbloader.conversion.parts.part import convert_part, list_parts
-from dbloader.conversion.parts.plan import list_name
-from dbloader.conversion.parts.publish import publish
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import (
     ConversionError,
@@ -35,6 +32,9 @@ from dbloader.errors import (
     StoreFullError,
     StoreNotFoundError,
 )
+from dbloader.ext.parts.part import convert_part, list_parts
+from dbloader.ext.parts.plan import list_name
+from dbloader.ext.parts.publish import publish
 from dbloader.records.document import open_sealed, seal
 from tests.contracts.records import stored
 from tests.support.children import in_child, traced_peak
@@ -175,7 +175,7 @@ def test_killed_part_is_made_again(
             os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"dbloader.conversion.parts.{moment}", die)
+        patched.setattr(f"dbloader.ext.parts.{moment}", die)
         assert in_child(lambda: convert_part(place, 0, scratch=tmp_path)) == -signal.SIGKILL
     assert list_parts(place).missing == [0, 1]
     for part in range(2):

@@ -16,8 +16,8 @@ import pytest
 
 from dbloader import LMDBDataset, Record, create_loader
 from dbloader.errors import DBLoaderError
+from dbloader.ext.publishing.publish_shards import index_shards, put_manifest
 from dbloader.records.record import encode
-from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.open import create_store
 from tests.stores.lmdb.test_hostile import observe, outcome_of
 from tests.support.children import from_child

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dbloader import convert
-from dbloader.conversion.parts.part import convert_part, list_parts
-from dbloader.conversion.parts.publish import publish
 from dbloader.errors import NotAStoreError, StoreExistsError, StoreNotFoundError
-from dbloader.stores.lmdb.publish_shards import unnamed_warning
+from dbloader.ext.parts.part import convert_part, list_parts
+from dbloader.ext.parts.publish import publish
+from dbloader.stores.lmdb.files import unnamed_warning
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored

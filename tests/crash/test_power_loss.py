@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from dbloader import convert, copy_store, export_store
-from dbloader.conversion.parts.part import convert_part, list_parts
-from dbloader.conversion.parts.publish import publish
 from dbloader.errors import DBLoaderError, StoreError, StoreNotFoundError
+from dbloader.ext.parts.part import convert_part, list_parts
+from dbloader.ext.parts.publish import publish
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.crash.disk import MODELS, Disk, build_library, record

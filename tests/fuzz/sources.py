@@ -11,13 +11,13 @@ from typing import Any
 import lmdb
 
 from dbloader.errors import FieldError, SourceError
+from dbloader.ext.sources.listing import read_listing
+from dbloader.ext.sources.other_lmdb import LMDBSource
+from dbloader.ext.sources.pickles import image_of, label_of, unpickled
+from dbloader.ext.sources.tar import TarSource
+from dbloader.ext.sources.zip import ZipSource
 from dbloader.records.record import Record, encode
 from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source
-from dbloader.sources.listing import read_listing
-from dbloader.sources.other_lmdb import LMDBSource
-from dbloader.sources.pickles import image_of, label_of, unpickled
-from dbloader.sources.tar import TarSource
-from dbloader.sources.zip import ZipSource
 
 _SUFFIXES = (".csv", ".tsv", ".json", ".jsonl")
 

@@ -69,7 +69,7 @@ def test_wheel_contains_exactly_the_package(built: Built) -> None:
         for path in (HERE / "dbloader").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"dbloader/py.typed", "dbloader/viewing/static/index.html"} <= wanted
+    assert {"dbloader/py.typed", "dbloader/ext/viewing/static/index.html"} <= wanted
     with zipfile.ZipFile(built.wheel) as file:
         assert {name for name in file.namelist() if ".dist-info/" not in name} == wanted
     with tarfile.open(built.sdist) as file:

@@ -28,9 +28,9 @@ import pymongo
 import pytest
 
 from dbloader import convert
-from dbloader.caching.care import fill_cache
 from dbloader.cli import group
-from dbloader.conversion.parts.part import convert_part
+from dbloader.ext.caching.care import fill_cache
+from dbloader.ext.parts.part import convert_part
 from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_program, run_script
 from tests.support.conversion import plan_conversion

@@ -16,7 +16,7 @@ import dbloader
 
 ROOT = Path(dbloader.__file__).parent
 _WORKERS = "torch shows no other way to end the worker processes of an iterator that was dropped"
-_TOP = ("_describe", "_lazy", "_machine", "_options", "_parallel", "_places", "_version")
+_TOP = ("_describe", "_extensions", "_lazy", "_machine", "_options", "_parallel", "_places", "_version")
 OTHER_PACKAGES = {
     **dict.fromkeys(("_asdict", "_fields", "_make", "_replace"), "public: methods of named tuples"),
     **dict.fromkeys(("_exit", "_getframe", "_is_gil_enabled"), "public: functions of os and sys that Python documents"),
@@ -115,6 +115,12 @@ def names_of(body: ast.ClassDef) -> tuple[set[str], set[str]]:
     return {*filter(is_private, own | used)}, {*filter(is_private, own | stored)}
 
 
+def room(name: str) -> str:
+    """Return the room of a class."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "ext" else parts[0]
+
+
 def bases_of(name: str) -> set[str]:
     """Return all base classes of a class that are in dbloader."""
     direct = {base for base in classes()[name].bases if base in classes()}
@@ -124,6 +130,6 @@ def bases_of(name: str) -> set[str]:
 def test_no_class_uses_a_private_name_of_a_base_in_another_room() -> None:
     found = {}
     for name, own in classes().items():
-        others = [base for base in bases_of(name) if base.split(".")[0] != name.split(".")[0]]
+        others = [base for base in bases_of(name) if room(base) != room(name)]
         found[name] = own.used.intersection(*[set().union(*(classes()[base].defined for base in others))])
     assert not {name: names for name, names in found.items() if names}

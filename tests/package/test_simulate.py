@@ -11,7 +11,7 @@ from simulation.cluster import Cluster
 from simulation.limits import describe, describe_caches, limits
 from simulation.training import Training
 
-from dbloader.remote.bucket import PART_BYTES
+from dbloader.ext.remote.bucket import PART_BYTES
 
 # 16 ranks read 1,000 records each in 8 steps. Only the order is random.
 SMALL: dict[str, Any] = {

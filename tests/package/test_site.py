@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Request, sync_playwright
 
 import dbloader
-from tests.browser.tabs import needing_a_browser
+from tests.ext.browser.tabs import needing_a_browser
 from tests.support.children import run_program
 
 pytestmark = pytest.mark.xdist_group("site")

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from dbloader import LMDBDataset, convert, export_store
-from dbloader.exports.base import extension_of
+from dbloader.ext.exports.base import extension_of
 from dbloader.images.pillow import FORMATS
 from dbloader.sources.folder import EXTENSIONS
 from tests.support import jpegs

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dbloader.errors import SourceError
+from dbloader.ext.sources.listing import ListingSource, read_listing
 from dbloader.records.record import RESERVED_FIELDS
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.listing import ListingSource, read_listing
 from tests.support.children import traced_peak
 from tests.support.images import plant
 from tests.support.tallies import only_entries

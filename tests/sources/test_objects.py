@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dbloader import convert, open_store
-from dbloader.conversion.parts.part import convert_part
-from dbloader.conversion.parts.publish import publish
 from dbloader.errors import PlaceError, SourceError
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
 from tests.support.conversion import plan_conversion
 from tests.support.http_proxy import HTTPProxy, web_server
 from tests.support.images import photo, plant

@@ -20,9 +20,10 @@ from PIL import Image
 
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
+from dbloader.ext.sources.other_lmdb import LMDBSource
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.open import find_lmdb, open_source
-from dbloader.sources.other_lmdb import LMDBSource
+from dbloader.sources.open import open_source
+from dbloader.stores.lmdb.files import find_lmdb
 from tests.support.children import traced_peak
 from tests.support.images import as_nobody, photo, picture
 from tests.support.tallies import contents, entries, problems, warnings_of

@@ -14,11 +14,11 @@ import pytest
 
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
-from dbloader.exports.export import export_store
-from dbloader.sources import parquet_files
+from dbloader.ext.exports.export import export_store
+from dbloader.ext.sources import parquet_files
+from dbloader.ext.sources.parquet import ParquetSource
+from dbloader.ext.sources.recognize import find_tables
 from dbloader.sources.base import Entry, Problem, Source
-from dbloader.sources.open import find_tables
-from dbloader.sources.parquet import ParquetSource
 from tests.support.conversion import interrupt, peak_of_conversion, records
 from tests.support.hugging_face import run_datasets
 from tests.support.images import photo, plant, plant_photos

@@ -22,9 +22,9 @@ import pytest
 from dbloader import convert
 from dbloader.checking.verify_store import verify_store
 from dbloader.errors import SourceError
+from dbloader.ext.sources.recognize import find_archives
+from dbloader.ext.sources.tar import TarSource
 from dbloader.sources.base import Entry, Problem
-from dbloader.sources.open import find_archives
-from dbloader.sources.tar import TarSource
 from tests.support.children import from_child
 from tests.support.conversion import records, report_lines
 from tests.support.images import photo

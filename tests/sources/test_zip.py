@@ -13,9 +13,9 @@ import pytest
 
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
-from dbloader.sources import zip as zips
+from dbloader.ext.sources import zip as zips
+from dbloader.ext.sources.zip import ZipSource
 from dbloader.sources.base import Entries
-from dbloader.sources.zip import ZipSource
 from tests.support.conversion import events, records
 from tests.support.images import photo, plant_photos
 from tests.support.tallies import contents, entries, problems, tally_of

@@ -13,8 +13,8 @@ import pytest
 from torch.utils.data import DataLoader, Subset
 
 from dbloader import LMDBDataset, convert, copy_store, write_store
-from dbloader.caching.store import CachedStore
 from dbloader.errors import OptionError
+from dbloader.ext.caching.store import CachedStore
 from dbloader.stores.open import open_store
 from tests.support.conversion import plan_conversion, siblings, verified
 from tests.support.images import plant_photos

@@ -19,11 +19,11 @@ from pathlib import Path
 from PIL import Image
 
 from dbloader import convert, copy_store, open_store
-from dbloader.caching.store import CachedStore
-from dbloader.conversion.parts.part import convert_part
-from dbloader.conversion.parts.publish import publish
 from dbloader.errors import StoreExistsError
-from dbloader.remote.bucket import Bucket
+from dbloader.ext.caching.store import CachedStore
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
+from dbloader.ext.remote.bucket import Bucket
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE
 from tests.support.conversion import plan_conversion
 from tests.support.object_store import HOST, free_ports

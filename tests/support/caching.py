@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dbloader import Record
+from dbloader.ext.publishing.publish_shards import index_shards, put_manifest
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from tests.support.leaks import has_ended
 from tests.support.stores import store_records
 

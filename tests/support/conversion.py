@@ -15,10 +15,10 @@ import pytest
 from dbloader._parallel import return_large_blocks
 from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
-from dbloader.conversion.parts.make_plan import plan_parts
-from dbloader.conversion.parts.plan import Plan
 from dbloader.conversion.report import Progress, Report
 from dbloader.conversion.settings import Settings
+from dbloader.ext.parts.make_plan import plan_parts
+from dbloader.ext.parts.plan import Plan
 from dbloader.records.record import Record
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from dbloader.batches.replacing import Skip
 from dbloader.conversion.convert import convert
 from dbloader.decoding.crops import RandomResizedCrop
+from dbloader.ext.batches.replacing import Skip
 from dbloader.sampling.rng import SampleRNG
 from dbloader.sampling.shuffle import ShuffleSampler
 from tests.support.images import photo, plant

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 
 from dbloader import convert
-from dbloader.conversion.parts.part import list_parts
-from dbloader.conversion.parts.plan import partial_folder
+from dbloader.ext.parts.part import list_parts
+from dbloader.ext.parts.plan import partial_folder
 from tests.support.conversion import documents, plan_conversion
 from tests.support.crash import Whole, check_whole
 from tests.support.images import plant_kinds, plant_photos

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from dbloader import convert
-from dbloader.conversion.parts.part import convert_part
-from dbloader.conversion.parts.publish import publish
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
 from tests.support.azure_run import AZURITE, by_azure
 from tests.support.conversion import plan_conversion
 from tests.support.images import KINDS, plant_kinds, plant_photos

@@ -100,29 +100,29 @@ def put_folder(place: str, folder: Path) -> None:
 
 def keys(place: str) -> list[str]:
     """Return the keys of all objects below a place."""
-    from dbloader.remote.bucket import Bucket
+    from dbloader.ext.remote.bucket import Bucket
 
     return [item.key for item in Bucket(place).items()]
 
 
 def get(place: str, key: str) -> bytes:
     """Return the bytes of an object."""
-    from dbloader.remote.bucket import Bucket
+    from dbloader.ext.remote.bucket import Bucket
 
     return Bucket(place).get(key)
 
 
 def read_table(place: str) -> ShardTable:
     """Return the table of shards of the store at a place."""
-    from dbloader.remote.bucket import Bucket
-    from dbloader.stores.lmdb import objects
+    from dbloader.ext.publishing import objects
+    from dbloader.ext.remote.bucket import Bucket
 
     return objects.read_table(Bucket(place))
 
 
 def within(seconds: float, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
     """Call a function that repeats failed requests only for ``seconds``, and return its result."""
-    import dbloader.remote.bucket as module
+    import dbloader.ext.remote.bucket as module
 
     before, module.PATIENCE_S = module.PATIENCE_S, seconds
     try:
@@ -147,8 +147,8 @@ def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
 
 def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -> None:
     """Plan the conversion of a source, change the source, and convert it."""
-    from dbloader.conversion.parts.part import convert_part
-    from dbloader.conversion.parts.publish import publish
+    from dbloader.ext.parts.part import convert_part
+    from dbloader.ext.parts.publish import publish
     from tests.support.conversion import plan_conversion
 
     plan_conversion(place, destination, 1)

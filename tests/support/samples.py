@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from typing_extensions import override
 
-from dbloader.collecting.write_store import write_store
+from dbloader.ext.collecting.write_store import write_store
 from dbloader.records.record import Record
 from dbloader.stores.open import open_store
 from tests.support.images import encoded

@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError
+from dbloader.ext.publishing.publish_shards import index_shards, put_manifest
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import MAX_FIELDS
 from dbloader.records.manifest import Manifest
-from dbloader.stores.lmdb.publish_shards import index_shards, put_manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from tests.contracts.backend import FileBackend
 from tests.contracts.processes import ProcessesContract

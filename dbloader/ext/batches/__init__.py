@@ -1,0 +1,1 @@
+"""Replace damaged samples in batches."""

@@ -1,0 +1,255 @@
+"""Write the samples of a dataset, a DataLoader or a generator into a store."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dbloader._describe import listed, short_repr
+from dbloader._options import checked_flag, checked_names
+from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
+from dbloader.ext.collecting.encoded_files import with_files
+from dbloader.ext.collecting.sample_to_record import RecordBatch, SampleEncoder
+from dbloader.ext.collecting.stored_records import (
+    contains_store,
+    divide,
+    find_classes,
+    find_stores,
+    is_divisible,
+    is_torch,
+    source_of,
+)
+from dbloader.images.info import count_depth, read_facts
+from dbloader.records.manifest import FILE_FIELDS
+from dbloader.records.record import checked_file_fields, encode
+from dbloader.stores.open import check_destination, create_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Iterator, Sequence
+
+    from dbloader.ext.collecting.sample_to_record import Made
+    from dbloader.records.manifest import Manifest
+    from dbloader.records.record import Record
+
+_NAMES = ("image", "label")
+
+
+def write_store(
+    samples: Any,
+    place: str | os.PathLike[str],
+    *,
+    fields: Sequence[str] | None = None,
+    file_fields: Sequence[str] = (),
+    classes: Sequence[str] | None = None,
+    image_format: str | None = None,
+    quality: int | None = None,
+    overwrite: bool = False,
+    require_images: bool = True,
+) -> Manifest:
+    """Write a store of samples and return its manifest.
+
+    The store appears at the place when all samples are written. After an error, the place is unchanged. Without
+    samples, the result is an empty store, which never replaces another store.
+
+    If ``samples`` is a Store, or an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or
+    ``decode``, or torch's Subset or ConcatDataset of these, its records are copied: their image files, names, labels
+    and further fields do not change. If a dataset has ``fields``, only these fields are copied. With ``image_format``,
+    ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
+    cannot be encoded again.
+
+    The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
+    they decode. As in ImageFolder, the EXIF orientation is not applied. ``image_format``, ``quality``, a transform of
+    images or an ImageFolder's ``loader`` prevents this. The images of all other samples are encoded.
+
+    The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. They are not
+    collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then makes
+    samples, not batches.
+
+    Args:
+        samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
+            sample is a dict with field names as keys, a named tuple or dataclass with these names, a tuple or list in
+            the order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
+            file). Tensors and arrays are stored as arrays of their dtype and shape. Tensors and arrays without
+            dimensions, and numpy scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool.
+        place: Place of the new store.
+        fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
+            ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
+            ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as further
+            fields.
+        file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
+            the bytes of image files, or None. Datasets decode these fields like the image.
+        classes: Class names in the order of their labels, () for labels without names; default the class names of the
+            dataset, if it has any. Labels that are ints are not changed. If labels are names, all names must be given
+            here, because each record is written with its final label before the next sample is read.
+        image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
+            lossless. PIL images in other fields, such as masks, are always encoded in PNG.
+        quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
+        overwrite: Replace the store at the place when the new store is finished.
+        require_images: Whether at least one sample must have an image, unless the samples are records of stores.
+            Samples without the field ``image`` may then have their images in a field with a usual name, such as
+            ``img``. The first sample with an image decides the name of the field.
+
+    Raises:
+        FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
+            several classes; it is unclear which field is the image, or it was another in earlier samples; or one of
+            ``file_fields`` is not an image file. The message names the sample and the field.
+        DamagedImageError: An image does not decode.
+        TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
+        OptionError: An option is out of its range; the samples cannot be iterated; there are no samples, but
+            ``overwrite`` is given; no sample has an image, or it is unclear which column is the image; concatenated
+            datasets have different classes; images of a Store would be encoded again; or the samples are read from the
+            store at the place.
+        StoreError: The place cannot be written, or already has a store.
+    """
+    names = _NAMES if fields is None else fields
+    encoder = SampleEncoder.of(names, image_format, quality)
+    as_records = image_format is None and quality is None and encoder.fields == _NAMES
+    if not as_records and contains_store(samples):
+        raise OptionError(
+            "the records of a Store are copied unchanged: leave out fields, image_format and quality, or give a "
+            "dataset, such as LMDBDataset(place)"
+        )
+    check_destination(place, find_stores(samples))
+    source: dict[str, Any] = source_of(samples) if as_records else {"kind": "samples"}
+    samples = with_files(samples, encoder.columns, source, encode=(image_format, quality) != (None, None))
+    needs_image = checked_flag("require_images", require_images) and source["kind"] != "records"
+    if needs_image and source.get(FILE_FIELDS) and "image" not in encoder.columns.values():
+        raise OptionError(f"which column is the image? It may be any of {listed(source[FILE_FIELDS])}: call it 'image'")
+    class_names = find_classes(samples) if classes is None else checked_names("classes", classes, "('cat', 'dog')")
+    numbers = {name: label for label, name in enumerate(class_names)}
+    if files := [*dict.fromkeys([*source.get(FILE_FIELDS, ()), *checked_file_fields(file_fields)])]:
+        source[FILE_FIELDS] = files
+    encoder = replace(encoder, needs_image=needs_image, files=tuple(files))
+    with (
+        create_store(place, overwrite=overwrite) as writer,
+        closing(_records(samples, encoder, as_records=as_records)) as records,
+    ):
+        image_field: str | None = None
+        for number, made in enumerate(records):
+            try:
+                record, image_field = _unpack(made, image_field)
+                checked = _checked(record, class_names, numbers)
+                _check_files(checked, files)
+                needs_image = needs_image and checked.image is None
+                writer.write([encode(checked)], depths=count_depth(checked.image))
+            except (FieldError, ImageError) as error:
+                raise type(error)(f"sample {number}: {error}") from error
+        if needs_image and writer.length:
+            raise OptionError(
+                "no sample has an image, so nothing is stored: call the field of the image 'image', or pass "
+                "require_images=False to store samples without images"
+            )
+        if overwrite and not writer.length:
+            raise OptionError(
+                f"there are no samples, so {writer.place} is not overwritten (an iterator can be used only once): to "
+                "make an empty store, name another place and leave out overwrite"
+            )
+        return writer.finish(classes=class_names, source=source)
+
+
+def _records(samples: Any, encoder: SampleEncoder, *, as_records: bool) -> Generator[Made, None, None]:
+    while hasattr(type(samples), "wrapped_loader"):  # a PrefetchLoader
+        samples = samples.wrapped_loader
+    if getattr(type(samples), "whole_batches", False):
+        raise OptionError("a loader of create_loader returns whole batches, not samples: give its dataset instead")
+    if is_torch(samples, "torch.utils.data", "DataLoader"):
+        yield from _loaded(samples, encoder)
+    else:
+        for sample in divide(samples) if as_records and is_divisible(samples) else _each(samples):
+            yield encoder.record_or_error(sample)
+
+
+def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
+    kind = type(loader).__name__
+    is_batched = loader.batch_sampler is not None
+    loader = copy.copy(loader)
+    # The copy needs its own workers, because persistent workers use the original's collate_fn. setattr raises an error.
+    vars(loader)["persistent_workers"] = False
+    if is_batched:
+        loader.collate_fn = encoder
+    iterator = iter(loader)
+    try:
+        for item in iterator:
+            if not is_batched:
+                yield encoder.record_or_error(item)
+            elif isinstance(item, RecordBatch):
+                yield from item.records
+            else:
+                raise OptionError(
+                    f"this {kind} does not use its collate_fn, so its batches cannot be divided into samples: "
+                    "give its dataset, or a torch DataLoader"
+                )
+    finally:
+        if hasattr(iterator, "_shutdown_workers"):
+            # After an error, the traceback would keep the workers alive. torch has no public method that ends them.
+            iterator._shutdown_workers()
+
+
+def _each(samples: Any) -> Iterator[Any]:
+    if hasattr(samples, "__iter__") and not isinstance(samples, (str, bytes, Mapping)):
+        yield from samples
+    elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__") and not hasattr(samples, "__iter__"):
+        # Python's own iteration would end only at an IndexError, which not every map-style dataset raises.
+        for index in range(len(samples)):
+            yield samples[index]
+    else:
+        raise OptionError(
+            f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
+            "put a single sample into a list, choose a dataset, such as samples['train'], of a dict of datasets, and "
+            "convert a folder of images by convert()"
+        )
+
+
+def _check_files(record: Record, names: Sequence[str]) -> None:
+    """Raise FieldError if a value in ``file_fields`` is not an image file."""
+    for name in names:
+        value = record.fields.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise FieldError(
+                f"field {name!r} is in file_fields, so it must be a PIL image or the bytes of an image file, got "
+                f"{short_repr(value)}"
+            )
+        try:
+            read_facts(bytes(value))
+        except NotAnImageError as error:
+            raise FieldError(f"field {name!r} is in file_fields, but {error}") from error
+
+
+def _unpack(made: Made, before: str | None) -> tuple[Record, str | None]:
+    """Return a record, and the field that has the images. ``before`` is the field in earlier samples, None if unknown.
+
+    If all other samples have an ``image`` and a small ``img``, the ``img`` of this sample must not become its image.
+    """
+    if isinstance(made, DBLoaderError):
+        raise made
+    record, found = made
+    if None not in (before, found) and found != before:
+        raise FieldError(
+            f"its image is in the field {found!r}, but the image of earlier samples in {before!r}: call the field "
+            "'image' in all samples, and give 'image': None if a sample has no image"
+        )
+    return record, before or found
+
+
+def _checked(record: Record, classes: Sequence[str], numbers: Mapping[str, int]) -> Record:
+    label: Any = record.label
+    if isinstance(label, str):
+        if label not in numbers:
+            what = "is none of the classes: give all names in the order of their labels (classes=)"
+            raise FieldError(f"label {short_repr(label)} {what}, or put the text into another field")
+        if len(numbers) < len(classes) and classes.count(label) > 1:
+            raise FieldError(f"label {short_repr(label)} is the name of several classes: give labels as ints")
+        record = replace(record, label=numbers[label])
+    if classes and record.label is not None and not 0 <= record.label < len(classes):
+        # Writer.finish also checks labels, but only after all samples are written.
+        raise FieldError(
+            f"label {record.label} is none of the classes (0 to {len(classes) - 1}): "
+            "give names for all labels, or classes=() to store labels without names"
+        )
+    return record

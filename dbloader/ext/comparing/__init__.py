@@ -1,0 +1,1 @@
+"""Compare a store with its source, or with another store."""

@@ -1,0 +1,1 @@
+"""Datasets of what other programs stored."""

@@ -1,0 +1,1 @@
+"""Preparations on the device that few trainings need."""

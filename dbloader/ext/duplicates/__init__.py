@@ -1,0 +1,1 @@
+"""Find duplicate images in a store, or in two."""

@@ -1,0 +1,1 @@
+"""Measure the speed of a training's data, and examine a machine."""

@@ -1,0 +1,1 @@
+"""Mix several stores in a training."""

@@ -1,0 +1,278 @@
+"""Plan a conversion in parts: write the list of files and all options to ``DESTINATION.partial``.
+
+With ``append``, the plan also unites the classes of the store and of the new images. The old shards do not change. New
+shards, a new index and a new manifest are added to the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from array import array
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bson
+import numpy as np
+
+from dbloader._options import whole_number
+from dbloader._places import is_mongo, is_remote
+from dbloader.conversion.file_list import FileList
+from dbloader.conversion.report import left_out
+from dbloader.errors import OptionError, SourceError, StoreExistsError, StoreNotFoundError
+from dbloader.ext.parts.plan import (
+    LIST_FOLDER,
+    PLAN_FILE,
+    RECEIPT_FOLDER,
+    Plan,
+    PlanFolder,
+    library_versions,
+    list_name,
+    open_places,
+    partial_folder,
+    remove_plan,
+    slice_of,
+    target_of,
+)
+from dbloader.ext.publishing.objects import open_target, read_table
+from dbloader.ext.publishing.publish_shards import check_target
+from dbloader.records.document import seal
+from dbloader.sources.base import Reading
+from dbloader.sources.boxes import LABELS
+from dbloader.stores.lmdb.errors import refusals
+from dbloader.stores.lmdb.files import durable, write_durably
+from dbloader.stores.lmdb.growing_file import sync_folder
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable, is_sharded
+from dbloader.stores.open import check_destination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dbloader.conversion.settings import Settings
+    from dbloader.records.manifest import Manifest
+    from dbloader.sources.base import Source
+
+_MOST_PARTS = 1_000_000
+_ADDS = "append (--append) adds to a folder of shards"
+_MAKE = "shards=8 (--shards 8) without append makes one"
+_JOIN = "convert the new images into a store of their own, and join the two with dbloader copy"
+
+
+def plan_parts(
+    settings: Settings,
+    destination: str | os.PathLike[str],
+    shards: int,
+    *,
+    append: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Plan:
+    """Write the list of a source's files, and all options, to ``DESTINATION.partial``.
+
+    Then `convert_part` makes the parts, on any machines, and `publish` makes a store of them. Planning the same
+    conversion again keeps finished parts. If there are fewer files than ``shards``, each file is a part.
+    ``append`` adds the records to the sharded store at the destination. ``overwrite`` replaces another plan, with its
+    parts. ``progress`` is called with the number of files found so far.
+    """
+    base = _read_base(destination) if append else None
+    if is_remote(destination):
+        return _plan_in_bucket(settings, os.fspath(destination), shards, base, progress, overwrite=overwrite)
+    if base is None:
+        check_target(target_of(destination), overwrite=True)  # `publish` checks ``overwrite``
+    folder = partial_folder(destination)
+    aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+    try:
+        plan = _write_plan(aside, settings, os.fspath(destination), shards, base, progress)
+        for changed in (aside / LIST_FOLDER, aside):  # a folder without its plan would have to be removed by hand
+            sync_folder(changed)
+        if folder.exists():
+            if not (folder / PLAN_FILE).is_file():
+                raise StoreExistsError(f"{folder} exists and has no plan, so it is not replaced: remove it")
+            if not overwrite:
+                return _checked_same(Plan.read(PlanFolder(folder)), plan.id)
+            remove_plan(folder)
+        try:
+            aside.rename(folder)
+        except OSError as error:
+            raise StoreExistsError(f"{folder} was made by another process meanwhile") from error
+        return replace(plan, where=str(folder))
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _plan_in_bucket(
+    settings: Settings,
+    place: str,
+    shards: int,
+    base: ShardTable | None,
+    progress: Callable[[int], object],
+    *,
+    overwrite: bool,
+) -> Plan:
+    _, bucket = open_places(place)
+    there = bucket.head(PLAN_FILE)
+    with tempfile.TemporaryDirectory(prefix="dbloader-") as local, refusals(local):
+        aside = Path(local) / "plan"
+        plan = replace(_write_plan(aside, settings, place, shards, base, progress), where=bucket.place)
+        if there is not None and not overwrite:
+            return _checked_same(Plan.read(bucket), plan.id)
+        bucket.put_file(list_name(plan.token), aside / list_name(plan.token))
+        bucket.put_if(PLAN_FILE, (aside / PLAN_FILE).read_bytes(), there)
+    if there is not None:
+        files = [*bucket.items(LIST_FOLDER), *bucket.items(RECEIPT_FOLDER)]
+        bucket.delete([item.key for item in files if plan.token not in item.key])
+    return plan
+
+
+def _checked_same(there: Plan, plan_id: str) -> Plan:
+    """Return the plan that is already there. Raise StoreExistsError if it is not a plan with this id."""
+    if there.id != plan_id:
+        raise StoreExistsError(
+            f"{there.where} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
+            "plan with --overwrite), or remove it when no process makes its parts any more"
+        )
+    return there
+
+
+def _write_plan(
+    aside: Path,
+    settings: Settings,
+    destination: str,
+    shards: int,
+    base: ShardTable | None,
+    progress: Callable[[int], object],
+) -> Plan:
+    """Write all files of a plan into a new folder ``aside``. ``base`` is the store to which the records are added."""
+    settings, parts = settings.absolute(), whole_number("shards", shards, 1, _MOST_PARTS)
+    with closing(settings.open()) as found, refusals(destination):
+        check_destination(destination, found.stores)
+        if found.compressed:
+            raise SourceError(
+                f"{found.compressed}: is compressed, and each part would decompress all of it: decompress it first "
+                "(gunzip), or convert without shards (--shards)"
+            )
+        classes = [*found.classes]
+        if settings.new_only:
+            if base is None or is_remote(destination):
+                raise OptionError("new_only (--new-only) needs append (--append) to shards on a disk, not in a bucket")
+            before = base.manifest.source
+            if other := [name for name, value in asdict(settings.images).items() if before.get(name, value) != value]:
+                raise OptionError(
+                    f"{destination} was made with another {' and '.join(other)}, so new_only (--new-only) would find "
+                    "no unchanged file: use the same value, or leave new_only out"
+                )
+        if base is not None:
+            classes, labels = _unite_classes(base.manifest, found, destination)
+            settings = replace(settings, labels=labels)
+        for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER, aside / LIST_FOLDER):
+            new.mkdir()
+        token, ends = secrets.token_hex(4), array("q")
+        with tempfile.TemporaryFile(dir=aside) as data, durable(aside / list_name(token)) as ordered:
+            files = FileList.of_source(found, data, progress)
+            if base is not None:
+                _check_agreement(base.manifest, found, files, destination)
+            if parts > len(files) > 0:
+                fewer = f"shards (--shards) is {parts:,}, but there will be only {len(files):,}, one for each file"
+                found.warnings = (*found.warnings, fewer)
+            parts, order = min(parts, max(1, len(files))), files.order(settings.shuffle_seed)
+            for part in range(parts):
+                ordered.writelines(files.sealed(order[at]) for at in slice_of(part, parts, len(files)))
+                ends.append(ordered.tell())
+        options = asdict(settings)
+        decisive = {
+            "parts": parts,
+            "described": settings.describe(found),
+            "classes": classes,
+            "grows": "" if base is None else base.index_file,
+            "versions": library_versions(settings.images),
+        }
+        # The path of the source may be written in several ways; ``described`` has only one.
+        known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
+        for name in ("new_only", *(field.name for field in fields(Reading))):
+            if not options[name]:  # earlier versions lack this option, and their unfinished plans can be continued
+                del known["options"][name]
+        plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
+        facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
+        sealed = seal({**decisive, **facts, "left_out": left_out(found, files.tally), "id": plan_id, "token": token})
+        write_durably(aside / PLAN_FILE, sealed)
+        if is_mongo(settings.source):  # the place may contain a password
+            (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
+        return Plan.decode(sealed, str(aside))
+
+
+# ---- Append
+
+
+def _read_base(destination: str | os.PathLike[str]) -> ShardTable:
+    """Return the shard table of a store to append to; OptionError or StoreNotFoundError if that is impossible."""
+    if is_mongo(destination):
+        raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
+    if is_remote(destination):
+        target = open_target(os.fspath(destination))
+        if target.head(MANIFEST_FILE) is None:
+            raise StoreNotFoundError(f"{_ADDS}, and no store is at {target.place}: {_MAKE}")
+        return read_table(target)
+    path, name = target_of(destination), os.fspath(destination)
+    if not os.path.lexists(path):
+        raise StoreNotFoundError(f"{_ADDS}, and nothing is at {name}: {_MAKE}")
+    if not is_sharded(path):
+        message = f"{_ADDS}, and {name} is no such folder: {_JOIN}"
+        if path.is_file():
+            message += f"; or dbloader convert {name} NEW.lmdb --shards 8 makes a folder of shards of it"
+        raise OptionError(message)
+    return ShardTable.read(path)
+
+
+def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str], list[int] | None]:
+    """Return the classes of a store and a source together, and the label of each class of the source.
+
+    The classes of the store come first. The labels are None if the labels of the source need not change.
+
+    Raises:
+        OptionError: The store has integer labels, but the source has class names; or two classes have the same name.
+    """
+    if not found.classes:
+        return [*base.classes], [] if base.classes else None  # with [], an image with a label is an error
+    if (base.labelled or LABELS in base.fields) and not base.classes:
+        raise OptionError(
+            f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "
+            "labels by a listing (--listing)"
+        )
+    for names, where in ((base.classes, place), (found.classes, found.place)):
+        if len({*names}) < len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            raise OptionError(
+                f"{where}: two of its classes are called {twice!r}, so their names do not tell them apart"
+            )
+    classes = [*dict.fromkeys((*base.classes, *found.classes))]
+    number = {name: label for label, name in enumerate(classes)}
+    labels = [number[name] for name in found.classes]
+    return classes, None if labels == [*range(len(labels))] else labels
+
+
+def _check_agreement(base: Manifest, found: Source, files: FileList, place: str) -> None:
+    """Raise an error if new images have labels or file fields of another kind than the store.
+
+    Raises:
+        SourceError: The store's labels have class names, and a new image has an integer label.
+        OptionError: A field has files in the new images, and other values in the store.
+    """
+    if base.classes and not found.classes:
+        labelled = (files[position] for position in range(len(files)))
+        if item := next((item for item in labelled if getattr(item, "label", None) is not None), None):
+            raise SourceError(
+                f"{found.place}: the label of {item.name} is an integer, and {place} has class names: give the new "
+                "images the names of their classes, by a listing (--listing)"
+            )
+    for name in {*found.file_fields} - {*base.file_fields}:
+        if name in base.fields:
+            raise OptionError(
+                f"the field {name!r} has image files in the new images, and other values in {place}: give it another "
+                "name in the new images"
+            )

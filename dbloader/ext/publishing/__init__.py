@@ -1,0 +1,1 @@
+"""Join files into a sharded store, and publish a store in object storage."""

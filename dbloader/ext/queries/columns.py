@@ -1,0 +1,235 @@
+"""Read the columns of a store and keep them in memory, with columns from a user's table. Find records by name."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader.ext.queries.lru import LRUCache
+from dbloader.ext.queries.parse import KEYS, SIZES
+from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
+from dbloader.records.field_columns import PREFIX, known_values
+from dbloader.records.names import name_at, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from dbloader.records.field_columns import FieldColumn
+    from dbloader.records.names import Names
+    from dbloader.stores.base import Store
+
+    Array = np.ndarray[Any, Any]
+
+_BLOCK = 2**20  # records in one computation; a small number keeps temporary arrays small
+_NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
+_MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column is read
+
+
+class Columns:
+    """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
+
+    Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB instead of 320 MB.
+    ``joined`` contains columns that are not in the store, by name: those of a listing, of marks and of duplicates.
+    """
+
+    def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
+        self.store, self.joined = store, joined or {}
+        self._columns = LRUCache[Any](math.inf, len)
+        self._names = LRUCache[Any](_NAME_BYTES, len)
+        self._joined_texts = LRUCache[Any](math.inf, len)
+
+    def with_joined(self, joined: Mapping[str, FieldColumn]) -> Columns:
+        """Return a copy with other joined columns. The copy and the original share the columns of the store."""
+        other = copy.copy(self)
+        other.joined, other._joined_texts = joined, LRUCache(math.inf, len)
+        return other
+
+    def get(self, column: str) -> Array:
+        """Return a column: ``"label"``, ``"width"``, ``"height"`` or ``"nbytes"``.
+
+        Labels are int16, int32 or int64. The least value of this dtype means no label.
+        """
+        values: Array = self._columns.get(column, lambda: self._read(column))
+        return values
+
+    def _read(self, column: str) -> Array:
+        values: Array = self.store.column(column)
+        if column != "label":
+            return values.astype(np.min_scalar_type(values.max(initial=0)))
+        known = values != NO_LABEL
+        least, greatest = values.min(where=known, initial=0), values.max(where=known, initial=0)
+        for limits in (np.iinfo(np.int16), np.iinfo(np.int32)):
+            if limits.min < least and greatest <= limits.max:
+                values = values.astype(limits.dtype)
+                values[~known] = limits.min
+                break
+        return values
+
+    def values_of(self, column: str, indices: Array) -> list[int | None]:
+        """Return the values of a column for some records; None for no label or an unknown size."""
+        numbers, which = np.unique(indices // CHUNK, return_inverse=True)
+        if not len(indices):
+            return []
+        if column in self._columns or len(numbers) > _MOST_CHUNKS:
+            values = self.get(column)[indices]
+        else:
+            chunks = (self.store.open_handle().chunk(column, number) for number in numbers.tolist())
+            read = np.concatenate([np.frombuffer(chunk, DTYPES[column]) for chunk in chunks])
+            values = read[which * CHUNK + indices % CHUNK]
+        known = known_values(values) if column == "label" else values > 0
+        return [value if is_known else None for value, is_known in zip(values.tolist(), known.tolist(), strict=True)]
+
+    def name(self, index: int) -> str:
+        """Return the name of a record; "" if it has none."""
+        number = index // CHUNK
+        return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
+
+    def rows(self, indices: Any, columns: Collection[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield a tuple for each record: its index, its name, and its values in some columns, as from ``values_of``.
+
+        The indices must be ascending. A chunk of the store is read when its first row is needed.
+        """
+        for part, chosen in parts(indices):
+            block = np.arange(part.start, part.stop) if isinstance(chosen, slice) else chosen.astype(np.int64)
+            for of_chunk in np.split(block, np.flatnonzero(np.diff(block // CHUNK)) + 1):
+                packed = names_in(self.store.open_handle().chunk("name", int(of_chunk[0]) // CHUNK))
+                names = [packed[at].decode("utf-8", "backslashreplace") for at in (of_chunk % CHUNK).tolist()]
+                values = [self.values_of(column, of_chunk) for column in columns]
+                yield from zip(of_chunk.tolist(), names, *values, strict=True)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each further field that has a column. A joined column hides a field of the same name.
+
+        If queries use the name of a field for something else, such as ``bytes``, the key is ``field.bytes``.
+        """
+        stored = self.store.manifest.columns.items()
+        own = {PREFIX + name if name in KEYS else name: kind for name, kind in stored}
+        return own | {name: column.kind for name, column in self.joined.items()}
+
+    def field(self, name: str) -> FieldColumn:
+        """Return the column of a further field, or a joined column. ``field.`` may precede the name."""
+        name = name.removeprefix(PREFIX)
+        if name in self.joined:
+            return self.joined[name]
+        found: FieldColumn = self._columns.get(PREFIX + name, lambda: self.store.field_column(name))
+        return found
+
+    def texts(self, name: str) -> tuple[Array, Sequence[str]]:
+        """Return a field of texts as numbers: a number for each record, and the text of each number.
+
+        The texts are sorted. The numbers are int32; the least int32 means no text. For a field of booleans, the numbers
+        are uint8, and the texts are "false" and "true"; the number 2 means no value.
+        """
+        column = self.field(name)
+        if column.kind == "bool":
+            return column.values, ("false", "true")
+        kept = self._joined_texts if name.removeprefix(PREFIX) in self.joined else self._columns
+        found: tuple[Array, Sequence[str]] = kept.get(f"texts of {name}", lambda: _number_texts(column.values))
+        return found
+
+    @property
+    def sortable(self) -> tuple[str, ...]:
+        """The names of the columns that the method ``known`` accepts."""
+        return ("width", "height", "aspect", "bytes", "label", *self.kinds)
+
+    def known(self, what: str, indices: Any) -> tuple[Array, Array]:
+        """Return two arrays: the values of a column for some records, and whether each record has a value.
+
+        The aspect is width / height, float64. For a field of texts or booleans, the values are the numbers from
+        ``texts``.
+
+        Args:
+            what: Name of the column, one of ``sortable``.
+            indices: A slice, or an array of integers.
+        """
+        if what in SIZES:
+            values = self._sizes(what, indices)
+            return values, values > 0
+        if what == "label":
+            values = self.get("label")
+        else:
+            values = self.texts(what)[0] if self.field(what).kind == "text" else self.field(what).values
+        return (some := values[indices]), known_values(some)
+
+    def describe(self, index: int, names: Iterable[str]) -> dict[str, Any]:
+        """Return the values of a record in some columns, for JSON; None for no value."""
+        return {name: _plain(self.field(name), index) for name in names}
+
+    def events(self) -> dict[str, Array]:
+        """Return a dict from the events of the conversion's report to the indices of the records that have them.
+
+        The indices are int64, shape (records,), ascending.
+        """
+        found: dict[str, Array] = self._columns.get("events", self._find_events)
+        return found
+
+    def _find_events(self) -> dict[str, Array]:
+        events: dict[str, set[str]] = {}
+        for line in self.store.events():
+            events.setdefault(line["name"], set()).add(line["event"])
+        found: dict[str, list[int]] = {event: [] for some in events.values() for event in some}
+        for index, name in find_names(self.store, events):
+            for event in events[name]:
+                found[event].append(index)
+        return {event: np.array(indices, np.int64) for event, indices in found.items()}
+
+    def _sizes(self, what: str, indices: Any) -> Array:
+        if what != "aspect":
+            values: Array = self.get("nbytes" if what == "bytes" else what)[indices]
+            return values
+        width, height = (self.get(side)[indices] for side in ("width", "height"))
+        aspect = np.zeros(len(width))
+        np.divide(width, height, out=aspect, where=height > 0)
+        return aspect
+
+
+def _plain(column: FieldColumn, index: int) -> Any:
+    if column.kind == "text":
+        return column.values[index] or None
+    value = column.values[index]
+    if not known_values(value):
+        return None
+    if column.kind == "bool":
+        return ("false", "true")[value]
+    return value.item() if np.isfinite(value) else str(value)
+
+
+def _number_texts(texts: Names) -> tuple[Array, Sequence[str]]:
+    different = sorted({*texts} - {""})
+    numbers = {text: number for number, text in enumerate(different)} | {"": np.iinfo(np.int32).min}
+    return np.fromiter((numbers[text] for text in texts), np.int32, len(texts)), different
+
+
+def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
+    """Divide a selection of records into blocks. Yield the positions of each block, and the indices at these positions.
+
+    The selection is an array of indices, or a range of all records. For a range, the indices are a slice.
+    """
+    for part in blocks(len(indices)):
+        yield part, part if isinstance(indices, range) else indices[part]
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of at most 2**20 records that together cover the records 0 to ``count - 1``."""
+    return (slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK))
+
+
+def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield the index and the name of each record with one of the names. This scans the column ``name_hash``."""
+    handle = store.open_handle()
+    hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
+    is_possible = np.zeros(2**16, bool)  # by the lower half of a hash; 10 times faster than searching for whole hashes
+    is_possible[hashes & 0xFFFF] = True
+    for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
+        stored = np.frombuffer(chunk, DTYPES["name_hash"])
+        candidates = np.flatnonzero(is_possible[stored & 0xFFFF])
+        nearest = hashes[np.minimum(hashes.searchsorted(stored[candidates]), len(hashes) - 1)]
+        positions = candidates[nearest == stored[candidates]].tolist()
+        packed = handle.chunk("name", number) if positions else b""
+        for position in positions:
+            if (name := name_at(packed, position)) in names:
+                yield number * CHUNK + position, name

@@ -1,0 +1,166 @@
+"""Find the records that match a query, in the columns of the store."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import listed, short_repr
+from dbloader.ext.queries.columns import Columns, blocks
+from dbloader.ext.queries.parse import EVENTS, Condition, Group, own_form, parse, query_error
+from dbloader.records.columns import CHUNK
+from dbloader.records.field_columns import PREFIX
+from dbloader.records.names import names_in, names_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from dbloader.stores.base import Store
+
+    Array = np.ndarray[Any, Any]
+
+_COMPARE = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> Any:
+    """Return the indices of the records that match a query, as ``select`` does.
+
+    Args:
+        store: The store.
+        query: The query.
+        booleans: Names of boolean fields in other stores that get the same query. The query ``checked`` finds records
+            with this text in their names. But if ``booleans`` contains "checked", the query compares the field of this
+            name, and a store without the field raises an error.
+
+    Raises:
+        OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
+        TypeError: The query is not a str.
+    """
+    if not isinstance(query, str):
+        raise TypeError(f"where must be a query, such as 'score>0.5', got {short_repr(query)}")
+    return select(Columns(store), query, booleans)
+
+
+def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
+    """Return the indices of the records that match a query, ascending.
+
+    The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
+
+    Raises:
+        OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
+    """
+    manifest = columns.store.manifest
+    length = manifest.length
+    kinds = dict.fromkeys(booleans, "bool") | columns.kinds
+    group = parse(query, kinds, manifest.fields.keys() - manifest.columns.keys())
+    keep = _holds(columns, group, np.ones(length, bool)) if group.parts else np.ones(length, bool)
+    if keep.all():
+        return range(length)
+    indices = np.empty(np.count_nonzero(keep), np.promote_types(np.uint32, np.min_scalar_type(length)))
+    count = 0
+    for part in blocks(length):
+        found = np.flatnonzero(keep[part])
+        indices[count : count + len(found)] = found + part.start
+        count += len(found)
+    return indices
+
+
+def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
+    """Return a mask of the records that match: bool, shape (records,). It may be wrong outside the mask ``within``."""
+    if isinstance(part, Condition):
+        return _compare(columns, part, within)
+    if part.operator == "not":
+        return ~_holds(columns, part.parts[0], within)
+    if part.operator == "or":
+        found = np.zeros_like(within)
+        for one in part.parts:
+            found |= _holds(columns, one, within)
+        return found
+    keep = within.copy()
+    for one in sorted(part.parts, key=_is_slow):
+        keep &= _holds(columns, one, keep)
+    return keep
+
+
+def _is_slow(part: Condition | Group) -> bool:
+    """Return whether a part of a query may read names or texts. Such slow parts are checked last, on fewer records."""
+    return isinstance(part, Group) or part.key == "name" or isinstance(part.value, str)
+
+
+def _compare(columns: Columns, condition: Condition, within: Array) -> Array:
+    key, sign, value = condition.key, condition.sign, condition.value
+    holds: Array = np.zeros_like(within)
+    if key == "name":
+        _match_names(columns, value, within, holds)
+    elif key.startswith(PREFIX) and isinstance(value, str):
+        _match_texts(columns, key, partial(_TEXT_SIGNS[sign], value), within, holds)
+    elif key == "event":
+        holds[_indices_with(columns, condition)] = True
+    elif key == "index" and sign == ":":
+        for indices in value:
+            holds[indices.start : indices.stop] = True
+    elif sign == ":":  # the key is "class" or "label"
+        for label in _labels_of(columns, condition) if key == "class" else [value]:
+            labels, known = columns.known("label", slice(None))
+            holds |= ~known if label is None else known & (labels == label)
+    elif key == "index":
+        holds[:] = _COMPARE[sign](np.arange(len(holds)), value)
+    else:
+        for part in blocks(len(holds)):
+            values, known = columns.known(key, part)
+            holds[part] = known & _COMPARE[sign](values, value)
+    return holds
+
+
+def _match_names(columns: Columns, wanted: str, within: Array, holds: Array) -> None:
+    """Set the mask ``holds`` for records whose names contain a text, or match a pattern with ``*`` or ``?``."""
+    is_pattern = "*" in wanted or "?" in wanted
+    pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
+    part = wanted.encode("utf-8", "surrogatepass")
+    for number, chunk in enumerate(columns.store.open_handle().chunks("name")):
+        here = slice(number * CHUNK, (number + 1) * CHUNK)
+        if is_pattern and within[here].any():
+            names = (name.decode(errors="replace") for name in names_in(chunk))
+            holds[here] = [pattern.match(name) is not None for name in names]
+        elif within[here].any():
+            holds[here] = names_with(chunk, part)
+
+
+def _match_texts(columns: Columns, field: str, fits: Callable[[str], bool], within: Array, holds: Array) -> None:
+    texts = columns.field(field).values
+    for start in range(0, len(holds), CHUNK):
+        here = slice(start, start + CHUNK)
+        if within[here].any():
+            holds[here] = [text != "" and fits(text) for text in texts[here]]
+
+
+_TEXT_SIGNS: dict[str, Callable[[str, str], bool]] = {
+    "~": lambda wanted, text: wanted.casefold() in text.casefold(),
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def _indices_with(columns: Columns, condition: Condition) -> Any:
+    found = columns.events()
+    if condition.value not in (*found, *EVENTS):
+        what = f"events are {listed(found)}" if found else "the report has none"
+        raise query_error(condition.position, f"no record has the event {short_repr(condition.value, 50)}; {what}")
+    return found.get(condition.value, [])
+
+
+def _labels_of(columns: Columns, condition: Condition) -> list[int]:
+    classes, wanted = columns.store.manifest.classes, condition.value
+    labels = [label for label, name in enumerate(classes) if name == wanted]
+    if not labels:
+        remedy = f"classes are {listed(classes)}" if classes else "the store has no class names"
+        remedy += f"; {form}" if (form := own_form(wanted)) else ""
+        raise query_error(condition.position, f"no class is called {short_repr(wanted, 50)}; {remedy}")
+    return labels

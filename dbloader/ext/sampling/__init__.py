@@ -1,0 +1,1 @@
+"""Samplers for shards, and for rare classes."""

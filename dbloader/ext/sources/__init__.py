@@ -1,0 +1,1 @@
+"""Sources beside folders of images: listings, annotations, archives, tables, stores, object storage."""

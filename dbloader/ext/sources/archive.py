@@ -1,0 +1,77 @@
+"""The base class of the sources of tar and zip files, and a function that numbers the class folders in them."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from dbloader.ext.sources.labels import label_of
+from dbloader.sources.base import Entry, Source, Tally, full_path, readable
+from dbloader.sources.folder import class_names
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from dbloader.sources.base import Problem
+
+
+class ArchiveSource(Source):
+    """The images in one or more tar or zip files.
+
+    ``labels`` has the label of each text in the ``.cls`` files or, if ``shared`` is given, of each class folder.
+    ``shared`` is the number of outer folders that all images have in common.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        paths: Sequence[Path],
+        classes: tuple[str, ...],
+        labels: dict[str, int],
+        shared: int | None = None,
+    ) -> None:
+        super().__init__(Path(os.sep), classes, place=full_path(place))
+        self._paths, self._labels, self._shared = paths, labels, shared
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        tally, unlabelled, total = Tally(), 0, 0
+        for path in self._paths:
+            for item in self._found(path, tally):
+                if isinstance(item, Entry):
+                    total += 1
+                    unlabelled += item.label is None
+                yield item
+        if unlabelled:
+            tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label")
+        return tally
+
+    @abstractmethod
+    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+        """Yield the images in one file."""
+
+    def _label(self, image: str, text: str = "") -> int | None:
+        """Return the label of an image's class folder, or of the text in its ``.cls`` file; None without either."""
+        if self._shared is not None:
+            folders = posixpath.dirname(image).split("/")
+            text = folders[self._shared] if len(folders) > self._shared else ""
+        return label_of(self._labels, text, f"{self.place}, {readable(image)}") if text else None
+
+
+def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
+    """Find the class folders of all images. Return class names, labels by class folder, and ``shared``.
+
+    ``shared`` is the number of outer folders that all images have in common. The class of an image is the next folder
+    in its path. For ``data/cat`` and ``data/dog``, return ("cat", "dog"), {"cat": 0, "dog": 1} and 1.
+    """
+    parts = [folder.split("/") if folder else [] for folder in folders]
+    shared = 0
+    while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
+        shared += 1
+    classes = sorted({names[shared] for names in parts if len(names) > shared})
+    return class_names(classes, where), {name: label for label, name in enumerate(classes)}, shared

@@ -1,0 +1,167 @@
+"""COCO's annotations: a JSON object with lists of images, annotations and categories.
+
+Such a file may have hundreds of MB. ``read_coco`` reads the whole file into memory and finds the position of each
+object. Afterwards, memory holds at most 32 bytes for each object. An iteration decodes the objects of one image at a
+time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from array import array
+from codecs import BOM_UTF8
+from mmap import ACCESS_READ, mmap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.ext.sources.listing import PATH_COLUMNS, encoded_path, name_below, prefix_of
+from dbloader.sources.base import Entry, Problem, Source, Tally, readable
+from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    _Array = np.ndarray[Any, np.dtype[np.int64]]
+    _Rows = dict[str, _Array]
+
+_BOM = BOM_UTF8.decode("latin-1")
+_MARK = re.compile(r"[ \t\r\n]*([{}\[\]:,])[ \t\r\n]*")
+_LISTS = ("images", "annotations", "categories")
+_decode = json.JSONDecoder().raw_decode
+
+
+def read_coco(listing: Path, root: Path) -> CocoSource | None:
+    """Return the source of the images in a COCO file; None if the file has no list of images."""
+    keys: set[str] = set()
+    found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
+    images_of, names = array("q"), dict[int, str]()
+    with listing.open("rb") as file:
+        try:
+            # Latin-1: each byte is a character, and JSON's structure is ASCII.
+            for key, value, begin, end in _members(str(mmap(file.fileno(), 0, access=ACCESS_READ), "latin-1")):
+                keys.add(key)
+                if key.removesuffix("_list") in PATH_COLUMNS:
+                    return None
+                if key not in _LISTS or begin == end:
+                    continue
+                where = f"{readable(listing)}, {key}, item {len(found[key]) // 3 + 1}"
+                found[key].extend((_id(value, "id", where), begin, end))
+                if key == "annotations":
+                    images_of.append(_id(value, "image_id", where))
+                elif key == "categories":
+                    name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
+                    if not isinstance(name, str) or name in names.values():
+                        raise SourceError(f"{where}: must have a unique name, got {short_repr(name)}")
+                    names[value["id"]] = name
+        except (ValueError, RecursionError) as error:
+            if "images" not in keys:
+                return None
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(f"{readable(listing)}: is not JSON: {error}") from error
+    if "images" not in keys:
+        return None
+    rows = {key: np.array(values, np.int64).reshape(-1, 3) for key, values in found.items()}
+    for key, values in rows.items():
+        ids, counts = np.unique(values[:, 0], return_counts=True)
+        if len(ids) < len(values):
+            raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: give each its own id")
+    return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64))
+
+
+def _id(value: Any, key: str, where: str) -> int:
+    number = value.get(key) if isinstance(value, dict) else None
+    if type(number) is not int or not -(2**63) <= number < 2**63:
+        raise SourceError(f"{where}: must be an object with an integer as its {key}, got {short_repr(value)}")
+    return number
+
+
+class CocoSource(Source):
+    """The images in a COCO file, in its order, with their boxes; made by ``read_coco``."""
+
+    def __init__(self, root: Path, listing: Path, categories: dict[int, str], rows: _Rows, images_of: _Array) -> None:
+        super().__init__(root, tuple(categories.values()))
+        self.listing = listing
+        self._prefix = prefix_of(root)
+        self._labels = {number: label for label, number in enumerate(categories)}
+        order = np.argsort(images_of, kind="stable")
+        self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        begins, ends = (np.searchsorted(self._images_of, self._images[:, 0], side) for side in ("left", "right"))
+        with self.listing.open("rb") as file:
+            for (number, first, last), begin, end in zip(self._images.tolist(), begins, ends, strict=True):
+                spans = [(first, last), *self._annotations[begin:end, 1:].tolist()]
+                texts = [os.pread(file.fileno(), last - first, first) for first, last in spans]
+                try:
+                    image, *annotations = map(json.loads, texts)
+                    entry = self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
+                except (ValueError, AttributeError) as error:
+                    raise SourceError(f"{readable(self.listing)}: was changed since it was first read") from error
+                yield entry
+        for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
+            reason = f"no image has the id {self._images_of[row]}"
+            yield Problem(f"annotation {self._annotations[row, 0]}", reason)
+        return Tally()
+
+    def _entry(
+        self, number: int, image: dict[str, Any], annotations: list[dict[str, Any]], text: str
+    ) -> Entry | Problem:
+        path = encoded_path(image.get("file_name"))
+        if isinstance(path, str):
+            return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
+        name, boxes, labels = name_below(path, self._prefix), [], []
+        for annotation in annotations:
+            category = annotation.get("category_id")
+            try:
+                boxes.append(coco_corners(annotation.get("bbox")))
+                if type(category) is not int or category not in self._labels:
+                    raise ValueError(f"has a category_id that no category has: {short_repr(category, 50)}")  # noqa: TRY301
+                labels.append(self._labels[category])
+            except ValueError as error:
+                return Problem(name, f"its annotation {annotation['id']} {error}")
+        crowds = np.array([bool(annotation.get("iscrowd")) for annotation in annotations], np.int64)
+        fields = {**box_fields(boxes, labels), "iscrowd": crowds, "image_id": number, "annotations": text}
+        size: Any = image.get("width"), image.get("height")
+        return Entry(name, (path,), None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
+
+
+def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
+    """Yield (key, value, start, end) for each value in a JSON object, or for each item if the value is a list.
+
+    The value or item is ``text[start:end]``. Before the values of each key, yield (key, None, 0, 0).
+    """
+    mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
+    while mark != "}":
+        key, at = _decode(text, at)
+        yield key, None, 0, 0
+        _, at = _take(text, at, ":")
+        if text.startswith("[", at):
+            mark, at = _take(text, at, "[")
+            if text.startswith("]", at):
+                mark, at = _take(text, at, "]")
+            while mark != "]":
+                value, end = _decode(text, at)
+                yield key, value, at, end
+                mark, at = _take(text, end, ",]")
+        else:
+            value, end = _decode(text, at)
+            yield key, value, at, end
+            at = end
+        mark, at = _take(text, at, ",}")
+
+
+def _take(text: str, at: int, marks: str) -> tuple[str, int]:
+    """Return the mark at a position, such as "{", and the position after it; ValueError unless it is in ``marks``."""
+    found = _MARK.match(text, at)
+    if found is None or found[1] not in marks:
+        raise ValueError(f"expected one of {marks!r} at byte {at:,}")
+    return found[1], found.end()

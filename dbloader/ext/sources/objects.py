@@ -1,0 +1,195 @@
+"""Image files in object storage: class folders with images, as on a disk, or the files that a listing names."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import override
+
+from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
+from dbloader.ext.remote.bucket import Bucket
+from dbloader.ext.remote.errors import NotWholeError, ObjectChangedError
+from dbloader.ext.sources.listing import ListingSource, read_listing
+from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source, Tally
+from dbloader.sources.folder import (
+    METADATA_FILES,
+    OUTSIDE,
+    SUFFIXES,
+    TARS,
+    ZIPS,
+    check_filled,
+    first_warnings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from dbloader.ext.remote.bucket import Item
+
+# Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud, because most of
+# the time is waiting.
+_AT_ONCE = 64
+# Number of classes that are listed at the same time. Memory holds the keys of their objects.
+_CLASSES_AT_ONCE = 16
+_NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
+_WHAT_IS_READ = (
+    "from object storage, convert reads only class folders of images, and files that a listing names (--listing); copy "
+    "anything else to a disk, and convert it there"
+)
+
+
+class _Location(NamedTuple):
+    """Where an object is, below the place."""
+
+    key: bytes
+    etag: str = ""  # ETag when the folder was listed; "" for an object of a listing
+    size: int | None = None  # bytes when the folder was listed; None for an object of a listing
+
+    @property
+    def path(self) -> str:
+        return posixpath.normpath(os.fsdecode(self.key)).lstrip("/")
+
+
+def read_listed_objects(
+    place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
+) -> ListingSource:
+    """Return the source of the objects that a listing names, whose paths are keys below the place."""
+    return read_listing(listing, os.sep, file_fields, make=partial(ListedObjects, Bucket(place)))
+
+
+class ObjectSource(Source):
+    """Images below a place in object storage. Its threads start with the first read."""
+
+    asks_again = True
+
+    def __init__(self, bucket: Bucket, *described: Any) -> None:
+        super().__init__(*described)
+        self._bucket, self.place = bucket, bucket.place
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-objects")
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+        started = []
+        for entry in entries:
+            if (listed := _Location(*entry.location)).size is not None:
+                hold(listed.size)
+            started.append(self._threads.submit(_get, self._bucket, entry))
+        for entry, future in zip(entries, started, strict=True):
+            with _source_errors():
+                data = future.result()
+            if isinstance(data, bytes) and _Location(*entry.location).size is None:
+                hold(len(data))
+            yield data
+
+    @override
+    def differs(self, entry: Entry) -> bool | None:
+        keys = {_Location(*place).path for place in (entry.location, *(place for _, place in entry.files.values()))}
+        if keys.isdisjoint(self._bucket.differing):
+            return None
+        self._bucket.differing -= keys  # with KMS keys, there may be millions
+        return bool(self._bucket.has_md5)
+
+    @override
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+class ObjectFolder(ObjectSource):
+    """The images below a place, with classes, labels and order as in a `FolderSource`.
+
+    Raises:
+        SourceError: The place has no class folders, is on a web server, or cannot be listed; or a file beside the class
+            folders, such as a tar, is of a kind that dbloader reads only on a disk.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        bucket = Bucket(place)
+        where = bucket.place
+        if bucket.parts.scheme.startswith("http"):
+            raise SourceError(
+                f"{where}: a web server does not list its files: name them in a listing (--listing), whose paths start "
+                "from this place"
+            )
+        with _source_errors():
+            folders, self._loose = bucket.folders()
+        for item in self._loose:
+            if item.key in METADATA_FILES or item.key.lower().endswith(_NOT_READ):
+                raise SourceError(f"{where}: holds {item.key}: {_WHAT_IS_READ}")
+        classes = tuple(name for name in folders if not name.startswith("."))
+        if not classes:
+            raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
+        super().__init__(bucket, Path("/"), classes, first_warnings(where, classes))
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        tally = Tally()
+        filled = [False] * len(self.classes)
+        yield from (Problem(item.key, OUTSIDE) for item in self._loose if _is_taken(item, tally))
+        for label, items in enumerate(self._list()):
+            for item in sorted(items, key=lambda item: posixpath.split(item.key)):
+                if _is_taken(item, tally):
+                    filled[label] = True
+                    yield Entry(item.key, _Location(item.key.encode(), item.etag, item.size), label, {})
+        check_filled(self.place, self.classes, filled, tally)
+        return tally
+
+    def _list(self) -> Iterator[list[Item]]:
+        """Yield the objects of each class, in order; several classes are listed at once."""
+        with ThreadPoolExecutor(_CLASSES_AT_ONCE, thread_name_prefix="dbloader-list") as threads:
+            for first in range(0, len(self.classes), _CLASSES_AT_ONCE):
+                with _source_errors():
+                    yield from threads.map(self._bucket.items, self.classes[first : first + _CLASSES_AT_ONCE])
+
+
+class ListedObjects(ObjectSource, ListingSource):
+    """The objects that a listing names; made by ``read_listed_objects``."""
+
+
+@contextmanager
+def _source_errors() -> Iterator[None]:
+    """Turn errors of object storage into SourceErrors."""
+    try:
+        yield
+    except StoreError as error:
+        raise (SourceNotFoundError if isinstance(error, StoreNotFoundError) else SourceError)(str(error)) from error
+
+
+def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
+    """Return the bytes of an object, or what is wrong with it. Raise StoreError if the object storage fails."""
+    location = _Location(*entry.location)
+    path, size = location.path, location.size or 0
+    if path.startswith("../") or path in (".", ".."):
+        return Problem(entry.name, f"its path leaves {bucket.place}")
+    try:
+        data = b"" if size > MAX_BYTES else bucket.get(path, location.etag, size=location.size)
+    except ObjectChangedError:
+        return Problem(entry.name, "was changed after it was listed: its ETag has changed")
+    except StoreNotFoundError as error:
+        return Problem(entry.name, f"was removed after it was listed: {error}" if location.etag else str(error))
+    except NotWholeError as error:
+        return Problem(entry.name, str(error))
+    size = max(size, len(data))
+    if size > MAX_BYTES:
+        return Problem(entry.name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
+    return data
+
+
+def _is_taken(item: Item, tally: Tally) -> bool:
+    """Return whether an object is an image to convert. Note any other object in ``tally``, as `FolderSource` does."""
+    if any(part.startswith(".") for part in item.key.split("/")):
+        tally.hidden += 1
+        return False
+    name = posixpath.basename(item.key).encode()
+    if name.lower().endswith(SUFFIXES):
+        return True
+    if item.size or b"." in name:  # an empty object without a dot in its name is a placeholder of a folder
+        tally.skip(name)
+        if name.decode() in METADATA_FILES:
+            tally.metadata = tally.metadata or item.key
+    return False

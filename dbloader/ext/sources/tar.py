@@ -1,0 +1,386 @@
+"""Images in tar files: WebDataset's shards, an image folder in a tar, or a tar of one tar for each class.
+
+A tar is not extracted. Its headers give the position of each file, so any thread can read any file. A compressed tar is
+decompressed into a temporary file first. The files of a sample follow each other and have the same path up to the first
+dot of their names, as in WebDataset (https://github.com/webdataset/webdataset). See docs/tars.md.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import posixpath
+import shutil
+import tarfile
+import tempfile
+import zlib
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from bson import json_util
+from bson.errors import BSONError
+from typing_extensions import override
+
+from dbloader._describe import short_repr
+from dbloader._machine import NO_ROOM
+from dbloader.errors import DamagedRecordError, FieldError, SourceError
+from dbloader.ext.sources.archive import ArchiveSource, number_folders
+from dbloader.ext.sources.labels import FIELDS_FILE, number_labels, read_classes
+from dbloader.records.record import checked_field_name
+from dbloader.records.values import checked_str, unpack
+from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from dbloader.sources.base import Loaded
+
+LABEL = "cls"
+FIELDS = "fields.json"  # extension of the fields that `dbloader.ext.exports.webdataset` writes
+# Most bytes of a file that becomes one field, and of a FIELDS file. A conversion's list of files contains them all.
+_MAX_FIELD, MAX_FIELDS = 2**20, 2**24
+
+# Exceptions of tarfile for wrong headers.
+_WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
+# Exceptions of bson for objects that are not Extended JSON, and of `unpack` for wrong arrays.
+_NOT_EXTENDED_JSON = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError),
+    *(BSONError, DamagedRecordError),
+)
+_BLOCK = 512
+
+
+class _TarredFile(NamedTuple):
+    """A file in a tar."""
+
+    path: str  # bytes that are not UTF-8 are surrogates; in an inner tar, the path begins with the tar's name
+    start: int  # first byte in the outer tar
+    size: int  # number of bytes
+
+
+class _Sample(NamedTuple):
+    """The files whose paths are equal up to the first dot of the name. One of them is the image."""
+
+    image: _TarredFile
+    others: dict[str, _TarredFile]  # other files by their extensions
+
+
+class TarSource(ArchiveSource):
+    """The images in tar files, in the order of ``paths``; SourceError if there is no image.
+
+    Headers and labels are read once for the classes, and again by each iteration. Only the distinct labels and folders
+    are kept in memory. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file
+    ``FIELDS_FILE`` beside the first tar, contains "mask".
+    """
+
+    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
+        self._decompressed: dict[bytes, IO[bytes]] = {}
+        with ExitStack() as after_error:
+            after_error.callback(self.close)
+            folders, labels, fields = self._read_all(
+                paths, {*file_fields, *(read_classes(paths[0].parent, FIELDS_FILE) or ())} - {""}
+            )
+            if not folders:
+                raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
+            classes, shared = read_classes(paths[0].parent), None
+            if classes is not None or labels:
+                classes, label_of = number_labels(labels, readable(place), classes)
+            else:
+                classes, label_of, shared = number_folders(folders, readable(place))
+            super().__init__(place, paths, classes, label_of, shared)
+            self.file_fields = fields
+            self.compressed = next(map(readable, self._decompressed), "")
+            after_error.pop_all()
+
+    def _read_all(
+        self, paths: Sequence[Path], wanted: Collection[str]
+    ) -> tuple[set[str], dict[str, str], tuple[str, ...]]:
+        """Return the folders of images, where each text of a label occurs first, and the fields with image files."""
+        folders: set[str] = set()
+        labels: dict[str, str] = {}
+        fields: dict[str, None] = {}
+        for path in paths:
+            with _source_errors(path):
+                if (content := _decompressed(path)) is not None:
+                    self._decompressed[_key(path)] = content
+            with _opened(path, self._decompressed) as file:
+                for sample in _samples(file, path, Tally(), wanted):
+                    if isinstance(sample, Problem):
+                        continue
+                    fields.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
+                    folders.add(posixpath.dirname(sample.image.path))
+                    if LABEL in sample.others:
+                        where = f"{readable(path)}, {readable(sample.image.path)}"
+                        with suppress(ValueError):  # the sample becomes a problem later
+                            labels.setdefault(_label(file, sample.others[LABEL]), where)
+        labels.pop("", None)
+        return folders, labels, (*fields,)
+
+    @override
+    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+        with _opened(path, self._decompressed) as file:
+            for sample in _samples(file, path, tally, self.file_fields):
+                yield sample if isinstance(sample, Problem) else self._entry(file, _key(path), sample)
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
+        for entry in entries:
+            path, start, size = entry.location
+            found = self._decompressed.get(path)
+            opened = None if found is None else found.fileno()
+            yield read_file(entry.name, path, hold, start, size, opened=opened)
+
+    @override
+    def close(self) -> None:
+        for file in self._decompressed.values():
+            file.close()
+
+    def _entry(self, file: IO[bytes], archive: bytes, sample: _Sample) -> Entry | Problem:
+        name = readable(sample.image.path)
+        text = ""
+        fields: dict[str, Any] = {}
+        files: dict[str, FieldFile] = {}
+        try:
+            # FIELDS first, because it has the order of the fields, and null for each further file
+            for extension, other in sorted(sample.others.items(), key=lambda item: item[0] != FIELDS):
+                field = _field_of(extension)
+                if field in self.file_fields and fields.get(field) is None and field not in files:
+                    fields[checked_field_name(field)] = None
+                    files[field] = FieldFile(readable(other.path), (archive, other.start, other.size))
+                    continue
+                if extension == LABEL:
+                    text = _label(file, other)
+                    continue
+                if extension == FIELDS:
+                    more = _stored_fields(file, other)
+                else:
+                    more = {checked_field_name(extension.replace(".", "_")): _field(file, extension, other)}
+                for field in fields.keys() & more.keys():
+                    raise FieldError(f"two files would be the field {field!r}")  # noqa: TRY301
+                fields |= more
+        except (FieldError, ValueError, RecursionError) as error:
+            return Problem(name, f"a file beside it cannot be a field or label: {error}")
+        location = archive, sample.image.start, sample.image.size
+        if fields.get("name") is not None:
+            name = fields.pop("name")
+        return Entry(name, location, self._label(sample.image.path, text), fields, files=files)
+
+
+@contextmanager
+def _opened(path: Path, decompressed: Mapping[bytes, IO[bytes]]) -> Iterator[IO[bytes]]:
+    """Open a tar; SourceError if it cannot be read."""
+    with _source_errors(path):
+        if (found := decompressed.get(_key(path))) is not None:
+            found.seek(0)
+            yield found
+        else:
+            with path.open("rb") as file:
+                yield file
+
+
+@contextmanager
+def _source_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"{readable(path)}: cannot be read: {error.strerror or error}") from error
+
+
+def _decompressed(path: Path) -> IO[bytes] | None:
+    """Decompress a tar into a temporary file, which the caller closes; return None if it is not compressed."""
+    with path.open("rb") as file:
+        start = file.read(6)
+        file.seek(0)
+        read = next((read for magic, read in _READERS.items() if start.startswith(magic)), None)
+        if read is None:
+            return None
+        with read(file) as content:
+            into = tempfile.TemporaryFile()  # noqa: SIM115 - the source closes it
+            try:
+                shutil.copyfileobj(content, into)
+                into.flush()
+            except BaseException as error:
+                with suppress(OSError):  # if the disk is full, closing fails too
+                    into.close()
+                if isinstance(error, OSError) and error.errno in NO_ROOM:
+                    what = f"{tempfile.gettempdir()} cannot hold it decompressed; set TMPDIR to a folder with room"
+                    raise SourceError(f"{readable(path)}: {what}") from error
+                if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):
+                    raise SourceError(f"{readable(path)}: is damaged: {error}; copy it again") from error
+                raise
+        return into
+
+
+def _zstd(file: IO[bytes]) -> Any:
+    try:
+        from compression import zstd  # type: ignore[import-not-found]  # Python 3.14
+    except ImportError:
+        try:
+            from pyarrow import CompressedInputStream
+        except ImportError:
+            raise SourceError(
+                f"{readable(file.name)}: reading zstd needs Python 3.14 or pyarrow: decompress it first (unzstd), or "
+                "pip install 'dbloader[parquet]'"
+            ) from None
+        return CompressedInputStream(file, "zstd")
+    return zstd.open(file)
+
+
+_READERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"(\xb5/\xfd": _zstd,
+}
+# Exceptions for damaged data. bz2, gzip and pyarrow also raise an OSError without a number.
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, ValueError)
+
+
+def _key(path: Path) -> bytes:
+    """Return the absolute path of a tar in bytes, as in a location."""
+    return os.fsencode(path.absolute())
+
+
+def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
+    """Yield the samples of a tar, and a Problem for each group of files with several possible images.
+
+    Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".
+    """
+    group: dict[str, _TarredFile] = {}
+    key = ("", "")
+    for found in _files(file, readable(path), tally):
+        if isinstance(found, Problem):
+            yield found
+            continue
+        folder, name = posixpath.split(found.path)
+        stem, _, extension = name.partition(".")
+        if (folder, stem) != key or extension in group:
+            yield from _split(group, tally, file_fields)
+            group, key = {}, (folder, stem)
+        group[extension] = found
+    yield from _split(group, tally, file_fields)
+
+
+def _field_of(extension: str) -> str:
+    """Return the field of an image with an extension such as ``mask.png``; "" for any other file."""
+    return extension.rpartition(".")[0] if _is_image(extension) else ""
+
+
+def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
+    """Yield the samples in a group of files, or a Problem. If none is an image, count the files as left out."""
+    images = {
+        extension: file
+        for extension, file in group.items()
+        if _is_image(file.path) and _field_of(extension) not in file_fields
+    }
+    others = {extension: file for extension, file in group.items() if extension not in images}
+    plain = [extension for extension in images if "." not in extension]
+    if others and len(images) > 1 and len(plain) == 1:  # for example jpg, seg.png, cls: the jpg is the image
+        image = images.pop(plain[0])
+        yield _Sample(image, {**others, **images})
+    elif others and len(images) > 1:
+        first = next(iter(images.values()))
+        yield Problem(readable(first.path), f"is one of several images in its sample ({', '.join(images)})")
+    elif images:
+        for image in images.values():  # several samples: their names differ after the first dot
+            yield _Sample(image, others)
+    else:
+        for file in others.values():
+            tally.skip(os.fsencode(posixpath.basename(file.path)))
+
+
+def _files(
+    file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0
+) -> Iterator[_TarredFile | Problem]:
+    """Yield the files of a tar and of the tars in it. ``start`` is the position of this tar in the outer tar."""
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            end = 0
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
+                if member.size < 0 or tar.offset <= end:  # as newer versions of tarfile do
+                    break
+                end = tar.offset
+                path = posixpath.normpath(prefix + member.name).lstrip("/")
+                name = posixpath.basename(path)
+                if member.isdir():
+                    continue
+                if name.startswith("."):
+                    tally.hidden += 1
+                elif not member.isreg() or member.issparse():
+                    if _is_image(path):
+                        yield Problem(readable(path), f"is a link, device or sparse file in {where}, not a plain file")
+                    else:
+                        tally.skip(os.fsencode(name))
+                elif name.lower().endswith(".tar") and not prefix:
+                    inner = tar.extractfile(member)
+                    assert inner is not None  # a plain file can be opened
+                    yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
+                elif name.lower().endswith(TARS):
+                    yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
+                else:
+                    yield _TarredFile(path, start + member.offset_data, member.size)
+            yield from _check_end(file, end, where)
+    except _WRONG as error:
+        yield Problem(where, f"is damaged, and files after the damage are missing: {error}")
+
+
+def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
+    """Yield a problem if a tar has no end mark. tarfile takes a damaged header for the end."""
+    file.seek(offset)
+    if file.read(_BLOCK) != bytes(_BLOCK):
+        reason = f"has no end mark at byte {offset:,}: it is cut short or damaged, and files may be missing"
+        yield Problem(where, reason)
+
+
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(EXTENSIONS)
+
+
+def _field(file: IO[bytes], extension: str, found: _TarredFile) -> Any:
+    """Return the value of the field in a file beside the image; ValueError if the file cannot be read."""
+    data = _read(file, found)
+    if extension == "json":
+        return json.loads(data)
+    return data.decode() if extension == "txt" else data
+
+
+def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
+    """Return the fields in a file that export wrote, with arrays packed for BSON; ValueError or FieldError if wrong."""
+    data = _read(file, found, MAX_FIELDS)
+    try:
+        fields = json_util.loads(data)
+        unpack(fields)  # raises an error if an array is wrong
+    except _NOT_EXTENDED_JSON as error:
+        raise ValueError(f"{readable(found.path)} is not Extended JSON: {error!r}") from error
+    if not isinstance(fields, dict):
+        raise FieldError(f"{readable(found.path)} must be an object, got {short_repr(fields, 50)}")
+    for name in fields.keys() - {*KEPT_FIELDS}:
+        checked_field_name(name)
+    if fields.get("name") is not None and not checked_str("name", fields["name"]):
+        raise ValueError(f"{readable(found.path)} has an empty name")
+    return fields
+
+
+def _label(file: IO[bytes], found: _TarredFile) -> str:
+    """Return the text of a label, without spaces around it; ValueError if it cannot be read."""
+    return _read(file, found).decode().strip()
+
+
+def _read(file: IO[bytes], found: _TarredFile, most: int = _MAX_FIELD) -> bytes:
+    if found.size > most:
+        raise ValueError(
+            f"{readable(found.path)} has {found.size:,} bytes, more than {most:,}: extract the tar and "
+            "convert the folder, or hand its samples to dbloader.write_store"
+        )
+    data = os.pread(file.fileno(), found.size, found.start)
+    if len(data) < found.size:
+        raise ValueError(f"{readable(found.path)} is cut short")
+    return data

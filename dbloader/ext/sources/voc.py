@@ -1,0 +1,107 @@
+"""Pascal VOC's annotations: an XML file for each image."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NoReturn
+from xml.etree import ElementTree as ET
+
+import numpy as np
+from typing_extensions import override
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
+from dbloader.sources.base import Entry, Problem, Source, Tally, readable
+from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+
+
+class VOCSource(Source):
+    """The images that XML files name, with their boxes: all files in ``folder``, or the files that ``chosen`` lists."""
+
+    def __init__(self, folder: Path, root: Path, chosen: Path | None = None) -> None:
+        try:
+            if chosen is None:
+                names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".xml"))  # noqa: PTH208
+            else:
+                lines = chosen.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+                names = [f"{line.split()[0]}.xml" for line in lines if line.strip()]
+        except OSError as error:
+            raise SourceError(f"{readable(chosen or folder)}: cannot be read: {error.strerror}") from error
+        if not names:
+            raise SourceError(f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files")
+        classes = set()
+        for name in names:
+            found = _parse(folder / name)
+            if not isinstance(found, str):
+                classes |= {_text(item, "name") for item in found.iterfind("object")}
+        super().__init__(root, tuple(sorted(classes - {""})))
+        self._folder, self._names = folder, names
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
+        for file in self._names:
+            found = _parse(self._folder / file)
+            if isinstance(found, str):
+                yield Problem(readable(file), found)
+                continue
+            path = encoded_path(_text(found, "filename"), "names no image in a <filename>")
+            if isinstance(path, str):
+                yield Problem(readable(file), path)
+                continue
+            try:
+                yield _entry(found, path, name_below(path, prefix), labels)
+            except (ValueError, RecursionError) as error:
+                yield Problem(name_below(path, prefix), f"its annotation {readable(file)} {error}")
+        return Tally()
+
+
+def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) -> Entry:
+    objects = [*found.iterfind("object")]
+    boxes = []
+    for item in objects:
+        try:
+            left, top, right, bottom = (float(_text(item, f"bndbox/{corner}")) for corner in _CORNERS)
+        except ValueError as error:
+            raise ValueError(f"has an object without four numbers in its <bndbox>: {error}") from error
+        if _text(item, "name") not in labels:
+            raise ValueError("has an object without a <name>, or its <name> was changed since it was first read")
+        # VOC counts pixels from 1, and its last pixel is within the box.
+        boxes.append((max(left - 1, 0.0), max(top - 1, 0.0), right, bottom))
+    fields = box_fields(boxes, [labels[_text(item, "name")] for item in objects])
+    for flag in ("difficult", "truncated"):
+        fields[flag] = np.array([_text(item, flag) == "1" for item in objects], np.int64)
+    fields["annotations"] = ET.tostring(found, encoding="unicode")
+    width, height = (_text(found, f"size/{side}") for side in ("width", "height"))
+    known = width.isdecimal() and height.isdecimal()
+    return Entry(name, (path,), None, fields, boxes_in=(int(width), int(height)) if known else OWN_SIZE)
+
+
+class _Tree(ET.TreeBuilder):
+    """Refuses document types: they could declare entities that include files or grow endlessly."""
+
+    def doctype(self, name: str, *_: object) -> NoReturn:
+        raise ValueError(f"it declares a document type, {short_repr(name, 50)}, which annotations do not need")
+
+
+def _parse(path: Path) -> ET.Element | str:
+    """Return the root of an XML file, or the reason why it cannot be used."""
+    try:
+        text = read_annotation(os.fsencode(path))
+    except ValueError as error:
+        return str(error)
+    try:
+        return ET.fromstring(text, ET.XMLParser(target=_Tree()))
+    except (ET.ParseError, ValueError, LookupError) as error:
+        return f"is not XML that can be used: {error}"
+
+
+def _text(element: ET.Element, tag: str) -> str:
+    return (element.findtext(tag) or "").strip()

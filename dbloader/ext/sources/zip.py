@@ -1,0 +1,175 @@
+"""Image folders in zip files. An image's class is the first folder in which the paths differ, as in a tar.
+
+Python's zipfile reads the directory of a zip. This module then reads each file by its position, so threads share no
+open zip, and memory does not hold the directory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import stat
+import struct
+import zipfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from isal import isal_zlib
+from typing_extensions import override
+
+from dbloader._describe import counted
+from dbloader.errors import SourceError
+from dbloader.ext.sources.archive import ArchiveSource, number_folders
+from dbloader.sources.base import MAX_BYTES, Entry, Problem, Tally, read_file, readable
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+# Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
+_LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of name and extra field
+_END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # give the number of files
+_ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
+_UNIX = 3
+# Errors for a damaged central directory, which is the zip's list of its files.
+_WRONG = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
+
+
+class _Location(NamedTuple):
+    """The position of an image in a zip."""
+
+    path: bytes  # path of the zip
+    start: int  # byte of the header before the image
+    packed: int  # number of compressed bytes
+    size: int  # number of bytes after unpacking
+    crc32: int
+    method: int
+
+
+class ZipSource(ArchiveSource):
+    """The images in zip files, in the order of ``paths``; SourceError if there is no image.
+
+    The constructor reads the directory of each zip for the classes, and each iteration reads it again. Memory holds the
+    names of folders. While a directory is read, memory also holds about 600 bytes for each of its files.
+    """
+
+    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path]) -> None:
+        folders: set[str] = set()
+        first = ""
+        for path in paths:
+            for item in _images(path, Tally()):
+                if isinstance(item, Problem):
+                    first = first or f"; {item.name}: {item.reason}"
+                else:
+                    folders.add(posixpath.dirname(item[0]))
+        if not folders:
+            raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}{first}")
+        super().__init__(place, paths, *number_folders(folders, readable(place)))
+
+    @override
+    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+        for item in _images(path, tally):
+            if isinstance(item, Problem):
+                yield item
+            else:
+                name, location = item
+                yield Entry(name, location, self._label(name), {})
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+        for entry in entries:
+            path, start, packed, size, crc32, method = _Location(*entry.location)
+            header = read_file(entry.name, path, hold, start, _LOCAL.size)
+            if isinstance(header, Problem):
+                yield header
+                continue
+            magic, name_bytes, extra_bytes = _LOCAL.unpack(header)
+            if magic != _LOCAL_MAGIC:
+                yield Problem(entry.name, f"is not at its position in {readable(path)}: the zip is damaged")
+                continue
+            data = read_file(entry.name, path, hold, start + _LOCAL.size + name_bytes + extra_bytes, packed)
+            if isinstance(data, bytes) and method == zipfile.ZIP_DEFLATED:
+                data = _unpacked(entry.name, data, size, hold)
+            if isinstance(data, bytes) and (len(data), isal_zlib.crc32(data)) != (size, crc32):
+                data = Problem(entry.name, f"is damaged in {readable(path)}: its size or its CRC-32 is wrong")
+            yield data
+
+
+def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) -> bytes | Problem:
+    """Return the bytes of a deflated file. If they are more than the directory says, stop after one byte too many."""
+    if size > MAX_BYTES:
+        return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
+    hold(size)
+    try:
+        return isal_zlib.decompressobj(-isal_zlib.MAX_WBITS).decompress(data, size + 1)
+    except isal_zlib.error as error:  # type: ignore[misc]  # it is an exception, whatever its stub says
+        return Problem(name, f"cannot be unpacked: {error}")
+
+
+def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Problem]:
+    """Yield the name and location of each image in a zip, and a problem for each that cannot be read."""
+    where, archive = readable(path), os.fsencode(path.absolute())
+    try:
+        with path.open("rb") as opened, zipfile.ZipFile(opened) as file:
+            members = file.infolist()
+            _check_count(opened, len(members))
+    except _WRONG as error:
+        yield Problem(where, f"is damaged or cut short, and none of its files is read: {error}")
+        return
+    except OSError as error:
+        raise SourceError(f"{where}: cannot be read: {error.strerror or error}") from error
+    for found in members:
+        name = posixpath.normpath(_name(found)).lstrip("/")
+        if found.filename.endswith("/"):
+            continue
+        if posixpath.basename(name).startswith("."):
+            tally.hidden += 1
+        elif not name.lower().endswith(EXTENSIONS):
+            tally.skip(os.fsencode(posixpath.basename(name)))
+        elif problem := _problem(found):
+            yield Problem(name, f"{problem} ({where})")
+        else:
+            numbers = found.header_offset, found.compress_size, found.file_size, found.CRC, found.compress_type
+            yield name, _Location(archive, *numbers)
+
+
+def _check_count(file: io.BufferedReader, count: int) -> None:
+    """Raise ValueError if the end record of a zip does not give ``count`` as its number of files.
+
+    zipfile does not check this number. A wrong length in the directory could hide all later files.
+    """
+    length = file.seek(0, io.SEEK_END)
+    start = file.seek(max(0, length - _END.size - 2**16))
+    tail = file.read()
+    found = tail.rfind(b"PK\5\6")
+    _, recorded = _END.unpack_from(tail, found)
+    at = start + found
+    if recorded == 2**16 - 1 and at >= _LOCATOR_BYTES + _END64.size:
+        file.seek(at - _LOCATOR_BYTES - _END64.size)
+        magic, many = _END64.unpack(file.read(_END64.size))
+        recorded = many if magic == b"PK\6\6" else recorded
+    if recorded != count:
+        raise ValueError(f"its directory has {counted(count, 'file')}, and its end record has {recorded:,}")
+
+
+def _problem(found: zipfile.ZipInfo) -> str:
+    """Return why a file cannot be read; "" if it can."""
+    if found.header_offset < 0:
+        return "is not there: the beginning of the zip is missing"
+    if found.flag_bits & _ENCRYPTED:
+        return "is encrypted: unpack it with its password, and convert the folder"
+    if found.create_system == _UNIX and stat.S_ISLNK(found.external_attr >> 16):
+        return "is a link, not a plain file"
+    if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"is compressed by method {found.compress_type}, and only deflate is read: pack it again"
+    return ""
+
+
+def _name(found: zipfile.ZipInfo) -> str:
+    """Return the name of a file. Without the flag for UTF-8, it may still be UTF-8, else code page 437."""
+    if not found.flag_bits & _IS_UTF8:
+        with suppress(UnicodeError):
+            return found.filename.encode("cp437").decode()
+    return found.filename

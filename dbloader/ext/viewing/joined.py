@@ -1,0 +1,116 @@
+"""Join a listing, such as a model's predictions, to the records of a store as further columns."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.ext.copying.listings import RecordNames, find_rows
+from dbloader.ext.queries.parse import KEYS
+from dbloader.ext.sources.listing import PATH_COLUMNS
+from dbloader.ext.sources.listing_rows import is_text
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.field_columns import NO_BOOL, FieldColumn, column_of, column_value
+from dbloader.sources.base import readable
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from dbloader.stores.base import Store
+
+    Array = np.ndarray[Any, Any]
+
+PREDICTION, DIFFERS = "prediction", "labels.differ"
+_BOOLEANS = {"true": True, "false": False, "True": True, "False": False}
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+_FLOAT = re.compile(
+    r"[+-]?(?:(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|[0-9]+(?=e))(?:e[+-]?[0-9]+)?|nan|inf)", re.IGNORECASE
+)
+
+
+def join_listing(
+    store: Store, listing: str | os.PathLike[str], tell: Callable[[str], object] = lambda _: None
+) -> dict[str, FieldColumn]:
+    """Return the columns of a listing, joined to the records by the column ``index`` or a name.
+
+    A column is left out if its values are not scalars of one kind. If the listing has a column ``prediction`` with
+    class names or integer labels, the result also has ``labels.differ``: whether the prediction differs from the label.
+
+    Args:
+        store: The store.
+        listing: A listing in one of the formats of ``convert``.
+        tell: Called with each message about the joined columns.
+
+    Raises:
+        SourceError: The listing cannot be read, names no record, or has two rows for a record.
+    """
+    where, length, is_csv = readable(listing), len(store), is_text(Path(listing))
+    given, order, columns, left = np.zeros(length, bool), list[int](), dict[str, list[Any]](), dict[str, None]()
+    for place, row, found in find_rows(listing, RecordNames([store]), must_exist=False):
+        if given[found].any():
+            raise SourceError(f"{place}: an earlier row has the same record; keep one row for a record")
+        given[found] = True
+        for name, value in row.items() if found else ():
+            values = columns.setdefault(name, [])
+            values += [None] * (len(order) - len(values)) + [value] * len(found)
+        order += found
+    if not order:
+        raise SourceError(f"{where}: no row has the name, path or index of a record of {store.place}")
+    joined = {}
+    for name, values in columns.items():
+        spread = np.full(length, None)
+        spread[order[: len(values)]] = _parse(values) if is_csv else values
+        column = None if name in (*KEYS, *PATH_COLUMNS) else column_of(map(column_value, spread), length)
+        if column is not None:
+            joined[name] = column
+        elif name not in ("name", "index", *PATH_COLUMNS):
+            left[name] = None
+    if PREDICTION in joined and joined[PREDICTION].kind in ("int", "text") and DIFFERS not in joined:
+        joined[DIFFERS] = _compare(store, joined[PREDICTION], where, is_csv=is_csv)
+    without = length - int(given.sum())
+    tell(f"{where}: columns {', '.join(joined)}; {without:,} of {length:,} records have no row")
+    if left:
+        why = "the name is taken, or the values are not numbers, booleans or short texts of one kind"
+        tell(f"{where}: left out: {', '.join(left)}; {why}")
+    return joined
+
+
+def _parse(values: list[Any]) -> list[Any]:
+    """Convert the texts of a .csv column to booleans or numbers. If a text is neither, return the texts unchanged."""
+    for read in (_BOOLEANS.__getitem__, _number):
+        with suppress(KeyError, ValueError):
+            return [None if value in (None, "") else read(value) for value in values]
+    return values
+
+
+def _number(text: str) -> float:
+    """Return an int or a float. Raise ValueError for other text, and for identifiers such as 007."""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    raise ValueError
+
+
+def _compare(store: Store, prediction: FieldColumn, where: str, *, is_csv: bool) -> FieldColumn:
+    """Return whether predictions differ from the labels. Records without a prediction or label have no value."""
+    classes, labels, values = store.manifest.classes, store.column("label"), prediction.values
+    if prediction.kind == "text":
+        table = {"": NO_LABEL} | {name: label for label, name in enumerate(classes)}
+        values = np.fromiter((table.get(text, -1) for text in values), np.int64, len(values))
+        if not np.any(values >= 0):
+            raise SourceError(f"{where}: no prediction is the name of a class, such as {short_repr((*classes, '')[0])}")
+    elif is_csv and any(_INTEGER.fullmatch(name) and int(name) != label for label, name in enumerate(classes)):
+        raise SourceError(
+            f"{where}: it is unclear whether a prediction is a label or a class name, because a class has an integer "
+            "as its name: write a .jsonl, where a text is a name and an integer is a label"
+        )
+    known = (values != NO_LABEL) & (labels != NO_LABEL)
+    return FieldColumn("bool", np.where(known, values != labels, NO_BOOL).astype(np.uint8))

@@ -1,0 +1,142 @@
+"""What the page gets of a record: its facts, in values that JSON can represent, and its image files."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
+from dbloader.ext.images.preview import header_of, legend_of, media_type, shown_orientation
+from dbloader.ext.viewing.sorting import vector_of
+from dbloader.images.pillow import EIGHT_BITS
+from dbloader.stores.describe import record_facts
+
+if TYPE_CHECKING:
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+_BOXES = 2000  # number of boxes that the page draws
+_MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
+
+
+def show_record(store: Store, index: int) -> dict[str, Any]:
+    """Return the facts that the page shows about a record.
+
+    These are the facts of `record_facts`, and
+
+    - ``crc``: always "verified", because reading a record compares its checksum;
+    - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
+    - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
+    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
+    - ``vectors``: the names of fields with a vector;
+    - ``files``: number and name of each file field of the record. For a mask, ``legend`` has the value, color, share of
+      pixels and name of each of its classes.
+
+    For a damaged record, return only its ``index``, ``name`` and ``error``.
+
+    Raises:
+        RecordIndexError: No record has this index.
+    """
+    try:
+        record = store.read([index])[0]
+    except (DamagedRecordError, DamagedStoreError) as error:
+        name = None
+        with suppress(DamagedRecordError, DamagedStoreError):
+            name = store.name(index)
+        return {"index": index, "name": name, "error": str(error)}
+    facts = record_facts(store, record)
+    boxes, labels = boxes_of(store, record)
+    return {
+        **facts,
+        "crc": "verified",
+        "orientation": shown_orientation(record.image),
+        "rendered": None if record.image is None else why_rendered(record.image),
+        "boxes": boxes,
+        "box_labels": labels,
+        "vectors": [name for name, value in record.fields.items() if vector_of(value) is not None],
+        "files": [
+            {"field": number, "name": name, "legend": _legend(store, name, record.fields[name])}
+            for number, name in enumerate(store.manifest.file_fields)
+            if isinstance(record.fields.get(name), bytes)
+        ],
+    }
+
+
+def boxes_of(store: Store, record: Record) -> tuple[list[list[float]], list[str]]:
+    """Return the first 2,000 boxes of a record, in pixels of the stored image, and the names of their classes."""
+    boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
+    names = [store.manifest.class_name(label) or str(label) for label in labels[:_BOXES].astype(int).tolist()]
+    return np.nan_to_num(boxes[:_BOXES]).tolist(), names
+
+
+def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:
+    names = dict(enumerate(store.manifest.field_classes.get(field) or ()))
+    with suppress(ImageError):  # the page shows this error when it requests the mask
+        return [(value, color, share, names.get(value) or "") for value, color, share in legend_of(data)]
+    return []
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return a value as float64 with the shape (rows, *shape). If the value has another shape, return no rows."""
+    with suppress(ValueError):  # the rows have different lengths
+        found = np.asarray(value)
+        if found.ndim and found.shape[1:] == shape and found.dtype.kind in "iuf":
+            return found.astype(np.float64)
+    return np.zeros((0, *shape))
+
+
+def image_of(store: Store, record: Record, field: int | None) -> Any:
+    """Return the image of a record, as bytes or an array. With ``field``, return the file in this file field."""
+    names = store.manifest.file_fields
+    if field is not None and not 0 <= field < len(names):
+        raise OptionError(f"{store.place} has {len(names)} file fields, numbered from 0; got field={field}")
+    image, what = (record.image, "image") if field is None else (record.fields.get(names[field]), names[field])
+    if image is None:
+        raise NotAnImageError(f"record {record.index} has no {what}")
+    return image
+
+
+def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
+    """Return the image file of a record, or the file in a field, and the headers of the response.
+
+    With these headers, a browser shows only formats that contain nothing but pixels. The browser saves other files,
+    such as SVG, which can contain scripts.
+
+    Raises:
+        DamagedRecordError: The record is damaged.
+        RecordIndexError: No record has this index.
+        OptionError: The store has no such field.
+        NotAnImageError: The image is missing, or is an array.
+    """
+    record = store.read([index])[0]
+    image = image_of(store, record, field)
+    if not isinstance(image, bytes):
+        raise NotAnImageError(f"the image of record {index} is an array: there is no file")
+    name = (record.name or "").rpartition("/")[2] or str(index)
+    if field is not None:
+        name = f"{store.manifest.file_fields[field]}-{name}"
+    safe = "".join(letter if letter.isprintable() and letter not in '\\/:*?"<>|' else "_" for letter in name[-100:])
+    shown = None if download else media_type(image)
+    return image, {
+        "Content-Type": shown or "application/octet-stream",
+        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(safe, safe='')}",
+    }
+
+
+def why_rendered(image: Any) -> str | None:
+    """Return why an image must be converted for a browser; None if browsers can show the stored image."""
+    if not isinstance(image, bytes):
+        return "it is an array"
+    try:
+        facts = header_of(image)
+    except NotAnImageError as error:
+        return str(error)
+    if media_type(image) is None:
+        return f"browsers do not show {facts.format}"
+    if facts.format == "PNG" and facts.depth != EIGHT_BITS:
+        return f"browsers show only a part of its {facts.depth} values"
+    pixels = facts.width * facts.height
+    return f"it has {pixels:,} pixels, too many for a page" if pixels > _MOST_PIXELS else None

@@ -1,0 +1,73 @@
+"""The facts of a record, in values that JSON can represent."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dbloader._describe import size
+from dbloader.errors import ImageError, NotAnImageError, OptionError
+from dbloader.images.info import describe_jpeg, read_exif, read_facts
+
+if TYPE_CHECKING:
+    from dbloader.records.record import Record
+    from dbloader.stores.base import Store
+
+_FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
+_ELEMENTS = 400  # of an array with more elements, only dtype, shape and the first numbers are shown
+_FIRST = 8  # numbers that are shown of a longer vector
+
+
+def record_facts(store: Store, record: Record) -> dict[str, Any]:
+    """Return facts about a record, its fields, the EXIF of its image, and the structure of its JPEG."""
+    image, jpeg, exif = record.image, {}, {}
+    if isinstance(image, bytes):
+        jpeg = describe_jpeg(image)
+        try:
+            exif = read_exif(image)
+        except (ImageError, OptionError) as error:
+            exif = {"error": str(error)}
+    fields = {name: _plain(value) for name, value in record.fields.items()}
+    files = {name: record.fields.get(name) for name in store.manifest.file_fields}
+    fields |= {name: _describe_file(data) for name, data in files.items() if isinstance(data, bytes)}
+    return {
+        "place": store.place,
+        **{name: getattr(record, name) for name in _FACTS},
+        "class": store.manifest.class_name(record.label),
+        "bytes": len(image) if isinstance(image, bytes) else None,
+        "array": _plain(image) if isinstance(image, np.ndarray) else None,
+        "fields": fields,
+        "exif": {name: _plain(value) for name, value in exif.items()},
+        "jpeg": jpeg,
+    }
+
+
+def _describe_file(data: bytes) -> str:
+    """Return the format, size and depth of an image file, as text."""
+    try:
+        facts = read_facts(data)
+    except NotAnImageError as error:
+        return f"{size(len(data))}, {error}"
+    return f"{facts.format}, {facts.width} x {facts.height}, {facts.depth}, {size(len(data))}"
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value for JSON: arrays to lists; bytes, large arrays and numbers that are not finite to text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Real):  # EXIF has fractions, and their denominator may be 0
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, np.ndarray) and (value.size > _ELEMENTS or value.dtype.kind not in "biuf"):
+        is_vector = value.ndim == 1 and value.dtype.kind in "biuf"
+        first = f": {', '.join(f'{one:.6g}' for one in value[:_FIRST])}, …" if is_vector else ""
+        return f"{value.dtype} array of shape {value.shape}{first}"
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return size(len(value)) if isinstance(value, bytes) else str(value)

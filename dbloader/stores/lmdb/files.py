@@ -1,0 +1,95 @@
+"""LMDB files: which are stores, which a folder of shards does not name, and new ones that appear when complete."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import lmdb
+
+from dbloader._describe import counted, size
+from dbloader.errors import StoreError
+from dbloader.stores.lmdb import env
+from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT, META, RECORDS
+from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
+    """Return the LMDB file at a place: the file itself, or ``data.mdb`` in a folder. Return None if there is none."""
+    try:
+        path = Path(place)
+        path = path / "data.mdb" if path.is_dir() else path
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return path if file.read(MAGIC_AT + 4)[MAGIC_AT:] == MAGIC else None
+    except (OSError, ValueError):
+        return None  # FolderSource raises a clear error
+
+
+def is_store(path: Path) -> bool:
+    """Return whether an LMDB file is a store of dbloader, finished or not."""
+    try:
+        opened = env.acquire(path)
+    except (lmdb.Error, OSError):
+        return False  # opening it as another source raises a clear error
+    try:
+        with opened.env.begin() as txn:
+            return all(txn.get(key) is not None for key in (RECORDS, META))
+    except lmdb.Error:
+        return False
+    finally:
+        env.release(opened)
+
+
+def unnamed_warning(target: Path) -> list[str]:
+    """Return [a warning] if a store's folder contains files that its manifest does not name; otherwise []."""
+    with suppress(OSError, StoreError):  # a failed search for such files must not end the program
+        table = ShardTable.read(target)
+        patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
+        found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
+        named = {target / name for name in (*table.files, *table.older_files)}
+        if unnamed := [path for path in found if path not in named]:
+            nbytes = size(sum(path.stat().st_size for path in unnamed))
+            what = f"{counted(len(unnamed), 'file')} ({nbytes}) that its manifest does not name"
+            names = [str(path.relative_to(target)) for path in unnamed[:5]]
+            if len(unnamed) > 5:
+                names.append("…")
+            return [
+                f"{target} has {what}: {', '.join(names)}; if no other process is publishing there now, remove these "
+                "files, which a killed process has left"
+            ]
+    return []
+
+
+def copy_durably(path: Path, to: Path) -> None:
+    """Copy a file. The copy gets its name when it is complete and on the disk."""
+    with path.open("rb") as source, durable(to) as copy:
+        shutil.copyfileobj(source, copy, 2**20)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file. The file gets its name when it is complete and on the disk."""
+    with durable(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def durable(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file with a temporary name. After the block, wait until it is on the disk, and rename it."""
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,149 @@
+"""Search, filters, classes and histograms, in a browser."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.ext.browser.conftest import CLASSES
+from tests.ext.browser.tabs import Site, Tabs
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ALL = sum(CLASSES.values())
+# Requests fail for the damaged record and for invalid searches.
+REFUSED = r"/thumb/0/3\?|/(select|summary)\?q=(width|color)"
+
+
+@pytest.fixture
+def page(tabs: Tabs, photos: Site) -> Page:
+    opened = tabs.open(photos, refused=REFUSED)
+    counted(opened, ALL)
+    return opened
+
+
+def counted(page: Page, count: int) -> None:
+    """Wait until the page shows this number of records."""
+    text = f"{count} records" if count == ALL else re.compile(f"^{count} of {ALL} records")
+    expect(page.locator("#count")).to_have_text(text)
+
+
+def query(page: Page) -> str:
+    return str(page.evaluate("new URLSearchParams(location.search).get('q') ?? ''"))
+
+
+def test_click_on_a_class_filters_and_a_second_click_undoes_it(page: Page) -> None:
+    for name, count in CLASSES.items():
+        expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
+    page.locator(".class", has_text="maine coon").click()
+    counted(page, CLASSES["maine coon"])
+    assert query(page) == 'class:"maine coon"'
+    page.locator(".class", has_text="dog").click()
+    counted(page, CLASSES["dog"])
+    page.locator(".class", has_text="dog").click()
+    counted(page, ALL)
+
+
+def test_several_classes_can_be_selected_at_once(page: Page) -> None:
+    row = page.locator(".class")
+    row.filter(has_text="cat").click()
+    counted(page, CLASSES["cat"])
+    row.filter(has_text="maine coon").click(modifiers=["Control"])
+    counted(page, CLASSES["cat"] + CLASSES["maine coon"])
+    assert query(page) == '(class:cat or class:"maine coon")'
+    expect(row.filter(has_text="cat")).to_have_attribute("aria-selected", "true")
+    expect(row.filter(has_text="dog")).to_have_attribute("aria-selected", "false")
+    expect(page.locator(".chips button")).to_have_count(1)
+    row.filter(has_text="cat").locator(".check").click()
+    counted(page, CLASSES["maine coon"])
+    assert query(page) == 'class:"maine coon"'
+    row.filter(has_text="dog").click(modifiers=["Shift"])
+    counted(page, ALL)
+    assert query(page) == '(class:"maine coon" or class:cat or class:dog)'
+    row.filter(has_text="dog").click()
+    counted(page, CLASSES["dog"])
+    page.locator("#classes").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")
+    counted(page, CLASSES["cat"] + CLASSES["dog"])
+    drag = page.locator("db-bars[name=width] svg")
+    drag.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator(".chips button")).to_have_count(2)
+    page.locator(".chips button").first.click()
+    assert query(page).startswith("width>=")
+
+
+def test_list_of_classes_keeps_its_active_row_after_a_selection(page: Page) -> None:
+    page.locator("#classes").focus()
+    page.keyboard.press("End")
+    page.keyboard.press(" ")
+    counted(page, CLASSES["maine coon"])
+    expect(page.locator(".class.active")).to_contain_text("maine coon")
+    expect(page.locator("#classes")).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press(" ")
+    counted(page, CLASSES["dog"] + CLASSES["maine coon"])
+
+
+def test_list_of_classes_can_be_searched_and_sorted_by_count(page: Page) -> None:
+    page.locator("#find-class").fill("o")
+    expect(page.locator(".class:visible .name")).to_have_text(["dog", "maine coon"])
+    page.locator("#find-class").fill("")
+    page.locator("#order").click()
+    expect(page.locator(".class:visible .name")).to_have_text(["cat", "dog", "maine coon"])
+    page.locator("#classes").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    counted(page, CLASSES["maine coon"])
+
+
+def test_drag_over_a_histogram_shows_the_records_of_that_range(page: Page) -> None:
+    bars = page.locator("db-bars[name=width] svg")
+    expect(bars).to_be_visible()
+    box = bars.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.3 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle)
+    shown = page.locator("db-bars[name=width] .range").inner_text()
+    page.mouse.up()
+    low, high, count = map(int, re.findall(r"\d+", shown))
+    counted(page, count)
+    assert query(page) == f"width>={low} width<{high + 1}"
+    assert count == sum(low <= 40 + seed % 60 <= high for seed in range(ALL))
+
+
+def test_histogram_of_a_search_is_drawn_over_the_histogram_of_all_records(page: Page) -> None:
+    bars, heights = page.locator("db-bars[name=width]"), [30 + seed % 20 for seed in range(ALL)]
+    expect(bars.locator("rect.all")).to_have_count(0)
+    page.locator(".class", has_text="maine coon").click()
+    counted(page, 30)
+    expect(bars.locator("rect.all")).to_have_count(bars.locator("rect[role=option]").count())
+    widths = [40 + seed % 60 for seed in range(150, 180)]
+    expect(bars.locator(".range")).to_have_text(f"{min(widths)} to {max(widths)}")
+    expect(page.locator("db-bars[name=height] .ends").last).to_have_text(f"{min(heights)}{max(heights)}")
+    axis = page.locator("db-bars[name=bytes] .axis")
+    expect(axis).to_have_text("logarithmic")
+    axis.click()
+    expect(axis).to_have_text("linear")
+    page.reload()
+    expect(axis).to_have_text("linear")
+    expect(page.locator("db-bars[name=bytes] rect.all")).not_to_have_count(0)
+
+
+def test_invalid_search_shows_a_message_and_back_undoes_it(page: Page) -> None:
+    page.locator("#search").fill("color:red")
+    page.locator("#search").press("Enter")
+    expect(page.locator("#search-error")).to_contain_text("color:")
+    expect(page.locator("#count")).to_contain_text("this store has no field")
+    page.go_back()
+    counted(page, ALL)
+    expect(page.locator("#search-error")).to_be_empty()
+    page.locator("#search").fill("name:nowhere")
+    page.locator("#search").press("Enter")
+    counted(page, 0)
