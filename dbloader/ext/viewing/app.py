@@ -173,6 +173,10 @@ def _change_marks(request: ViewerRequest) -> dict[str, Any]:
     return _stores(request)[request.number]
 
 
+def _show_marks(request: ViewerRequest) -> dict[str, Any]:
+    return request.state.marks[request.number].summarize(request.text("q"))
+
+
 def _note(request: ViewerRequest) -> dict[str, str | None]:
     """Return a note if the store has been replaced or removed since the start of the viewer."""
     with copy.copy(request.store) as now:  # a copy of a store opens its place again
@@ -183,6 +187,11 @@ def _note(request: ViewerRequest) -> dict[str, str | None]:
         except (NotAStoreError, StoreNotFoundError):
             found = "no store is"
     return {"note": f"This page shows {now.place} as it was when the viewer was started, but {found} there now."}
+
+
+def _count(request: ViewerRequest) -> dict[str, Any]:
+    query, axes = request.text("q"), request.text("axes")
+    return summary.count(request.selections, query, axes, request.text("among", query))
 
 
 def _rows(request: ViewerRequest) -> dict[str, Any]:
@@ -288,7 +297,7 @@ ROUTES = (
     Route("/api/{s}/note", _note),
     Route("/api/{s}/select", lambda r: summary.select(r.selections, r.text("q"))),
     Route("/api/{s}/rows", _rows),
-    Route("/api/{s}/summary", lambda r: summary.count(r.selections, r.text("q"), r.text("axes"))),
+    Route("/api/{s}/summary", _count),
     Route("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"), r.text("axes"))),
     Route("/api/{s}/compare", lambda r: summary.compare_labels(r.selections, r.text("q"), r.text("column"))),
     Route("/api/{s}/position", _position),
@@ -301,6 +310,7 @@ ROUTES = (
     Route("/thumb/{s}/{index}", _thumbnail, decodes=True),
     Route("/image/{s}/{index}", _image),
     Route("/seen/{s}/{index}", _seen, decodes=True),
+    Route("/api/{s}/marked", _show_marks),
     Route("/api/{s}/marks", _change_marks, method="POST"),
     Route("/api/{s}/duplicates", _search_duplicates, method="POST"),
 )

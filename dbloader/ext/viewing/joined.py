@@ -13,7 +13,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.copying.listings import RecordNames, find_rows
 from dbloader.ext.queries.parse import KEYS
-from dbloader.ext.sources.listing import PATH_COLUMNS
+from dbloader.ext.sources.listing_columns import PATH_COLUMNS
 from dbloader.ext.sources.listing_rows import is_text
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.field_columns import NO_BOOL, FieldColumn, column_of, column_value

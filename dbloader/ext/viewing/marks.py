@@ -18,7 +18,8 @@ import numpy as np
 from dbloader._describe import counted, short_repr
 from dbloader._places import is_mongo, path_beside
 from dbloader.errors import DBLoaderError, OptionError
-from dbloader.ext.copying.listings import MARKS, RecordNames, read_marks, why_not_tags
+from dbloader.ext.copying.listings import MARKS, MOST_LETTERS, RecordNames, read_marks, why_not_tags
+from dbloader.ext.viewing.joined import PREDICTION
 from dbloader.ext.viewing.notebook import records_html
 from dbloader.ext.viewing.selection import flag_column
 from dbloader.records.field_columns import FieldColumn
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 MARK_PREFIX = "mark."
 _MOST_MARKS = 1_000_000
 _MANY = 100  # before a change of more records, the page asks, and the file is copied
-_CHANGES = ("drop", "label", "tag", "clear", "remove", "untag", "undo")
+_SHOWN = 12  # records of a kind of mark that the page shows
+_TAGS = 20  # tags that the page offers
+_CHANGES = ("drop", "label", "accept", "tag", "clear", "remove", "untag", "undo", "redo")
 
 
 class Marks:
@@ -52,6 +55,7 @@ class Marks:
         self._marks: dict[int, dict[str, Any]] = {}
         self._seen: tuple[int, ...] | None = None
         self._done: list[dict[str, Any]] = []  # changes that can be undone
+        self._undone: list[dict[str, Any]] = []  # changes that can be done again
         place = selections.store.place
         self._file = None if is_mongo(place) else path_beside(place, ".marks.jsonl")
 
@@ -60,7 +64,8 @@ class Marks:
 
         ``why_not`` is the reason why no mark can be set, or None. ``count`` is the number of marked records.
         ``revision`` changes with the marks. ``command`` copies the store and applies the marks. ``undo`` is the last
-        ``change``, its ``id`` and its ``count`` of records; None if there is none to undo.
+        ``change``, its ``id`` and its ``count`` of records; None if there is none to undo. ``redo`` is the change that
+        was undone last. ``tags`` are the first tags in use, in alphabetical order.
         """
         try:
             with self._lock:
@@ -70,18 +75,49 @@ class Marks:
             why_not = str(error)
         words = ["dbloader", "copy", self._selections.store.place, "clean.lmdb", "--marks", str(self._file)]
         facts = {"why_not": why_not, "count": len(self._marks), "revision": self._selections.revision}
-        undo = next(({key: last[key] for key in ("id", "change", "count")} for last in self._done[-1:]), None)
-        return {**facts, "command": shlex.join(words), "undo": undo}
+        steps = {"undo": self._done, "redo": self._undone}
+        last = {
+            name: {key: some[-1][key] for key in ("id", "change", "count")} if some else None
+            for name, some in steps.items()
+        }
+        tags = sorted({tag for mark in self._marks.values() for tag in mark.get("tags", ())})[:_TAGS]
+        return {**facts, "command": shlex.join(words), **last, "tags": tags}
+
+    def summarize(self, query: str) -> dict[str, Any]:
+        """Return how the records that match a query are marked.
+
+        ``count`` is the number of these records. ``kinds`` has for each drop, label and tag its ``key``, its ``value``,
+        the number of its records and the first 12 indices of these.
+
+        Raises:
+            OptionError: The query is wrong.
+        """
+        chosen, marks = self._selections.select(query), self._marks
+        marked = sorted(marks) if isinstance(chosen, range) else np.intersect1d(chosen, [*marks]).tolist()
+        kinds: dict[tuple[str, str], list[int]] = {("drop", ""): []}
+        for index in marked:
+            mark = marks[index]
+            found = [("drop", "")] if mark.get("drop") else []
+            found += [("label", self._label_text(mark["label"]))] if "label" in mark else []
+            for kind in (*found, *(("tag", tag) for tag in mark.get("tags", ()))):
+                kinds.setdefault(kind, []).append(index)
+        rows = [
+            {"key": key, "value": value, "count": len(indices), "first": indices[:_SHOWN]}
+            for (key, value), indices in kinds.items()
+            if indices
+        ]
+        return {"count": len(chosen), "kinds": sorted(rows, key=lambda row: (row["key"], -row["count"]))}
 
     def change(self, queries: str | Sequence[str], change: dict[str, Any]) -> None:
         """Mark the records that match a query, or one of several queries.
 
         Args:
             queries: The queries.
-            change: One of ``{"drop": True}``, ``{"label": …}`` (the name of a class, or an integer if the store has no
-                classes), ``{"tag": …}``, ``{"untag": …}``, ``{"remove": …}`` ("drop" or "label"), or ``{"clear":
-                True}``, which removes all marks of the records. ``{"undo": id}`` gives the records of a change their
-                earlier marks again, and ignores the queries.
+            change: One of ``{"drop": True}``, ``{"label": …}`` (the name of a class, also of a new one, or an integer
+                if the store has no classes), ``{"accept": True}`` (the prediction becomes the label), ``{"tag": …}``,
+                ``{"untag": …}``, ``{"remove": …}`` ("drop" or "label"), or ``{"clear": True}``, which removes all marks
+                of the records. ``{"undo": id}`` gives the records of a change their earlier marks again, and
+                ``{"redo": id}`` makes an undone change again. Both ignore the queries.
 
         Raises:
             OptionError: The query or the change is wrong, or marks cannot be set (see ``why_not`` in `describe`).
@@ -95,7 +131,8 @@ class Marks:
         path = Path(os.path.realpath(self._file))
         with self._lock, _alone_in(path.parent):
             self._read()
-            done = self._find_done(change["undo"]) if "undo" in change else None
+            (step, value), steps = next(iter(change.items())), {"undo": self._done, "redo": self._undone}
+            done = self._find_done(steps[step], value) if step in steps else None
             after = done["before"] if done else self._after(queries, change)
             before = {index: self._marks.get(index, {}) for index in after}
             marks = {index: mark for index, mark in sorted((self._marks | after).items()) if mark}
@@ -108,10 +145,12 @@ class Marks:
                 raise DBLoaderError(f"{self._file} cannot be written: {error.strerror}") from error
             self._show(marks)
             if done:
-                self._done.remove(done)
+                steps[step].remove(done)
+                steps["redo" if step == "undo" else "undo"].append({**done, "before": done["after"], "after": after})
             elif after:
                 facts = {"id": secrets.token_hex(4), "change": change, "count": len(after)}
                 self._done.append({**facts, "before": before, "after": after})
+                self._undone.clear()
             while sum(each["count"] for each in self._done) > _MOST_MARKS:  # limits the memory
                 del self._done[0]
 
@@ -124,15 +163,32 @@ class Marks:
         if len(indices) + len(self._marks.keys() - {*map(int, indices[:_MOST_MARKS])}) > _MOST_MARKS:
             raise OptionError(f"at most {_MOST_MARKS:,} records can be marked; use dbloader copy --where for more")
         old = {index: self._marks.get(index, {}) for index in map(int, indices)}
-        return {index: mark for index in old if (mark := _changed(old[index], change)) != old[index]}
+        changes = self._predicted(indices) if "accept" in change else dict.fromkeys(old, change)
+        return {index: mark for index, what in changes.items() if (mark := _changed(old[index], what)) != old[index]}
 
-    def _find_done(self, change_id: Any) -> dict[str, Any]:
-        """Return the change with an id. Raise OptionError if it cannot be undone."""
-        done = next((each for each in self._done if each["id"] == change_id), None)
+    def _predicted(self, indices: Any) -> dict[int, dict[str, Any]]:
+        """Return, for each record with a prediction, the change that makes the prediction its label."""
+        columns, classes = self._selections.columns, self._selections.store.manifest.classes
+        values, known = columns.known(PREDICTION, indices)
+        texts = columns.texts(PREDICTION)[1] if columns.kinds[PREDICTION] == "text" else None
+        changes: dict[int, dict[str, Any]] = {}
+        for index, value, label in zip(
+            indices[known].tolist(), values[known].tolist(), columns.values_of("label", indices[known]), strict=True
+        ):
+            given = texts[value] if texts else self._selections.store.manifest.class_name(value) or value
+            if classes and isinstance(given, int):
+                continue  # an integer without a class
+            own = classes[label] if classes and label is not None else label
+            changes[index] = {"remove": "label"} if given == own else {"label": given}
+        return changes
+
+    def _find_done(self, steps: list[dict[str, Any]], change_id: Any) -> dict[str, Any]:
+        """Return the change with an id. Raise OptionError if it cannot be undone or made again."""
+        done = next((each for each in steps if each["id"] == change_id), None)
         if done is None:
             raise OptionError("this change was undone before, or by a viewer that has ended: it cannot be undone")
         if since := {index for index, mark in done["after"].items() if self._marks.get(index, {}) != mark}:
-            later = {index for each in self._done[self._done.index(done) + 1 :] for index in each["after"]}
+            later = {index for each in steps[steps.index(done) + 1 :] for index in each["after"]}
             way = "undo these first" if since <= later else "another program set some of them: change them by hand"
             raise OptionError(f"{counted(len(since), 'record')} of this change got other marks later: {way}")
         return done
@@ -163,15 +219,18 @@ class Marks:
         if len(change) != 1 or not change.keys() <= {*_CHANGES}:
             raise OptionError(f"a change is one of {', '.join(_CHANGES)}, got {short_repr(change, 50)}")
         (key, value), classes = next(iter(change.items())), self._selections.store.manifest.classes
-        if key == "label" and classes and value not in classes:
-            raise OptionError(f"no class is called {short_repr(value, 50)}; the classes are {short_repr(classes, 100)}")
+        if key == "label" and classes and not (isinstance(value, str) and 0 < len(value.strip()) <= MOST_LETTERS):
+            wanted = f"a text of at most {MOST_LETTERS} letters, such as {short_repr(classes[0], 50)}"
+            raise OptionError(f"a label is {wanted}, got {short_repr(value, 50)}")
+        if key == "accept" and self._selections.columns.kinds.get(PREDICTION) not in ("int", "text"):
+            raise OptionError("no predictions are given: start the viewer with --with and a column prediction")
         if key == "label" and not classes and (type(value) is not int or abs(value) >= 2**63):
             raise OptionError(f"the store has no classes, so a label is an integer, got {short_repr(value, 50)}")
         if key == "tag" and (wrong := why_not_tags([value])):
             raise OptionError(wrong)
         if key == "remove" and value not in ("drop", "label"):
             raise OptionError(f"remove must be drop or label, got {short_repr(value, 50)}")
-        if key in ("drop", "clear") and value is not True:
+        if key in ("drop", "clear", "accept") and value is not True:
             raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
 
     def _read(self) -> None:

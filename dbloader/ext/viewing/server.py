@@ -79,6 +79,8 @@ class View:
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
+            if mixture is None and len({tuple(store.manifest.classes) for store in stores}) > 1:
+                tell("Warning: the stores have other classes, so the same label may mean another class in each")
             training = Training(stores, transform, mixture, own_process=own_process)
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)

@@ -73,7 +73,7 @@ def _damaged(selections: Selections) -> Any:
     return []
 
 
-def count(selections: Selections, query: str, axes: str = "") -> dict[str, Any]:
+def count(selections: Selections, query: str, axes: str = "", among: str | None = None) -> dict[str, Any]:
     """Count the records that match a query by label, size, format and event.
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
@@ -86,11 +86,14 @@ def count(selections: Selections, query: str, axes: str = "") -> dict[str, Any]:
         selections: Evaluates the query.
         query: The query.
         axes: The scales of some histograms, such as ``"width:log,bytes:linear"``.
+        among: The query whose records are counted by label, such as ``query`` without its classes; None for ``query``.
     """
-    return selections.facts.get((selections.key(query), axes), lambda: _count(selections, query, axes))
+    among = query if among is None else among
+    key = selections.key(query), selections.key(among), axes
+    return selections.facts.get(key, lambda: _count(selections, query, axes, among))
 
 
-def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
+def _count(selections: Selections, query: str, axes: str, among: str) -> dict[str, Any]:
     indices = selections.select(query)
     chosen = _axes(axes)
     manifest = selections.store.manifest
@@ -104,7 +107,7 @@ def _count(selections: Selections, query: str, axes: str) -> dict[str, Any]:
         events, problem = {}, str(error)
     return {
         "count": len(indices),
-        "labels": _count_labels(selections, indices),
+        "labels": _count_labels(selections, selections.select(among)),
         "histograms": {column: histogram(selections, query, column, chosen.get(column, "")) for column in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},

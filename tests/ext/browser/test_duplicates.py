@@ -79,7 +79,7 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     expect(groups).to_have_count(3)
     drop.first.uncheck()
     page.get_by_role("button", name="Drop the checked images").click()
-    expect(page.get_by_text("1 record: drop")).to_be_visible()
+    expect(page.get_by_text("1 record marked to drop")).to_be_visible()
     copy_store(place, place.with_name("clean.lmdb"), marks=f"{place}.marks.jsonl", overwrite=True)
     with open_store(place.with_name("clean.lmdb")) as clean:
         assert [name[len(ATTACK) :] for name in clean.names()] == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "10"]

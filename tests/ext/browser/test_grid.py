@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from dbloader import Record
 from dbloader.conversion.convert import convert
@@ -21,6 +22,7 @@ from tests.support.viewer import viewer
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 TALL = 25_000  # records; one column of them is taller than 8 million px, the limit of a scrolled element
+TIMES = "\N{MULTIPLICATION SIGN}"
 NARROW = {"width": 360, "height": 740}
 SCROLLS = int(os.environ.get("DBLOADER_SCROLLS", "60"))
 
@@ -44,6 +46,12 @@ def shows(page: Page, index: int) -> None:
     expect(tile).to_be_in_viewport()
     expect(tile.locator("img")).to_have_js_property("complete", True)
     expect(tile.locator("img")).not_to_have_js_property("naturalWidth", 0)
+
+
+def shows_record(tile: Locator, index: int, label: str, value: str) -> None:
+    expect(tile.locator(".number")).to_have_text(f"{index} ·")
+    expect(tile.locator(".label")).to_have_text(label)
+    expect(tile.locator(".value")).to_have_text(value)
 
 
 def scroll_to(page: Page, part: float) -> None:
@@ -81,20 +89,22 @@ def test_scroll_bar_scrolls_in_proportion_and_the_wheel_by_rows(tabs: Tabs, tall
 
 def test_url_and_arrow_keys_keep_the_order_of_a_sorted_search(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = tabs.open(photos, "/?q=-class:dog", refused=damaged)
-    names = page.locator("#tiles .tile:visible .facts")
-    expect(names.first).to_contain_text("0 · cat")
+    tiles = page.locator("#tiles .tile:visible")
+    shows_record(tiles.first, 0, "cat", "")
     page.locator("#sort").select_option("width")
-    expect(names.first).to_contain_text("0 · cat · 40")
+    shows_record(tiles.first, 0, "cat", f"40 {TIMES} 30")
     page.locator("#direction").click()
-    expect(names.first).to_contain_text("59 · cat · 99")
+    shows_record(tiles.first, 59, "cat", f"99 {TIMES} 49")
     assert page.url.endswith("&sort=-width")
     page.reload()
-    expect(names.first).to_contain_text("59 · cat · 99")
-    expect(names.nth(1)).to_contain_text("179 · maine coon · 99")
-    expect(names.nth(2)).to_contain_text("58 · cat · 98")
+    shows_record(tiles.first, 59, "cat", f"99 {TIMES} 49")
+    shows_record(tiles.nth(1), 179, "maine coon", f"99 {TIMES} 49")
+    shows_record(tiles.nth(2), 58, "cat", f"98 {TIMES} 48")
+    page.keyboard.press("g")
     page.locator("#jump").fill("179")
     page.locator("#jump").press("Enter")
-    expect(page.locator(".tile.active .facts")).to_contain_text("179 ·")
+    expect(page.locator("#jump")).to_be_hidden()
+    expect(page.locator(".tile.active .number")).to_have_text("179 ·")
     page.keyboard.press("Enter")
     expect(page.locator("db-record nav")).to_contain_text("2 of 120")
     page.keyboard.press("ArrowRight")
@@ -107,7 +117,7 @@ def test_url_and_arrow_keys_keep_the_order_of_a_sorted_search(tabs: Tabs, photos
     assert "index=59" in page.url
     page.keyboard.press("Escape")
     page.locator("#sort").select_option("odd")
-    expect(names.first).not_to_contain_text("59 · cat")
+    expect(tiles.first.locator(".number")).not_to_have_text("59 ·")
 
 
 def test_typed_index_scrolls_to_its_record(tabs: Tabs, tall: Site) -> None:
@@ -160,7 +170,7 @@ def test_selected_records_are_downloaded_as_a_listing(tabs: Tabs, photos: Site, 
     expect(page.locator(".tile:visible")).to_have_count(2)
 
 
-def test_caption_shows_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromium: Browser) -> None:
+def test_name_on_hover_ends_with_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromium: Browser) -> None:
     files = {f"a/{'folder/' * 9}{n:03}.jpg": photo(n, 400, 300) for n in range(4)}
     files["a/b.jpg"] = files[f"a/{'folder/' * 9}003.jpg"][:6000]
     convert(plant(tmp_path / "files", files), tmp_path / "a.lmdb", on_damaged="keep")
@@ -170,10 +180,13 @@ def test_caption_shows_the_end_of_a_long_name(tabs: Tabs, tmp_path: Path, chromi
         expect(page.locator(".tile .kept", has_text="damaged")).to_have_count(1)
         expect(page.locator(".tile", has_text="b.jpg").locator(".kept")).to_have_text("damaged")
         name = page.locator(".tile .name").last
+        expect(page.locator(".tile .facts").last).to_have_css("opacity", "0")
+        page.locator(".tile").last.hover()
+        expect(page.locator(".tile .facts").last).to_have_css("opacity", "1")
         right = name.locator("bdi").evaluate("(bdi) => bdi.getBoundingClientRect().right")
         assert right <= name.evaluate("(span) => span.getBoundingClientRect().right") + 1
         assert name.evaluate("(span) => span.scrollWidth > span.clientWidth")
-        assert page.locator(".tile").last.evaluate("(tile) => tile.clientHeight") == 160 + 22
+        assert page.locator(".tile").last.evaluate("(tile) => tile.clientHeight") == 160 + 24
         for image in page.locator(".tile img").all():
             expect(image).not_to_have_js_property("naturalWidth", 0)
             assert image.evaluate("(image) => image.clientWidth <= image.naturalWidth")  # not enlarged
@@ -183,8 +196,56 @@ def test_damaged_record_is_shown_as_a_cell_with_an_error(tabs: Tabs, photos: Sit
     page = tabs.open(photos, refused=damaged)
     expect(page.locator(".tile.bad")).to_have_count(1)
     expect(page.locator(".tile.bad")).to_contain_text("CRC-32")
-    expect(page.locator(".tile.bad .facts")).to_contain_text(f"{FLIPPED} · cat")
+    shows_record(page.locator(".tile.bad"), FLIPPED, "cat", "")
     shows(page, FLIPPED + 1)
+
+
+def test_check_circle_selects_a_record(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, refused=damaged)
+    shows(page, 0)
+    circle = page.locator("#tiles-1 .check")
+    expect(circle).to_have_css("opacity", "0")
+    page.locator("#tiles-1").hover()
+    expect(circle).to_have_css("opacity", "1")
+    circle.click(position={"x": 16, "y": 16})
+    expect(page.locator("#chosen")).to_contain_text("1 selected")
+    expect(page.locator("#tiles-5 .check")).to_have_css("opacity", "1")  # each further record needs one click
+    page.locator("#tiles-5 .check").click(position={"x": 16, "y": 16})
+    expect(page.locator("#chosen")).to_contain_text("2 selected")
+
+
+def test_search_without_a_result_offers_to_remove_its_conditions(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, "/?q=class:dog+width<3", refused=damaged)
+    expect(page.locator(".empty")).to_contain_text("No record matches all conditions")
+    page.get_by_role("button", name="Remove all conditions").click()
+    shows(page, 0)
+    expect(page.locator(".empty")).to_be_hidden()
+
+
+def test_page_shows_placeholders_until_its_modules_have_come(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, "/?view=report", refused=damaged)
+    held: list[Route] = []
+    page.route("**/api/stores", lambda route: held.append(route), times=1)
+    with page.expect_request("**/api/stores"):
+        page.goto("/", wait_until="commit")
+    expect(page.get_by_role("status", name="Loading")).to_be_visible()
+    expect(page.locator("#store")).to_be_hidden()
+    held.pop().continue_()
+    expect(page.get_by_role("status", name="Loading")).to_be_hidden()
+    expect(page.locator("#store")).to_be_visible()
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_page_moves_only_if_the_user_has_not_asked_for_less(
+    tabs: Tabs, photos: Site, damaged: str, motion: Literal["reduce", "no-preference"]
+) -> None:
+    page = tabs.open(photos, refused=damaged, reduced_motion=motion)
+    shows(page, 0)
+    seconds = ".15s" if motion == "no-preference" else "0s"
+    expect(page.locator(".tile .facts").first).to_have_css(
+        "transition-duration", re.compile(f"^0?{re.escape(seconds)}")
+    )
+    assert page.evaluate("document.fonts.check('14px Inter')")
 
 
 @pytest.mark.nightly

@@ -49,9 +49,9 @@ def doubtful(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Ite
 
 def tiles(page: Page) -> list[int]:
     """Return the indices of the shown tiles, in the order shown."""
-    expect(page.locator("#tiles .tile:visible").last.locator(".facts")).not_to_be_empty()
-    facts = page.locator("#tiles .tile:visible .facts").all_inner_texts()
-    return [int(text.split(" · ")[0].replace(",", "")) for text in facts if text]
+    expect(page.locator("#tiles .tile:visible").last.locator(".number")).not_to_be_empty()
+    numbers = page.locator("#tiles .tile:visible .number").all_inner_texts()
+    return [int(text.removesuffix(" ·").replace(",", "")) for text in numbers if text]
 
 
 def test_table_of_pairs_finds_planted_wrong_labels(tabs: Tabs, doubtful: Site) -> None:
@@ -89,13 +89,26 @@ def test_planted_wrong_labels_are_first_when_sorted_by_loss(tabs: Tabs, doubtful
     page = tabs.open(doubtful, "/?px=80", viewport={"width": 1440, "height": 900})
     page.locator("#sort").select_option("loss")
     page.locator("#direction").click()
-    expect(page.locator("#tiles .tile:visible .facts").first).to_have_attribute(
-        "title", re.compile(r"^loss: \d.*\nprediction: ")
-    )
+    first = page.locator("#tiles .tile:visible").first
+    expect(first).to_have_attribute("title", re.compile(r"\nloss: \d.*\nprediction: "))
+    expect(first.locator(".value")).to_have_text(re.compile(r"^\d+\.\d+$"))
+    expect(first.locator(".label")).to_have_text(re.compile("|".join(CLASSES)))
+    expect(first.locator(".guess.differs")).to_have_text(re.compile("^→ "))
     assert {*tiles(page)[:PLANTED]} == WRONG
     page.locator('db-field[name="labels.differ"]').get_by_role("button", name="true").click()
     expect(page.locator("#count")).to_contain_text(f"{PLANTED} of 2,000")
     assert {*tiles(page)} == WRONG
+
+
+def test_captions_show_label_prediction_and_sorted_value_uncut(tabs: Tabs, doubtful: Site) -> None:
+    page = tabs.open(doubtful, "/?q=labels.differ&sort=-loss", viewport={"width": 1440, "height": 900})
+    tile = page.locator("#tiles .tile:visible").first
+    expect(tile.locator(".label")).to_have_text(re.compile("|".join(CLASSES)))
+    expect(tile.locator(".guess")).to_have_text(re.compile(f"^→ ({'|'.join(CLASSES)})$"))
+    expect(tile.locator(".guess")).to_have_class("guess differs")
+    expect(tile.locator(".value")).to_have_text(re.compile(r"^\d+(\.\d+)?$"))
+    is_cut = "(parts) => parts.filter((part) => part.scrollWidth > part.clientWidth + 1).map((part) => part.outerHTML)"
+    assert page.locator(".tile .caption > span > span").evaluate_all(is_cut) == []
 
 
 def test_record_shows_its_joined_fields(tabs: Tabs, doubtful: Site) -> None:

@@ -68,7 +68,7 @@ def test_copy_applies_exactly_the_marks(tabs: Tabs, marked: Marked) -> None:
     page.keyboard.press("X")
     expect(chosen).to_contain_text("30 selected")
     page.get_by_role("button", name="Drop").click()
-    expect(notice).to_have_text("30 records: drop")
+    expect(notice).to_contain_text("30 records marked to drop")
     expect(chosen).to_be_hidden()
     expect(page.locator(".tile .marks.drop")).to_have_count(30)
     # Mark every record of a search except one.
@@ -95,7 +95,8 @@ def test_copy_applies_exactly_the_marks(tabs: Tabs, marked: Marked) -> None:
     # Marks can be searched like fields, and the page shows the command that copies.
     page.goto("/?q=mark.drop+or+mark.tags~blurry")
     expect(page.locator("#count")).to_have_text(f"32 of {COUNT} records")
-    _, *words = shlex.split(page.locator("#marks code").inner_text())
+    page.get_by_role("button", name=re.compile("changes$")).click()
+    _, *words = shlex.split(page.locator("#changes code").inner_text())
     assert words == ["copy", str(marked.place), "clean.lmdb", "--marks", str(marked.file)]
     dropped = {*range(2, 22), *range(30, 40)}
     labelled = {n for n in range(300, COUNT) if n % 3 == 1} - {313}
@@ -124,8 +125,8 @@ def test_page_shows_changes_and_mistakes_in_the_marks_file(tabs: Tabs, marked: M
     page.on("dialog", lambda dialog: dialog.accept())
     page.locator("#everything").click()
     page.get_by_role("button", name="Clear marks").click()
-    expect(page.locator("#notice")).to_have_text(f"{COUNT} records: marks removed")
-    expect(page.locator("#marks code")).to_be_hidden()
+    expect(page.locator("#notice")).to_contain_text("1 record without marks")
+    expect(page.locator("#changed")).to_have_accessible_name("0 changes")  # the change can be undone
     assert not marked.file.exists()
 
 
@@ -180,27 +181,55 @@ def test_label_of_all_records_is_asked_backed_up_and_undone_after_a_reload(
     tabs: Tabs, marked: Marked, hand_made: list[dict[str, Any]]
 ) -> None:
     page = tabs.open(marked.site, viewport=WIDE)
-    question = "Set label dog: 400 records?\n\nThis replaces the labels that 2 records got before."
+    question = "400 records will be labeled dog.\n\nThis replaces the labels that 2 records got before."
     assert label_all(page, accept=False) == question
     assert rows(marked) == hand_made
     expect(page.locator("#chosen")).to_contain_text("400 selected")
     assert label_all(page) == question
-    expect(page.locator("#notice")).to_have_text("400 records: dog")
+    expect(page.locator("#notice")).to_contain_text("400 records labeled dog")
     expect(page.locator("#tiles-3 .marks")).to_have_text("→ dog")
     assert {row["label"] for row in rows(marked)} == {"dog"}
     backup = marked.file.with_name("train.lmdb.marks.backup.jsonl")
     assert [json.loads(line) for line in backup.read_text().splitlines()] == hand_made
     page.reload()
-    undo = page.get_by_role("button", name="Undo")
-    expect(undo).to_have_accessible_description("Set label dog (400 records)")
-    assert answer(page, undo.click, accept=False) == "Undo Set label dog (400 records): 400 records?"
-    assert len(rows(marked)) == COUNT
-    expect(undo).to_be_enabled()
-    answer(page, undo.click)
-    expect(page.locator("#notice")).to_have_text("Undone: Set label dog (400 records)")
-    expect(page.locator("#tiles-3 .marks")).to_have_text("→ maine coon")
-    expect(undo).to_have_count(0)
+    page.locator("#changed").click()
+    undo = page.locator("#undo")
+    expect(undo).to_have_attribute("title", "400 records labeled dog")
+    undo.click()
+    expect(page.locator("#notice")).to_contain_text("Undone: 400 records labeled dog")
+    expect(undo).to_be_disabled()
     assert rows(marked) == hand_made
+    page.locator("#redo").click()
+    expect(undo).to_be_enabled()
+    assert {row["label"] for row in rows(marked)} == {"dog"}
+    page.get_by_role("button", name="Close").click()
+    page.keyboard.press("Control+z")
+    expect(page.locator("#tiles-3 .marks")).to_have_text("→ maine coon")
+    assert rows(marked) == hand_made
+
+
+def test_several_changes_are_undone_by_the_notice_and_by_key(tabs: Tabs, marked: Marked) -> None:
+    page = tabs.open(marked.site, "/?px=80", viewport=WIDE)
+    changed, notice = page.locator("#changed"), page.locator("#notice")
+    expect(page.locator("#tiles-0 img")).to_be_visible()
+    expect(changed).to_be_hidden()
+    for count in (1, 2, 3):  # each key changes one record and is one step
+        page.keyboard.press("d")
+        expect(changed).to_have_accessible_name(f"{count} change{'s' if count > 1 else ''}")
+        page.keyboard.press("ArrowRight")
+    notice.get_by_role("button", name="Undo").click()
+    expect(changed).to_have_accessible_name("2 changes")
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+z")
+    expect(notice).to_contain_text("Undone: 1 record marked to drop")
+    expect(page.locator(".tile .marks.drop")).to_have_count(0)
+    page.keyboard.press("Control+Shift+Z")
+    expect(changed).to_have_accessible_name("1 change")
+    assert [row["index"] for row in rows(marked)] == [0]
+    page.keyboard.press("Control+z")
+    expect(page.locator(".tile .marks.drop")).to_have_count(0)
+    page.keyboard.press("Control+z")
+    expect(notice).to_contain_text("There is no change to undo")
 
 
 def test_undo_in_two_tabs_takes_back_the_change_that_it_names(
@@ -209,41 +238,80 @@ def test_undo_in_two_tabs_takes_back_the_change_that_it_names(
     first = tabs.open(marked.site, viewport=WIDE, refused="/api/0/marks")
     second = tabs.open(marked.site, "/?view=record&index=4")
     label_all(first)
-    expect(first.locator("#notice")).to_have_text("400 records: dog")
-    second.get_by_role("button", name="Drop").click()  # is dropped already, so nothing changes
+    expect(first.locator("#notice")).to_contain_text("400 records labeled dog")
     tag = second.locator("db-record").get_by_label("Tag to add")
     tag.fill("of the second tab")
     tag.press("Enter")
-    expect(second.locator("#last")).to_have_text("Tag of the second tab (1 record)")
-    undo = first.get_by_role("button", name="Undo")
-    expect(undo).to_have_accessible_description("Set label dog (400 records)")
-    answer(first, undo.click)
+    expect(second.locator("#notice")).to_contain_text("1 record tagged of the second tab")
+    first.keyboard.press("Control+z")
     expect(first.locator("#notice")).to_have_text("1 record of this change got other marks later: undo these first")
     assert len(rows(marked)) == COUNT
-    expect(undo).to_have_accessible_description("Tag of the second tab (1 record)")
-    undo.focus()
-    first.keyboard.press("Enter")
-    expect(undo).to_have_accessible_description("Set label dog (400 records)")
-    expect(undo).to_be_focused()
-    answer(first, lambda: first.keyboard.press("Enter"))
-    expect(undo).to_have_count(0)
+    first.keyboard.press("Control+z")
+    expect(first.locator("#notice")).to_contain_text("Undone: 1 record tagged of the second tab")
+    first.keyboard.press("Control+z")
+    expect(first.locator("#notice")).to_contain_text("Undone: 400 records labeled dog")
     assert rows(marked) == hand_made
 
 
-def test_marks_of_a_record_are_taken_back_one_by_one(
+def test_drop_label_and_tag_of_a_record_are_toggles(
     tabs: Tabs, marked: Marked, hand_made: list[dict[str, Any]]
 ) -> None:
     page = tabs.open(marked.site, "/?view=record&index=4")
-    marks = page.locator("db-record section", has_text="Marks")
-    page.get_by_role("button", name="Keep").click()
+    marks, bar = page.locator("db-record section", has_text="Marks"), page.locator("db-record db-marks")
+    expect(bar.get_by_role("button", name="Drop")).to_have_attribute("aria-pressed", "true")
+    bar.get_by_role("button", name="Drop").click()
     expect(marks.locator("tr")).to_have_text(["tagssee, ann, blurry"])
-    page.locator("db-record").get_by_label("Tag to add").fill("see, ann")
-    page.get_by_role("button", name="Remove tag").click()
+    expect(bar.get_by_role("button", name="Drop")).to_have_attribute("aria-pressed", "false")
+    bar.get_by_role("button", name="see, ann").click()
     expect(marks.locator("tr")).to_have_text(["tagsblurry"])
-    page.goto("/?selected=3,399")
-    page.get_by_role("button", name="Remove label").click()
-    expect(page.locator("#last")).to_have_text("Remove label (2 records)")
+    page.keyboard.press("d")
+    expect(marks.locator("tr")).to_have_text(["droptrue", "tagsblurry"])
+    page.keyboard.press("d")
+    expect(marks.locator("tr")).to_have_text(["tagsblurry"])
+    page.goto("/?selected=3-4,399")
+    tag = page.locator("db-grid").get_by_role("button", name="blurry")
+    expect(tag).to_have_attribute("aria-pressed", "mixed")  # one of the three records has this tag
+    page.locator("db-grid").get_by_role("button", name="Remove label").first.click()
+    expect(page.locator("#notice")).to_contain_text("2 records with their old label")
     assert rows(marked) == [{"index": 4, "name": "004.jpg", "tags": ["blurry"]}]
+
+
+def test_panel_shows_all_changes_with_pictures_and_takes_one_back(
+    tabs: Tabs, marked: Marked, hand_made: list[dict[str, Any]], axe: str
+) -> None:
+    page = tabs.open(marked.site, "/?view=report", viewport=WIDE, reduced_motion="reduce")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#changed").click()
+    panel = page.locator("#changes")
+    expect(panel.locator("h2")).to_have_text("3 changes")
+    expect(panel.locator("h3 .chip")).to_have_text(["Drop", "→ maine coon", "→ no label", "Tag see, ann", "Tag blurry"])
+    expect(panel.locator(".thumbs img")).to_have_count(5)
+    panel.get_by_role("button", name="Copy").click()  # the second click: copies the command from any page
+    assert page.evaluate("navigator.clipboard.readText()").startswith("dbloader copy ")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(axe)
+        found = page.evaluate("axe.run('#changes', {resultTypes: ['violations']})")["violations"]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
+    panel.get_by_role("button", name="Take back the mark of record 4").first.click()
+    expect(panel.locator("h3 .chip").first).to_have_text("→ maine coon")
+    assert [row for row in rows(marked) if row["index"] == 4] == [
+        {"index": 4, "name": "004.jpg", "tags": ["see, ann", "blurry"]}
+    ]
+    panel.get_by_role("link", name="Show").first.click()
+    expect(page.locator("#count")).to_have_text(f"1 of {COUNT} records")
+    expect(panel).to_be_hidden()
+
+
+def test_new_class_is_named_as_new_before_it_is_set(tabs: Tabs, marked: Marked) -> None:
+    page = tabs.open(marked.site, "/?selected=0-1")
+    label = page.locator("db-grid").get_by_label("Class to set")
+    label.fill("dog")
+    expect(page.get_by_role("button", name="Set label")).to_be_visible()
+    label.fill("siamese")
+    page.get_by_role("button", name="Set new class").click()
+    expect(page.locator("#tiles-1 .marks")).to_have_text("→ siamese")
+    assert [row["label"] for row in rows(marked)] == ["siamese", "siamese"]
 
 
 def test_typed_tag_is_kept_while_the_server_changes_a_mark(tabs: Tabs, marked: Marked) -> None:
@@ -256,12 +324,12 @@ def test_typed_tag_is_kept_while_the_server_changes_a_mark(tabs: Tabs, marked: M
     tag = page.locator("db-record").get_by_label("Tag to add")
     tag.fill("blurry")
     held.pop().continue_()
-    expect(page.locator("#last")).to_have_text("Drop (1 record)")
+    expect(page.locator("#notice")).to_contain_text("1 record marked to drop")
     expect(page.locator("db-record section", has_text="Marks").locator("tr")).to_have_text(["droptrue"])
     expect(tag).to_have_value("blurry")
     expect(tag).to_be_focused()
     tag.press("Enter")
-    expect(page.locator("#last")).to_have_text("Tag blurry (1 record)")
+    expect(page.locator("#notice")).to_contain_text("1 record tagged blurry")
     expect(tag).to_have_value("")
 
 
@@ -269,11 +337,11 @@ def test_question_is_not_asked_below_101_records(tabs: Tabs, marked: Marked) -> 
     page = tabs.open(marked.site, "/?q=index:0-99", viewport=WIDE)
     page.locator("#everything").click()
     page.get_by_role("button", name="Drop").click()
-    expect(page.locator("#last")).to_have_text("Drop (100 records)")
+    expect(page.locator("#notice")).to_contain_text("100 records marked to drop")
     page.goto("/?q=index:100-200")
     page.locator("#everything").click()
     drop = page.locator("db-grid").get_by_role("button", name="Drop")
-    assert answer(page, drop.click) == "Drop: 101 records?"
+    assert answer(page, drop.click) == "101 records will be marked to drop."
 
 
 @pytest.mark.parametrize("path", ["/?selected=0-2", "/?view=record&index=0"])
@@ -283,7 +351,7 @@ def test_marks_bar_is_accessible_and_fits_a_narrow_window(tabs: Tabs, marked: Ma
     ]
     marked.file.write_text("".join(f"{json.dumps(mark)}\n" for mark in marks))
     page = tabs.open(marked.site, path, color_scheme="light", reduced_motion="reduce")
-    page.locator("#main > :not([hidden])").get_by_role("button", name="Keep").click()
-    expect(page.get_by_role("button", name="Undo")).to_have_accessible_description(re.compile("Remove drop"))
+    page.locator("#main > :not([hidden])").get_by_role("button", name="Drop").click()
+    expect(page.locator("#notice")).to_contain_text("marked to drop")
     page.goto(path)
     check_page(page, axe)

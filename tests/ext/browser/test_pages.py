@@ -16,6 +16,7 @@ VIEWS = {
     "grid": "/",
     "grid of a search": "/?q=class:dog&selected=90-92",
     "record": "/?view=record&index=1",
+    "review": "/?view=review&at=1",
     "damaged record": "/?view=record&index=3",
     "report": "/?view=report",
     "training": "/?view=training&batch_size=8",
@@ -64,12 +65,13 @@ def check_page(page: Page, axe: str) -> None:
 
 def test_side_bar_is_a_drawer_in_a_narrow_window(tabs: Tabs, photos: Site, damaged: str) -> None:
     page = settled(tabs.open(photos, refused=damaged, **PHONE))
-    expect(page.locator("#search")).to_be_hidden()
+    expect(page.locator("#find-class")).to_be_hidden()
+    expect(page.locator("#search")).to_be_visible()
     page.locator("#menu").click()
     expect(page.locator("#menu")).to_have_attribute("aria-expanded", "true")
     page.locator(".class", has_text="dog").click()
     expect(page.locator("#count")).to_contain_text(f"{CLASSES['dog']} of")
-    expect(page.locator("#search")).to_be_hidden()
+    expect(page.locator("#find-class")).to_be_hidden()
     expect(page.locator("#menu")).to_have_attribute("aria-expanded", "false")
 
 
@@ -121,7 +123,7 @@ def test_focus_moves_to_the_found_images_and_the_opened_record(tabs: Tabs, photo
     expect(page.locator("#count")).to_contain_text(f"{CLASSES['dog']} of")
     expect(page.locator("#tiles")).to_be_focused()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".tile.active .facts")).to_contain_text(f"{CLASSES['cat'] + 1} · dog")
+    expect(page.locator(".tile.active .facts")).to_contain_text(f"{CLASSES['cat'] + 1} ·dog")
     page.keyboard.press("Enter")
     expect(page.locator("h1:visible")).to_be_focused()
     expect(page.locator("#said")).to_have_text("dog/d_001.jpg, 2 of 60")

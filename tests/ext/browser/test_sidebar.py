@@ -40,6 +40,8 @@ def test_click_on_a_class_filters_and_a_second_click_undoes_it(page: Page) -> No
     page.locator(".class", has_text="maine coon").click()
     counted(page, CLASSES["maine coon"])
     assert query(page) == 'class:"maine coon"'
+    for name, count in CLASSES.items():  # the other classes keep their counts, so one sees where else to look
+        expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
     page.locator(".class", has_text="dog").click()
     counted(page, CLASSES["dog"])
     page.locator(".class", has_text="dog").click()
@@ -55,7 +57,7 @@ def test_several_classes_can_be_selected_at_once(page: Page) -> None:
     assert query(page) == '(class:cat or class:"maine coon")'
     expect(row.filter(has_text="cat")).to_have_attribute("aria-selected", "true")
     expect(row.filter(has_text="dog")).to_have_attribute("aria-selected", "false")
-    expect(page.locator(".chips button")).to_have_count(1)
+    expect(page.locator("db-grid .chips button")).to_have_count(1)
     row.filter(has_text="cat").locator(".check").click()
     counted(page, CLASSES["maine coon"])
     assert query(page) == 'class:"maine coon"'
@@ -72,8 +74,8 @@ def test_several_classes_can_be_selected_at_once(page: Page) -> None:
     drag.focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    expect(page.locator(".chips button")).to_have_count(2)
-    page.locator(".chips button").first.click()
+    expect(page.locator("db-grid .chips button")).to_have_count(2)
+    page.locator("db-grid .chips button").first.click()
     assert query(page).startswith("width>=")
 
 
@@ -134,6 +136,23 @@ def test_histogram_of_a_search_is_drawn_over_the_histogram_of_all_records(page: 
     page.reload()
     expect(axis).to_have_text("linear")
     expect(page.locator("db-bars[name=bytes] rect.all")).not_to_have_count(0)
+
+
+def test_search_completes_classes_fields_and_values(page: Page) -> None:
+    def offers(typed: str) -> list[str]:
+        page.locator("#search").fill(typed)
+        return [str(each.get_attribute("value")) for each in page.locator("#words option").all()]
+
+    assert offers("coo") == ['class:"maine coon"']
+    assert offers('class:"maine coon" wid') == ['class:"maine coon" width<']
+    assert offers("-(class:d") == ["-(class:dog"]
+    assert offers("class:dog ") == []
+
+
+def test_side_bar_filters_only_where_a_search_applies(page: Page) -> None:
+    for name, shown in (("Review", True), ("Report of the conversion", False), ("Duplicates", False), ("Images", True)):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("#find-class")).to_be_visible(visible=shown)
 
 
 def test_invalid_search_shows_a_message_and_back_undoes_it(page: Page) -> None:

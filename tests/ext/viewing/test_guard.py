@@ -21,7 +21,8 @@ from tests.support.viewer import Answer, ask, viewer
 STYLE = hashlib.sha256((Path(dbloader.ext.viewing.__file__).parent / "static/style.css").read_bytes()).digest()
 CSP = (
     f"default-src 'none'; script-src 'self'; style-src 'sha256-{base64.b64encode(STYLE).decode()}'; "
-    "img-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "img-src 'self' blob:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 FOREIGN = ("Sec-Fetch-Site: cross-site",)
 LINK_OF_ANOTHER_PAGE = ("Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")

@@ -19,6 +19,7 @@ from dbloader.errors import DBLoaderError, OptionError, SourceError
 from dbloader.ext.duplicates.fingerprints import fingerprint_path
 from dbloader.ext.viewing import summary
 from dbloader.ext.viewing.app import ViewerState, create_app
+from dbloader.ext.viewing.joined import join_listing
 from dbloader.ext.viewing.marks import Marks
 from dbloader.ext.viewing.selection import Selections
 from dbloader.ext.viewing.sorting import sort_records
@@ -53,7 +54,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
 
 def test_marks_are_written_searched_sorted_and_removed(store: Store, file: Path) -> None:
     marks = Marks(selections := Selections(store))
-    facts = {"why_not": None, "count": 0, "revision": 0, "undo": None}
+    facts: dict[str, Any] = {"why_not": None, "count": 0, "revision": 0, "undo": None, "redo": None, "tags": []}
     assert marks.describe() == {**facts, "command": marks.describe()["command"]}
     assert [*selections.select("width>7")] == [7, 8]
     marks.change("index:7,2", {"drop": True})
@@ -100,6 +101,67 @@ def test_copy_applies_what_the_viewer_has_marked(store: Store, file: Path, tmp_p
         assert copy.manifest.classes == CLASSES
 
 
+def test_new_class_is_marked_as_copy_allows_it(store: Store, file: Path, tmp_path: Path) -> None:
+    marks = Marks(Selections(store))
+    marks.change("index:0-1", {"label": "siamese"})
+    copy_store(store.place, tmp_path / "copy.lmdb", marks=file)
+    with open_store(tmp_path / "copy.lmdb") as copy:
+        assert [copy.manifest.class_name(label) for label in copy.column("label").tolist()[:3]] == [
+            "siamese", "siamese", "maine coon"
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_accepted_predictions_become_the_labels_of_their_records(
+    store: Store, file: Path, tmp_path: Path, *, numbers: bool
+) -> None:
+    # Record 2 is a maine coon as predicted, record 3 has no prediction, and record 0 has another mark already.
+    given = {0: "dog", 1: "cat", 2: "maine coon"}
+    lines = [{"name": f"r{n}", "prediction": CLASSES.index(to) if numbers else to} for n, to in given.items()]
+    (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    marks = Marks(Selections(store, join_listing(store, tmp_path / "p.jsonl")))
+    marks.change("index:0,2", {"label": "siamese"})
+    marks.change("index:0-3", {"accept": True})
+    assert rows(file) == [{"index": 0, "name": "r0", "label": "dog"}, {"index": 1, "name": "r1", "label": "cat"}]
+    undo = marks.describe()["undo"]
+    assert (undo["change"], undo["count"]) == ({"accept": True}, 3)
+
+
+def test_undone_change_is_made_again_until_another_change(store: Store, file: Path) -> None:
+    marks = Marks(Selections(store))
+    for n in range(3):
+        marks.change(f"index:{n}", {"drop": True})
+    for _ in range(3):
+        marks.change("", {"undo": marks.describe()["undo"]["id"]})
+    assert not file.exists()
+    for _ in range(2):
+        marks.change("", {"redo": marks.describe()["redo"]["id"]})
+    assert [row["index"] for row in rows(file)] == [0, 1]
+    redo = marks.describe()["redo"]["id"]
+    marks.change("", {"undo": marks.describe()["undo"]["id"]})
+    marks.change("index:5", {"tag": "a"})
+    assert marks.describe()["redo"] is None
+    with pytest.raises(OptionError, match="cannot be undone"):
+        marks.change("", {"redo": redo})
+
+
+def test_summary_of_marks_counts_the_records_of_a_query(store: Store, file: Path) -> None:
+    marks = Marks(Selections(store))
+    marks.change("index:0-4", {"drop": True})
+    marks.change("index:3-4", {"label": "dog"})
+    marks.change("index:4", {"tag": "blurry"})
+    assert marks.summarize("") == {"count": 9, "kinds": [
+        {"key": "drop", "value": "", "count": 5, "first": [0, 1, 2, 3, 4]},
+        {"key": "label", "value": "dog", "count": 2, "first": [3, 4]},
+        {"key": "tag", "value": "blurry", "count": 1, "first": [4]},
+    ]}  # fmt: skip
+    assert marks.summarize("index:3,7") == {"count": 2, "kinds": [
+        {"key": "drop", "value": "", "count": 1, "first": [3]},
+        {"key": "label", "value": "dog", "count": 1, "first": [3]},
+    ]}  # fmt: skip
+    assert marks.describe()["tags"] == ["blurry"]
+
+
 def test_marks_file_edited_by_hand_is_read_before_a_change(store: Store, file: Path) -> None:
     marks = Marks(selections := Selections(store))
     marks.change("index:2", {"drop": True})
@@ -138,13 +200,18 @@ def test_file_with_a_mistake_is_never_overwritten(store: Store, file: Path, line
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"label": "cow"}, "no class is called 'cow'; the classes are"),
-        ({"label": 1}, "no class is called 1"),
+        ({"label": 1}, "a label is a text of at most 500 letters, such as 'cat', got 1"),
+        ({"label": " "}, "a label is a text"),
+        ({"label": "x" * 501}, "a label is a text"),
+        ({"accept": True}, "no predictions are given: start the viewer with --with"),
         ({"tag": " "}, "tags must be a list of texts"),
         ({"tag": "x" * 501}, "its tags have 501 letters"),
         ({"tag": None}, "tags must be a list of texts"),
         ({"drop": False}, "drop must be true, got False"),
-        ({"drop": True, "tag": "a"}, "a change is one of drop, label, tag, clear, remove, untag, undo, got"),
+        (
+            {"drop": True, "tag": "a"},
+            "a change is one of drop, label, accept, tag, clear, remove, untag, undo, redo, got",
+        ),
         ({}, "a change is one of"),
         ({"tags": ["a"]}, "a change is one of"),
     ],

@@ -18,14 +18,15 @@ import pytest
 from PIL import Image
 
 import dbloader
-from dbloader import convert, open_store
+from dbloader import convert, open_store, write_store
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
 from dbloader.ext.viewing.page_files import STATIC
+from dbloader.ext.viewing.server import View
 from dbloader.ext.viewing.training_process import load_transform
 from tests.package.test_without_torch import BLOCKER
 from tests.support.children import run_program
-from tests.support.images import WAIT_S, plant, plant_photos, run, wait_until
+from tests.support.images import WAIT_S, photo, plant, plant_photos, run, wait_until
 from tests.support.mongo import Mongod
 from tests.support.viewer import ask, browser, viewer
 
@@ -395,3 +396,12 @@ def test_mixture_is_shown_with_all_of_its_stores(tmp_path: Path) -> None:
             assert client.get(f"/api/{sample['store']}/record/{sample['index']}").json()["name"] == sample["name"]
     assert len([*mixture]) == 9  # its stores are still usable
     mixture.close()
+
+
+def test_viewer_of_stores_with_other_classes_warns(tmp_path: Path) -> None:
+    for name, classes in (("a", ["cat", "dog"]), ("b", ["dog"]), ("c", ["dog"])):
+        write_store([{"image": photo(0), "label": 0}], tmp_path / f"{name}.lmdb", classes=classes)
+    for other, warned in (("a", 1), ("c", 0)):
+        told: list[str] = []
+        with View([tmp_path / "b.lmdb", tmp_path / f"{other}.lmdb"], port=0, tell=told.append):
+            assert sum("the same label may mean another class" in line for line in told) == warned

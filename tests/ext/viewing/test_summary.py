@@ -183,3 +183,12 @@ def test_formats_are_counted_if_all_records_have_the_same_format(tmp_path: Path)
     with open_store(tmp_path / "t.lmdb") as store:
         # this is known only after a record is read
         assert summary.count(Selections(store), "index:0")["formats"] is None
+
+
+def test_labels_can_be_counted_among_the_records_of_another_query(tmp_path: Path) -> None:
+    write_records(tmp_path / "s.lmdb", [Record(label=n % 3, width=n + 1, height=1) for n in range(9)])
+    with open_store(tmp_path / "s.lmdb") as store:
+        selections = Selections(store)
+        found = summary.count(selections, "label:1 width<8", among="width<8")
+        assert (found["count"], found["labels"]) == (2, [[0, 3], [1, 2], [2, 2]])
+        assert summary.count(selections, "label:1 width<8")["labels"] == [[1, 2]]

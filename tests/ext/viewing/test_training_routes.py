@@ -18,9 +18,9 @@ from PIL import Image
 from dbloader import convert, copy_store
 from dbloader.ext.viewing import training_process
 from tests.package.test_without_torch import BLOCKER
-from tests.support.caching import WAIT_S, wait_for
 from tests.support.images import plant, plant_photos, run
 from tests.support.viewer import browser, viewer
+from tests.support.waiting import WAIT_S, wait_for
 
 pytestmark = pytest.mark.slow
 

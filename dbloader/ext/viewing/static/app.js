@@ -91,6 +91,7 @@ async function waitUntilBack(reply) {
 export function bar(changes) {
   Object.assign(bar, changes);
   find("#note").textContent = escaped(bar.away || (bar.slow ? "Loading…" : bar.note));
+  find("#note").classList.toggle("slow", !bar.away && bar.slow > 0); // a small sign that moves nothing
 }
 Object.assign(bar, {away: "", slow: 0, note: ""});
 
@@ -187,11 +188,11 @@ export function sized(bytes) {
   return `${bytes} B`;
 }
 
-/** Show a text at the bottom of the page for five seconds. Screen readers read it. */
-export function notice(text) {
-  find("#notice").textContent = text;
+/** Show a text at the bottom of the page for some seconds, and a button if one is given. Screen readers read it. */
+export function notice(text, button = null) {
+  find("#notice").replaceChildren(text, button ?? "");
   clearTimeout(noticed);
-  noticed = setTimeout(() => (find("#notice").textContent = ""), 5000);
+  noticed = setTimeout(() => find("#notice").replaceChildren(), button ? 10_000 : 5000);
 }
 let noticed = 0;
 

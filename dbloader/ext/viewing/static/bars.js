@@ -4,10 +4,10 @@ import {counted, go, make, state} from "./app.js";
 const HIGH = 40;
 const SCALES = {log: "logarithmic", linear: "linear"};
 
-/** Return a number as text: all digits of an integer, six digits of other numbers. Rounding to 12 digits first turns 0.1 + 0.2 into 0.3.
+/** Return a number as text: all digits of an integer, `digits` of other numbers. Rounding to 12 digits first turns 0.1 + 0.2 into 0.3.
  * `roundingMode` "floor" rounds a lower bound down, and "ceil" rounds an upper bound up. */
-export const exact = (number, roundingMode = "halfExpand") =>
-  Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: 6, roundingMode});
+export const exact = (number, roundingMode = "halfExpand", digits = 6) =>
+  Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: digits, roundingMode});
 
 /** Show the axis of a histogram as "log" or "linear". The URL contains it, as in axes=bytes:linear,width:log. */
 function choose(name, scale) {

@@ -27,7 +27,7 @@ class Duplicates extends HTMLElement {
       const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
       const queries = [];
       for (let start = 0; start < all.length; start += MARKED) queries.push(`index:${all.slice(start, start + MARKED).join(",")}`);
-      if (await mark(store, queries, {drop: true}, all.length)) notice(`${amount(all.length, "record")}: drop`);
+      await mark(store, queries, {drop: true}, all.length);
     }}, "Drop the checked images");
     const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all duplicates in the grid");
     const run = make("button", {...off, onclick: async () => {

@@ -21,7 +21,10 @@ class Field extends HTMLElement {
   }
 
   async show({store, q, axes}) {
-    const name = this.getAttribute("name"), key = `${store} ${axes} ${q} ${stores[store].marks.revision}`;
+    const name = this.getAttribute("name"), kind = this.getAttribute("kind");
+    // The counts of values ignore the choice of a value, so the other values stay visible.
+    if (kind === "text" || kind === "bool") q = words(q).filter((word) => !comparing(name, kind === "bool").test(word)).join(" ");
+    const key = `${store} ${axes} ${q} ${state().q} ${stores[store].marks.revision}`;
     if (!this.details.open || key === this.key) return;
     this.key = key;
     this.stop?.abort();

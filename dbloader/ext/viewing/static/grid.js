@@ -1,15 +1,17 @@
 /** The grid: all records of the search as thumbnails. */
 import {amount, api, className, counted, escaped, find, go, link, listing, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
+import {empty} from "./icons.js";
 import {keys} from "./keys.js";
-import {badge, onHold} from "./marks.js";
+import {badge, onHold, toggleDrop} from "./marks.js";
 import {chips} from "./query.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows in one request
 const CHUNKS = 20; // chunks of rows that are kept
 const PAUSE_MS = 100; // between requests while the user scrolls fast
-const CAPTION = 22; // px for the caption below a thumbnail
+const LINE = 20; // px of a line below a thumbnail
+const WIDE = 140; // px of a thumbnail that has space for a prediction and a value in one line
 const SIDES = [160, 240, 320, 480, 640]; // px of the thumbnails that the server makes
 const MOST = 20_000; // most records in a range
 const LONGEST = 9_000; // most characters of the selected indices: a query has at most 10,000
@@ -42,7 +44,7 @@ class Grid extends HTMLElement {
     this.isAll = false; // whether all records of the search are selected, except those in this.selected
     this.anchor = null; // the position that was selected last
     this.status = make("p", {id: "count", role: "status"});
-    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onkeydown: (event) => {
+    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onblur: () => (this.going.hidden = true), onkeydown: (event) => {
       if (event.key === "Enter") this.seek(this.jump.value.replace(/\D/g, "") || 0);
     }});
     this.sort = make("select", {id: "sort", ariaLabel: "Sort by", onchange: () => go({sort: this.sort.value, at: null})});
@@ -51,10 +53,11 @@ class Grid extends HTMLElement {
     this.chosen = make("p", {id: "chosen"});
     this.marks = make("db-marks");
     this.overlays = make("span", {class: "overlays", ariaLabel: "Over the images", role: "group"});
-    this.filters = make("div", {class: "filters", ariaLabel: "Search", role: "group"}); // shown only in a narrow window
+    this.filters = make("div", {class: "chips", ariaLabel: "Conditions", role: "group"});
+    this.none = make("div", {hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
     this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
-      make("span", {class: "sorts"}, this.sort, this.direction), make("label", {}, make("span", {}, "Go to "), "index ", this.jump), this.overlays, this.filters), this.list,
+      make("span", {class: "sorts"}, this.sort, this.direction), this.going = make("label", {hidden: true}, "Go to index ", this.jump), this.overlays, this.filters), this.none, this.list,
       this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, so the list does not move under the finger
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
@@ -73,9 +76,10 @@ class Grid extends HTMLElement {
       Home: ["First record", () => scroller.move(0)],
       End: ["Last record", () => scroller.move(scroller.count - 1)],
       Enter: ["Open the record", () => this.open(scroller.here())],
-      g: ["Go to an index", () => this.jump.focus()],
+      g: ["Go to an index", () => { this.going.hidden = false; this.jump.focus(); }],
       x: ["Select or deselect the record (also Ctrl-click)", () => this.toggle(scroller.here())],
       X: ["Select all records from the last selected one to this one (also Shift-click)", () => this.span(scroller.here())],
+      d: ["Mark to drop, or keep", () => this.drop()],
       Escape: ["Clear the selection", () => this.select(new Set())],
     }, "grid");
   }
@@ -85,7 +89,9 @@ class Grid extends HTMLElement {
     this.selected = indices(now.selected ?? "");
     this.isAll = (now.selected ?? "").startsWith("all");
     const side = Math.max(60, Math.min(now.px, 640)) + 8;
-    this.scroller.layout(side, side + CAPTION);
+    this.caption = 4 + LINE * (now.sort || stores[now.store].columns.prediction ? 2 : 1);
+    this.scroller.layout(side, side + this.caption);
+    this.list.classList.toggle("narrow", side < WIDE);
     this.sharpen();
     this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
       ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "rarest sizes first" : `by ${escaped(name)}`)));
@@ -100,32 +106,42 @@ class Grid extends HTMLElement {
     if (this.isAll && this.search && search !== this.search) return go({selected: null}, {replace: true}); // "all" was selected in another search
     this.search = search;
     if (key !== this.key) {
-      const kept = this.listed === list && this.key ? [this.scroller.top, this.scroller.active] : null; // only marks have changed
+      const kept = this.listed === list && this.key !== ""; // only marks have changed
       [this.key, this.listed, this.anchor] = [key, list, null];
       this.stop?.abort();
       const {signal} = (this.stop = new AbortController());
       for (const chunk of this.chunks.values()) chunk.stop.abort();
-      this.chunks.clear();
-      if (!kept) this.scroller.reset(0);
+      if (!kept) {
+        this.chunks.clear();
+        this.scroller.reset(0);
+      }
       this.filters.replaceChildren(...chips());
       try {
         const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
         if (signal.aborted) return;
         this.status.className = "";
         this.status.textContent = count === of ? amount(of, "record") : `${counted(count)} of ${amount(of, "record")}`;
-        if (!count && of) this.status.textContent += ": no record matches all words of the search";
+        this.none.replaceChildren(of ? empty("nothing", "No record matches all conditions", now.q,
+          make("button", {class: "first", onclick: () => go({q: null, at: null})}, "Remove all conditions")) : empty("nothing", "This store has no records"));
+        this.none.hidden = count > 0;
         this.list.hidden = !count;
         this.everything.hidden = !count;
-        this.scroller.reset(count);
-        if (kept) this.scroller.to(kept[0]);
+        if (kept && count === this.scroller.count) this.refresh();
+        else {
+          const {top, active} = this.scroller;
+          this.chunks.clear();
+          this.scroller.reset(count);
+          this.scroller.active = kept ? Math.min(active, count - 1) : -1;
+          if (kept) this.scroller.to(top);
+        }
       } catch (error) {
         if (signal.aborted) return;
         this.key = ""; // the next show() asks again
         this.status.className = "error";
         this.status.textContent = error.message;
-        this.list.hidden = this.everything.hidden = true;
+        this.list.hidden = this.everything.hidden = this.none.hidden = true;
       }
-      this.scroller.active = kept ? Math.min(kept[1], this.scroller.count - 1) : -1;
+      if (kept) return this.showSelection(); // keys may have moved on meanwhile
     }
     if (this.scroller.count && state().at !== this.scroller.active) this.scroller.move(state().at);
     this.showSelection();
@@ -135,7 +151,7 @@ class Grid extends HTMLElement {
   /** Request the thumbnails in the size that is shown. */
   sharpen() {
     const {across, down, gap} = this.scroller;
-    const shown = (Math.max(across, down - CAPTION) - gap) * devicePixelRatio;
+    const shown = (Math.max(across, down - this.caption) - gap) * devicePixelRatio;
     const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1);
     const {over = null} = state();
     if ((px === this.px && over === this.over) || !this.list.clientWidth) return;
@@ -160,15 +176,22 @@ class Grid extends HTMLElement {
     }
   }
 
+  /** Request the visible rows again, and show the old rows until then. */
+  refresh() {
+    const visible = new Set([...this.scroller.cells.keys()].map((position) => Math.floor(position / CHUNK)));
+    for (const number of this.chunks.keys()) if (!visible.has(number)) this.chunks.delete(number);
+    for (const number of visible) this.ask(number);
+  }
+
   async ask(number) {
-    const [stop, now] = [new AbortController(), state()];
+    const [stop, now, rows] = [new AbortController(), state(), this.chunks.get(number)?.rows ?? null];
     this.loaded = performance.now();
-    this.chunks.set(number, {rows: null, stop});
+    this.chunks.set(number, {rows, stop});
     try {
       const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, sort: now.sort, start: number * CHUNK, count: CHUNK}, stop.signal);
       if (stop.signal.aborted) return;
       this.chunks.set(number, {rows, stop});
-      for (const cell of this.scroller.cells.values()) if (cell.index === null) this.fill(cell);
+      for (const cell of this.scroller.cells.values()) if (Math.floor(cell.position / CHUNK) === number) this.fill(cell);
     } catch (error) {
       if (stop.signal.aborted) return;
       this.chunks.delete(number);
@@ -181,27 +204,28 @@ class Grid extends HTMLElement {
   }
 
   tile() {
-    const [img, why, kept, marks, facts] = [make("img", {alt: "", decoding: "async", draggable: false}), ...["why", "kept", "marks", "facts"].map(
-      (part) => make("span", {class: part}))];
-    const name = make("bdi", {dir: "ltr"});
-    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, kept, marks),
-      make("span", {class: "caption"}, facts, make("span", {class: "name"}, name)));
+    const [why, kept, marks, check, number, label, guess, value] = ["why", "kept", "marks", "check", "number", "label", "guess", "value"].map(
+      (part) => make("span", {class: part}));
+    const img = make("img", {alt: "", decoding: "async", draggable: false, onload: () => cell.classList.add("shown")}), name = make("bdi", {dir: "ltr"});
+    const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, check, make("span", {class: "badges"}, marks, kept),
+      make("span", {class: "facts"}, number, make("span", {class: "name"}, name))),
+      make("span", {class: "caption"}, make("span", {}, label), make("span", {}, guess, value)));
     cell.onclick = (event) => {
       const isTouch = event.pointerType === "touch" && !this.decide.hidden; // a long press selects the first record, and taps select more
       if (event.shiftKey) this.span(cell.position);
-      else if (event.ctrlKey || event.metaKey || isTouch) this.toggle(cell.position);
+      else if (event.ctrlKey || event.metaKey || isTouch || event.target === check) this.toggle(cell.position);
       else this.open(cell.position);
     };
     cell.onmousedown = (event) => event.shiftKey && event.preventDefault(); // selects no text
-    onHold(cell, () => this.toggle(cell.position));
-    return Object.assign(cell, {img, why, kept, marks, name, facts, index: null});
+    onHold(cell, () => { this.toggle(cell.position); cell.classList.add("held"); });
+    return Object.assign(cell, {img, why, kept, marks, name, number, label, guess, value, index: null});
   }
 
   clear(cell) {
     cell.img.removeAttribute("src"); // cancels the request for the picture
     cell.index = null;
     cell.className = "tile";
-    cell.why.textContent = cell.kept.textContent = cell.marks.textContent = cell.name.textContent = cell.facts.textContent = "";
+    for (const part of ["why", "kept", "marks", "name", "number", "label", "guess", "value"]) cell[part].textContent = "";
   }
 
   fill(cell) {
@@ -210,20 +234,27 @@ class Grid extends HTMLElement {
     const [index, name, label, width, height, bytes, fields, isDamaged] = row;
     const {store, sort} = state();
     cell.index = index;
-    cell.title = cell.name.textContent = escaped(name ?? "").slice(-300);
+    cell.classList.remove("bad");
+    cell.why.textContent = "";
+    cell.name.textContent = escaped(name ?? "").slice(-300);
     cell.kept.textContent = isDamaged ? "damaged" : "";
     cell.kept.title = isDamaged ? "The image was damaged before the conversion and is stored unchanged" : "";
     cell.marks.textContent = cell.marks.title = badge(fields);
     cell.marks.classList.toggle("drop", fields["mark.drop"] === "true");
-    const more = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark.")).map(([field, value]) => [field, typeof value === "number" ? exact(value) : escaped(value)]);
-    const by = sort.replace(/^-/, ""), size = width && `${width} × ${height}`;
-    const sorted = by === "bytes" ? bytes && sized(bytes) : ["width", "height", "aspect", "odd"].includes(by) && size;
+    const by = sort.replace(/^-/, ""), size = width && `${width} × ${height}`, sorted = fields[by];
     const named = escaped(className(store, label)), predicted = fields.prediction;
-    const differs = predicted != null && ![label, className(store, label)].includes(predicted);
-    const guess = differs && escaped(typeof predicted === "number" ? className(store, predicted) : predicted);
-    cell.facts.textContent = [counted(index), guess ? `${named} ≠ ${guess}` : named,
-      ...more.map(([field, text]) => field !== "prediction" && text), sorted].filter(Boolean).join(" · ");
-    cell.facts.title = [...more.map(([field, text]) => `${field}: ${text}`), size].filter(Boolean).join("\n");
+    const guess = predicted == null ? "" : escaped(typeof predicted === "number" ? className(store, predicted) : predicted);
+    const differs = guess && ![label, fields["mark.label"] ?? className(store, label)].includes(predicted); // an accepted prediction agrees
+    cell.number.textContent = `${counted(index)} ·`;
+    cell.label.textContent = named || cell.name.textContent;
+    cell.label.title = named;
+    cell.guess.textContent = guess ? (differs ? `→ ${guess}` : "✓ predicted") : escaped(by);
+    cell.guess.title = guess && `prediction: ${guess}`;
+    cell.guess.className = `guess ${differs ? "differs" : "same"}`;
+    cell.value.textContent = sorted != null && by !== "prediction" ? (typeof sorted === "number" ? exact(sorted, undefined, 4) : escaped(sorted)) :
+      {bytes: bytes && sized(bytes), aspect: width && (width / height).toPrecision(3), width: size, height: size, odd: size}[by] || "";
+    cell.title = [`${counted(index)} · ${cell.name.textContent}`, size, ...Object.entries(fields).flatMap(([field, value]) =>
+      value === null || field.startsWith("mark.") ? [] : [`${field}: ${typeof value === "number" ? exact(value) : escaped(value)}`])].filter(Boolean).join("\n");
     cell.ariaSelected = String(this.has(index));
     load(cell.img, picture("thumb", store, index, {px: this.px, over: this.over}), (why) => {
       cell.classList.add("bad");
@@ -275,6 +306,13 @@ class Grid extends HTMLElement {
     this.select(this.selected, this.isAll);
   }
 
+  /** Mark the selected records to drop, or the active record if none is selected; keep them if they are marked. */
+  async drop() {
+    if (!this.decide.hidden) return this.marks.change({drop: true}, true);
+    const row = this.row(this.scroller.here());
+    if (row && await toggleDrop(state().store, `index:${row[0]}`, 1)) go({at: this.scroller.active}, {replace: true});
+  }
+
   has(index) {
     return this.isAll !== this.selected.has(index);
   }
@@ -291,10 +329,11 @@ class Grid extends HTMLElement {
     for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.has(cell.index));
     const count = this.isAll ? this.scroller.count - this.selected.size : this.selected.size;
     this.decide.hidden = !count;
+    this.classList.toggle("selecting", count > 0);
     const [some, {q: search}] = [`index:${ranges(this.selected)}`, state()];
     const q = this.isAll ? [this.selected.size && search ? `(${search})` : search, this.selected.size && `-${some}`].filter(Boolean).join(" ") : some;
     this.marks.show(count, q);
-    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "show"), listing(state().store, q),
+    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "show"), link({view: "review", q, at: null, selected: null}, "review"), listing(state().store, q),
       make("button", {onclick: () => this.select(new Set())}, "deselect"));
   }
 }

@@ -11,14 +11,16 @@ export function keys(bindings, view = null) {
 
 export function pressed(event) {
   const target = event.target;
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || find("dialog[open]")) return;
+  if (event.defaultPrevented || event.altKey || find("dialog[open]:not(#changes)")) return;
+  const key = event.ctrlKey || event.metaKey ? `Ctrl-${event.key}` : event.key;
+  if (find("#changes").open && !key.startsWith("Ctrl-")) return;
   if (target.closest("input:not([type=checkbox]), textarea, select")) {
-    if (event.key === "Escape") find("#main").focus();
+    if (event.key === "Escape") find("#main").focus(); // the keys of the page work again
     return;
   }
   if ((event.key === "Enter" || event.key === " ") && target.closest("a, button, summary")) return;
   const {view} = state();
-  const all = bound.get(event.key) ?? [];
+  const all = bound.get(key) ?? [];
   const binding = all.find((each) => each.view === view) ?? all.find((each) => each.view === null);
   if (!binding) return;
   event.preventDefault();

@@ -55,6 +55,7 @@ class Record extends HTMLElement {
       ArrowLeft: ["Previous record", () => this.step(-1)],
       ArrowRight: ["Next record", () => this.step(1)],
       z: ["Switch between original size and the size that fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
+      d: ["Mark to drop, or keep", () => this.querySelector("db-marks")?.change({drop: true}, true)],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
       p: ["Play the next records; press p again to stop", () => this.button && this.play(!this.isPlaying)],

@@ -1,5 +1,6 @@
 /** The report of the conversion: files that were rejected, repaired or changed. */
 import {api, counted, escaped, go, link, make, title} from "./app.js";
+import {empty} from "./icons.js";
 
 const PAGE = 200;
 
@@ -13,7 +14,8 @@ class Report extends HTMLElement {
     this.body = make("tbody");
     this.table = make("table", {}, make("thead", {}, make("tr", {}, ...["Event", "Name", "Reason"].map((text) => make("th", {scope: "col"}, text)))), this.body);
     this.pages = make("nav", {class: "steps", ariaLabel: "Pages of the report"});
-    this.append(make("h1", {}, "Report of the conversion"), this.text, this.events, this.status, this.table, this.pages);
+    this.none = make("div");
+    this.append(make("h1", {}, "Report of the conversion"), this.text, this.events, this.status, this.table, this.pages, this.none);
   }
 
   async show(now) {
@@ -44,8 +46,8 @@ class Report extends HTMLElement {
     this.text.hidden = this.events.hidden = !lines;
     this.table.hidden = !rows.length;
     const last = start + rows.length;
-    this.status.textContent = !lines ? "The report is empty: the conversion repaired, rejected and changed no file." :
-      rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line matches.";
+    this.none.replaceChildren(...lines ? [] : [empty("report", "The report is empty", "The conversion repaired, rejected and changed no file.")]);
+    this.status.textContent = !lines ? "" : rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line matches.";
     this.body.replaceChildren(...rows.map((row) => make("tr", {}, make("td", {class: row.event}, row.event),
       make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),
       make("td", {}, escaped(row.reason)))));

@@ -1,18 +1,20 @@
-/** The side bar: search, links to the views, classes, histograms, formats and events. */
+/** The search at the top, and the side bar: links to the views, classes, histograms, formats and events. */
 import "./fields.js";
 import {exact} from "./bars.js";
 import {api, className, counted, escaped, find, go, link, listing, make, menu, sized, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
+import {icon} from "./icons.js";
 import {keys} from "./keys.js";
-import {showMarks} from "./marks.js";
-import {chips, classesIn, classWord, filter, filterRange, words} from "./query.js";
+import {classesIn, classWord, filter, filterRange, key as named, quoted, words} from "./query.js";
 import {Scroller} from "./scroll.js";
 
-const PAGES = {grid: "Images", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
+const PAGES = {grid: "Images", review: "Review", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
   duplicates: "Duplicates"};
 const OPEN = 6; // if there are more fields, all fields are closed at first
 const NARROW = matchMedia("(max-width: 760px)"); // as in style.css
 const COLUMNS = ["width", "height", "aspect", "bytes"];
+const FILTERED = ["grid", "review", "compare"]; // the views that show what a search finds
+const OFFERED = 50; // most completions
 
 class Sidebar extends HTMLElement {
   connectedCallback() {
@@ -20,15 +22,17 @@ class Sidebar extends HTMLElement {
     this.all = [];
     this.labels = this.all; // the listed classes
     const clear = () => go({q: this.search.value = "", at: null});
-    this.search = make("input", {id: "search", onsearch: () => this.search.value || clear(), type: "search", autocomplete: "off", spellcheck: false, placeholder: "class:cat width<256",
-      "aria-describedby": "search-error", onkeydown: (event) => {
+    this.search = make("input", {id: "search", onsearch: () => this.search.value || clear(), type: "search", autocomplete: "off", spellcheck: false, placeholder: "Search: class:cat width<256", ariaLabel: "Search",
+      "aria-describedby": "search-error", oninput: () => this.complete(), onkeydown: (event) => {
         if (event.key === "Escape") clear();
         if (event.key !== "Enter") return;
         go({view: null, index: null, at: null, q: this.search.value.trim()});
         find("#main").focus(); // the grid takes the focus when it has records
       }});
     this.error = make("p", {id: "search-error", class: "error", role: "alert"});
-    this.chips = make("div", {class: "chips"});
+    this.offers = make("datalist", {id: "words"});
+    this.search.setAttribute("list", "words");
+    this.values = new Map(); // by store and field: its most frequent values
     this.pages = make("nav", {"aria-label": "Pages"});
     this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
       oninput: () => this.list()});
@@ -41,28 +45,29 @@ class Sidebar extends HTMLElement {
     this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
-    this.marks = make("section", {id: "marks", hidden: true});
-    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files, this.marks);
-    this.append(make("label", {}, "Search", this.search), this.error, this.chips, this.pages, this.facts);
+    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files);
+    find("#finder").append(icon("search"), this.search, this.offers, this.error);
+    this.append(this.pages, this.facts);
     NARROW.onchange = () => this.list();
-    keys({"/": ["Search", () => { menu(true); this.search.focus(); this.search.select(); }]});
+    keys({"/": ["Search", () => { this.search.focus(); this.search.select(); }]});
   }
 
   async show(now) {
     const pages = Object.keys(PAGES);
-    if (!this.pages.children.length) this.pages.append(...pages.map((view) => link({view, index: null}, PAGES[view])));
+    if (!this.pages.children.length) this.pages.append(...pages.map((view) => link({view, index: null}, icon(view), PAGES[view])));
     pages.forEach((view, n) => {
       this.pages.children[n].href = url({view, index: null});
       this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
       this.pages.children[n].hidden = view === "compare" && !comparable(now.store).length;
     });
     if (this.stored !== stores[now.store]) { // another store, or other marks
-      const columns = Object.entries((this.stored = stores[now.store]).columns);
+      const columns = Object.entries((this.stored = stores[now.store]).columns).filter(([name]) => !/^(mark|duplicates)\./.test(name));
       this.fields.replaceChildren(...columns.length ? [make("h2", {}, "Fields")] : [],
         ...columns.map(([name, kind]) => make("db-field", {name, kind, open: columns.length <= OPEN || null})));
     }
+    this.facts.hidden = !FILTERED.includes(now.view);
+    if (this.facts.hidden) return void (this.search.value = now.q);
     for (const field of this.fields.querySelectorAll("db-field")) field.show(now);
-    showMarks(this.marks, now.store);
     const key = `${now.store} ${now.axes} ${now.q} ${stores[now.store].marks.revision}`;
     if (key === this.key) return;
     this.key = key;
@@ -70,10 +75,9 @@ class Sidebar extends HTMLElement {
     const {signal} = (this.stop = new AbortController());
     this.search.value = now.q;
     this.error.textContent = "";
-    this.chips.replaceChildren(...chips());
     this.facts.ariaBusy = "true";
     try {
-      const facts = await api(`/api/${now.store}/summary`, {q: now.q, axes: now.axes}, signal);
+      const facts = await api(`/api/${now.store}/summary`, {q: now.q, axes: now.axes, among: words(now.q).filter((word) => !classesIn(word).length).join(" ")}, signal);
       if (signal.aborted) return;
       this.draw(now, facts);
     } catch (error) {
@@ -106,6 +110,21 @@ class Sidebar extends HTMLElement {
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, listing(now.store, now.q)),
       make("p", {class: "muted"}, `${counted(facts.count)} records, for dbloader copy --select, --drop or --labels.`));
+  }
+
+  /** Offer words that complete the last word of the search: classes, fields, and values of a field. */
+  async complete() {
+    const {store} = state(), {classes, columns} = stores[store], typed = this.search.value;
+    const [, sign, last] = (typed.match(/(?:"[^"]*"?|[^\s"])+|\s+/g)?.at(-1) ?? "").trim().match(/^([(-]*)(.*)$/s);
+    const before = typed.slice(0, typed.length - last.length), field = last.match(/^"?([^="]+)"?=/)?.[1], place = `${store} ${field}`;
+    if (field && ["text", "bool"].includes(columns[field]) && !this.values.has(place))
+      this.values.set(place, await api(`/api/${store}/field`, {name: field, q: "", axes: ""}).then(({values}) => values.map(([text]) => text), () => []));
+    if (this.search.value !== typed) return; // the user has typed on
+    const all = field && this.values.has(place) ? this.values.get(place).map((text) => `${named(field)}=${quoted(text)}`) :
+      [...classes.map((name) => `class:${quoted(name)}`), ...Object.entries(columns).map(([name, kind]) => (kind === "bool" ? named(name) : `${named(name)}${kind === "text" ? "=" : ">"}`)),
+        ...COLUMNS.map((name) => `${name}<`), "index:", "damaged", "repaired"];
+    const sought = last.toLowerCase();
+    this.offers.replaceChildren(...(sought ? all.filter((word) => word.toLowerCase().includes(sought) && word !== last) : []).slice(0, OFFERED).map((word) => make("option", {value: before + word})));
   }
 
   /** Show the classes whose names contain the typed text, ordered by "label" or "count". */

@@ -1,6 +1,8 @@
 /** The start of the page: load the views, and show the view in the URL. */
 import {api, ask, bar, escaped, find, go, make, menu, say, shortPlace, state, stores, url} from "./app.js";
+import {icon} from "./icons.js";
 import {help, keys, pressed} from "./keys.js";
+import {countChanges} from "./marks.js";
 
 let view = null; // the name of the view that is shown
 
@@ -12,6 +14,7 @@ function show() {
   find("#px").value = String(now.px);
   find("#size").hidden = now.view !== "grid";
   menu(false);
+  countChanges(now.store);
   find("#sidebar").show(now);
   const shown = find(`#main > :not([hidden])`);
   if (shown) shown.show(now);
@@ -25,7 +28,7 @@ function show() {
 function theme(chosen) {
   if (chosen) document.documentElement.dataset.theme = chosen;
   else delete document.documentElement.dataset.theme;
-  find("#theme").textContent = {light: "☀", dark: "☾"}[chosen ?? ""] ?? "◐";
+  find("#theme").replaceChildren(icon(chosen || "system"));
   find("#theme").ariaLabel = find("#theme").title = `Colors: ${chosen ?? "same as the system"}`;
 }
 
@@ -42,6 +45,8 @@ async function start() {
     localStorage.setItem("theme", next);
     theme(next || null);
   };
+  find("#menu").append(icon("menu"));
+  find("#help").append(icon("keys"));
   find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
   find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
@@ -55,7 +60,7 @@ async function start() {
   keys({Escape: ["Back to the images", () => go({view: null})]});
   addEventListener("keydown", pressed);
   try {
-    const views = ["sidebar", ...[...find("#main").children].map((view) => view.localName.slice(3))];
+    const views = ["sidebar", ...[...find("#main").querySelectorAll(":scope > :not(.loading)")].map((view) => view.localName.slice(3))];
     const [found] = await Promise.all([api("/api/stores"), ...views.map((name) => import(`./${name}.js`))]);
     stores.push(...found);
   } catch (error) {
