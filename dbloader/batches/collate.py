@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import default_collate
+from torch.utils.data import ConcatDataset, Subset, default_collate
 
 from dbloader._describe import short_repr
 from dbloader.datasets.base import CompositeDataset, describe_record, find_origin
@@ -39,6 +39,8 @@ class Collate:
     - A field in ``lists`` becomes a list with one element for each sample. In this list, arrays and lists of numbers
       become tensors, and other values do not change. Fields with one row for each object in an image become lists too:
       ``boxes``, fields whose names begin with ``box_``, and arrays in ``iscrowd``, ``difficult`` and ``truncated``.
+    - Floats that are the target, as in samples (image, target), become one float32 tensor. default_collate would give
+      float64.
     - A list of numbers in each sample, such as ``[1, 0, 1]`` for several classes, becomes one tensor of shape (batch,
       length), like an array. default_collate would give ``length`` tensors of shape (batch,).
     - A field of lists that contain texts becomes a list of these lists.
@@ -64,22 +66,28 @@ class Collate:
         """Return the batch of samples."""
         return collate(None, range(len(samples)), samples, self)
 
-    def collate(self, samples: list[Any], fields: Mapping[str, str], names: Sequence[str]) -> Any:
+    def collate(
+        self, samples: list[Any], fields: Mapping[str, str], names: Sequence[str], target: str | None = None
+    ) -> Any:
         """Return the batch of samples.
 
         ``fields`` maps names in the samples to fields of the store, at least where they differ. ``names`` are the names
-        of the elements if samples are tuples.
+        of the elements if samples are tuples. ``target`` is the field that is the target, if samples are dicts.
         """
         first = samples[0]
         if type(first) is dict:
-            return {name: self._field(name, fields.get(name, name), [each[name] for each in samples]) for name in first}
+            pairs = [(name, [each[name] for each in samples]) for name in first]
+            return {name: self._field(name, fields.get(name, name), values, target) for name, values in pairs}
         if type(first) is tuple:
             columns = zip_longest(names, zip(*samples, strict=True), fillvalue="")
-            return [self._field(name, name, [*column]) for name, column in columns if column]
+            target = fields.get("label", "label")
+            return [self._field(name, fields.get(name, name), [*column], target) for name, column in columns if column]
         return default_collate(samples)
 
-    def _field(self, name: str, field: str, values: list[Any]) -> Any:
+    def _field(self, name: str, field: str, values: list[Any], target: str | None) -> Any:
         """Return the batch of one field of the samples."""
+        if field == target and all(isinstance(value, float) for value in values):
+            return torch.tensor(values, dtype=torch.float32)
         of_boxes = has_row_for_each_box(field) and any(isinstance(value, (np.ndarray, list)) for value in values)
         if name in self.lists or of_boxes:
             return [_as_tensor(value) for value in values]
@@ -118,13 +126,13 @@ def collate(
         OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. The message names
             the sample and the field.
     """
-    is_ours = isinstance(dataset, (StoreDataset, CompositeDataset))
+    ours = _first_of_ours(dataset)
     function: Any = collate_fn
     if function is None:
-        function = Collate() if is_ours else default_collate
+        function = default_collate if ours is None else Collate()
     if isinstance(function, Collate):
-        fields = names_of(dataset.fields) if is_ours else {}
-        function = functools.partial(function.collate, fields=fields, names=names)
+        options = {} if ours is None else {"fields": names_of(ours.fields, ours.target), "target": ours.target}
+        function = functools.partial(function.collate, **{"fields": {}, **options}, names=names)
     elif collate_fn is not None:
         return collate_fn(samples)
     try:
@@ -142,6 +150,16 @@ def collate(
         if reason is None:
             raise
         raise OptionError(reason) from error
+
+
+def _first_of_ours(dataset: Any) -> Any:
+    """Return the store's dataset or the mixture behind a dataset, the first of a ConcatDataset; None without one."""
+    if type(dataset) is ConcatDataset:
+        found = [*map(_first_of_ours, dataset.datasets)]
+        return None if None in found else found[0]
+    if type(dataset) is Subset:
+        return _first_of_ours(dataset.dataset)
+    return dataset if isinstance(dataset, (StoreDataset, CompositeDataset)) else None
 
 
 def _explain(

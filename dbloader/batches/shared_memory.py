@@ -24,22 +24,11 @@ from torch.multiprocessing.reductions import reduce_tensor
 from typing_extensions import override
 
 from dbloader._describe import size
+from dbloader.device.memory import ReleasingArray
 from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
-
-
-class ReleasingArray(np.ndarray[Any, Any]):
-    """An array that calls ``release`` when it is freed. A view keeps the array alive, and does not call ``release``."""
-
-    release: Callable[[], object] | None = None
-
-    def __del__(self) -> None:
-        if self.release is not None:
-            self.release()
 
 
 def file_limit(least: int) -> int:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 from typing_extensions import override
 
 from dbloader.batches.base import DatasetBatchFetcher, row_for_each
 from dbloader.batches.collate import ELEMENTS, collate
-from dbloader.batches.shared_memory import ReleasingArray
 from dbloader.batches.timed import Work, now
 from dbloader.datasets.base import NotedErrors, describe_record
 from dbloader.datasets.fields import has_image, join_image
 from dbloader.datasets.store import StoreDataset
 from dbloader.decoding.decoder import Decoder
+from dbloader.device.memory import BatchMemory
 from dbloader.errors import LoaderError
 
 if TYPE_CHECKING:
@@ -173,32 +170,3 @@ def _take_some(records: Iterator[tuple[int, Record, Any]]) -> list[tuple[int, Re
             if nbytes > PLANNED_NBYTES:
                 break
     return some
-
-
-class BatchMemory:
-    """Makes tensors in the memory of earlier tensors that nobody references any more.
-
-    The system clears each page of new memory at its first use, 2,352 pages for 64 images of 224 x 224 pixels. Without
-    reuse, a batch of images that are stored as raw pixels took a sixth to a third more CPU time. Threads may share a
-    BatchMemory. Pickling drops the memory.
-    """
-
-    def __init__(self) -> None:
-        # Four are enough: a loader makes a few batches ahead, and its consumer keeps one or two.
-        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=4)
-
-    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a tensor of uint8 with undefined values."""
-        nbytes = math.prod(shape)
-        try:
-            block = self._free.pop()
-        except IndexError:
-            block = np.empty(nbytes, np.uint8)
-        if block.nbytes < nbytes:
-            block = np.empty(nbytes, np.uint8)
-        array = block[:nbytes].reshape(shape).view(ReleasingArray)
-        array.release = functools.partial(self._free.append, block)
-        return torch.from_numpy(array)  # keeps the array until the storage is freed
-
-    def __reduce__(self) -> tuple[type[BatchMemory], tuple[()]]:
-        return type(self), ()

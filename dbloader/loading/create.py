@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from dbloader._extensions import extension
+from dbloader._extensions import extension, has_extensions
 from dbloader._machine import cpu_count, local_ranks
 from dbloader._options import check_choice, checked_flag, whole_number
 from dbloader.batches.fetchers import create_fetcher
@@ -76,10 +76,12 @@ def create_loader(
     device: torch.device | str | int | None = "auto",
     normalize: Normalize | None = _IMAGENET,
     preparation: Callable[..., Any] | None = None,
+    fuse: bool = True,
     sampler: Sampler[int] | Iterable[int] | None = None,
     distributed: bool | None = None,
     seed: int = 0,
     drop_last: bool | None = None,
+    even_batches: bool = False,
     on_error: Any = "raise",
     num_workers: int | None = None,
     worker_type: Literal["auto", "threads", "processes"] = "auto",
@@ -104,7 +106,7 @@ def create_loader(
     Each ``iter()`` begins the next epoch, in a new order. ``state_dict()`` and ``load_state_dict()`` resume in the
     middle of an epoch. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the
     same for any number and kind of workers. Code that draws from global random generators, such as torchvision's
-    transforms, is an exception.
+    transforms, is an exception, unless `create_loader` fuses it.
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
@@ -126,9 +128,12 @@ def create_loader(
             from the samples' lists of numbers.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
-            std, dtype and memory format. The default has ImageNet's mean and std. None leaves the images uint8.
+            std, dtype and memory format. The default has ImageNet's mean and std, and does nothing if the transform has
+            a step that makes floats, such as ToTensor. None leaves the images uint8.
         preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several steps.
+        fuse: Whether to run known steps of a transform of torchvision or timm as a Decoder, and on batches on the
+            device (docs/transforms.md). ``print(loader)`` shows which.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. A sampler of dbloader must be made for a
             dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
             resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random decoding
@@ -136,6 +141,9 @@ def create_loader(
         distributed: Whether torch.distributed's processes share the samples; None means yes if it is initialized.
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.
+        even_batches: Repeat samples in evaluation, so each rank gets the same number of batches of ``batch_size``. A
+            bool tensor of shape (batch,) is added to each batch, as the last element or as ``"valid"`` in a dict; it is
+            False for repeated samples.
         on_error: ``"raise"`` raises the error of a damaged record or image. ``dbloader.Skip(share)`` uses another
             sample instead.
         num_workers: Number of threads or processes. None means this process's share of the CPUs: the CPUs that it and
@@ -165,8 +173,13 @@ def create_loader(
         raise TypeError("batch_size must be given, such as create_loader(dataset, batch_size=256)")
     check_dataset(dataset)
     is_training = checked_flag("is_training", is_training)
+    fuse = checked_flag("fuse", fuse)
     drop_last = checked_flag("drop_last", drop_last, none=True)
     distributed = checked_flag("distributed", distributed, none=True)
+    if checked_flag("even_batches", even_batches) and (is_training or sampler is not None or drop_last):
+        raise OptionError("even_batches=True is for evaluation in order: leave out is_training, sampler and drop_last")
+    if even_batches and on_error != "raise":
+        raise OptionError("even_batches=True counts each sample once, which Skip would not: leave out on_error")
     size = height_and_width(224 if input_size is None else input_size)
     check_choice("worker_type", worker_type, ("auto", "threads", "processes"))
     if on_error != "raise" and not isinstance(on_error, extension("Skip")):
@@ -187,7 +200,17 @@ def create_loader(
                 f"input_size={input_size!r} has no effect, because the dataset has a transform or decode of its own: "
                 "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
             )
-    decoded, transform = with_transform(dataset, transform, only_missing=automatic)
+    plan = None
+    inner = dataset.dataset if type(dataset) is Subset else dataset
+    of_user = getattr(inner, "transform", None) if automatic and transform is None else transform
+    if of_user is not None and not isinstance(of_user, Decoder) and has_extensions():
+        if normalize is _IMAGENET and extension("makes_floats")(of_user):
+            normalize = None
+        if fuse and collate_fn is None:  # another collate_fn gets samples as the transform makes them
+            plan = extension("make_plan")(dataset, of_user)
+    decoded = dataset
+    for one in plan.transforms if plan else [transform]:
+        decoded, transform = with_transform(decoded, one, only_missing=automatic and plan is None)
     batches = create_batch_sampler(
         dataset,
         sampler,
@@ -196,6 +219,7 @@ def create_loader(
         distributed=distributed,
         seed=whole_number("seed", seed),
         drop_last=is_training if drop_last is None else drop_last,
+        even=even_batches,
     )
     pin_memory = device is not None and resolve_device(device).type == "cuda"
     fetcher = create_fetcher(decoded, collate_fn, transform=transform, pin_memory=pin_memory)
@@ -208,16 +232,23 @@ def create_loader(
         # ``tester`` examines samples one by one. Its collate_fn is len, because the user's may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = extension("ReplacingBatchFetcher")(fetcher, tester, batches.sampler, on_error)
+    if even_batches:
+        fetcher = extension("EvenBatchFetcher")(fetcher, len(dataset))
     threads = (choose_workers(fetcher, num_workers) if worker_type == "auto" else worker_type) == "threads"
     kind = ThreadLoader if threads else ProcessLoader
     if prefetch_factor is None:
         prefetch_factor = max(2, math.ceil(_SAMPLES_AHEAD * num_workers / batch_size)) if threads else 2
     loader: Any = kind(fetcher, batches, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
-    steps: list[Any] = [] if normalize is None else [check_uint8, normalize]
+    steps: list[Any] = [*plan.tail] if plan else []
+    if normalize is not None:
+        steps += [check_uint8, normalize]
     if preparation is not None:
         steps.append(preparation)
     prepared = Preparation(*steps, **image_and_label(dataset)) if steps else None
-    return PrefetchLoader(loader, device, preparation=prepared)
+    prefetched: PrefetchLoader[Any] = PrefetchLoader(loader, device, preparation=prepared)
+    if plan is not None:
+        prefetched.fused = plan.text
+    return prefetched
 
 
 def check_dataset(dataset: Any) -> None:
@@ -298,6 +329,7 @@ def create_batch_sampler(
     distributed: bool | None,
     seed: int,
     drop_last: bool,
+    even: bool = False,
 ) -> Any:
     """Return a batch sampler in the order that the options of create_loader define."""
     ranks: dict[str, Any] = {"num_replicas": 1, "rank": 0} if distributed is False else {}
@@ -305,7 +337,7 @@ def create_batch_sampler(
         raise OptionError("distributed=True needs torch.distributed: call init_process_group() first")
     if sampler is None:
         if not shuffle:
-            sampler = OrderedSampler(dataset, **ranks)
+            sampler = OrderedSampler(dataset, **ranks, even_batch_size=batch_size if even else None)
         elif isinstance(dataset, CompositeDataset):
             sampler = dataset.sampler(**ranks, seed=seed)
         else:

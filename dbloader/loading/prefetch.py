@@ -93,6 +93,8 @@ class PrefetchLoader(Generic[T]):
             forked.
     """
 
+    fused = ""  # where the steps of a transform run, in words, if create_loader has made the loader
+
     def __init__(
         self,
         loader: Iterable[T],
@@ -238,7 +240,7 @@ class PrefetchLoader(Generic[T]):
 
     def __repr__(self) -> str:
         device = "" if self.device is None else f", device={str(self.device)!r}"
-        return f"PrefetchLoader({describe(self._loader)}, depth={self.depth}{device})"
+        return f"PrefetchLoader({describe(self._loader)}, depth={self.depth}{device}){self.fused}"
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_running", "_clock", *_STATE)

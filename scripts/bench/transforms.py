@@ -44,6 +44,7 @@ SHOWN = ("torch", "torchvision", "timm", "Pillow", "simplejpeg", "nvidia-dali-cu
 
 WORDS: dict[Transforms, str] = {
     "torchvision": "torchvision v2's RandomResizedCrop(224), RandomHorizontalFlip",
+    "floats": "torchvision's RandomResizedCrop(224), RandomHorizontalFlip, ToTensor, Normalize",
     "timm": "timm's create_transform(224, is_training=True)",
     "timm, no jitter": "timm's with color_jitter=None",
     "validation": f"torchvision v2's Resize({RESIZED}), CenterCrop(224)",
@@ -92,7 +93,7 @@ def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
         made: Folder of these stores.
     """
     tasks: tuple[tuple[str, str, tuple[Transforms, ...]], ...] = (
-        ("full", "full size", ("torchvision", "timm", "timm, no jitter", "validation")),
+        ("full", "full size", ("torchvision", "floats", "timm", "timm, no jitter", "validation")),
         ("short", f"short side {SHORT_SIDE}, quality {QUALITY}", ("torchvision", "validation")),
         ("12mp", "12 megapixels", ("torchvision",)),
         ("24mp", "24 megapixels", ("torchvision", "validation")),
@@ -119,9 +120,9 @@ def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iter
             if words != ", scaled" or large or not task.is_training:  # crops of small images are seldom scaled
                 options = {"resize": resize}
                 yield Contender(images, f"LMDBDataset{tiled}{words}", "own_transforms", place, task, options)
-    for tiled, place in stores.items() if task.transforms != "timm" else ():  # create_loader has no color jitter
+    for tiled, place in stores.items():
         for kind in ("processes",) if large else ("threads", "processes"):
-            options = {"kind": kind, "scaled": large}
+            options = {"kind": kind, "resize": "scaled" if large else None}
             yield Contender(images, f"create_loader, {kind}{tiled}", "fused", place, task, options)
     if task.kind == "uint8":
         yield Contender(images, "NVIDIA DALI", "dali", folder, task, {})

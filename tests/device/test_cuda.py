@@ -7,27 +7,17 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from dbloader.device import Normalize, Preparation, RandomErasing
+from dbloader.device import Normalize, Preparation
 from dbloader.device.transfer import CudaTransfer
-from dbloader.errors import LoaderError, OptionError
+from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.sampling.rng import SampleRNG
 from tests.support.sync_errors import synchronizing_is_an_error
-from tests.support.tensors import DTYPES, MEAN, STD, pixels
+from tests.support.tensors import MEAN, STD, pixels
 
 pytestmark = pytest.mark.cuda
 
 BYTES = 2**24  # size of a batch, which takes about a millisecond to copy
 DELAY = 500_000_000  # clock cycles, about 0.25 s, and a hundred times as long as the other work of a test
-MODES: tuple[Any, ...] = ("const", "rand", "pixel")
-
-
-@pytest.fixture
-def gpu() -> Iterator[torch.device]:
-    if not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device")
-    yield torch.device("cuda", torch.cuda.current_device())
-    torch.cuda.synchronize()
 
 
 # CudaTransfer follows three rules. Each subclass breaks one rule, and shows that the tests notice the broken rule. The
@@ -161,16 +151,6 @@ def test_captured_normalize_keeps_its_constants(gpu: torch.device) -> None:
     assert len(kept) == 100
 
 
-def test_erasing_refuses_to_be_captured(gpu: torch.device) -> None:
-    images = torch.zeros(2, 3, 8, 8, device=gpu)
-    RandomErasing(1.0)(images)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        images.add(1)  # PyTorch warns of an empty graph
-        with pytest.raises(LoaderError, match="each replay of a CUDA graph would erase the same rectangles"):
-            RandomErasing(1.0)(images)
-
-
 class TwoBuffers:
     """A preparation that alternates between two buffers, like a captured CUDA graph."""
 
@@ -199,20 +179,6 @@ def test_memory_is_overwritten_only_after_the_consumers_earlier_work(
     transfer.receive(waiting[1])
     transfer.start(batches[2], buffers)
     assert int(read) // BYTES == (7 if right else 9)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_gpu_and_cpu_preparation_give_identical_bits(
-    gpu: torch.device, mode: Any, dtype: torch.dtype, channels_last: bool
-) -> None:
-    erasing = RandomErasing(0.7, mode=mode, max_count=3)
-    prepared = Preparation(Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last), erasing)
-    images, given = pixels(16, 3, 64, 48), SampleRNG(1, 2, range(16))
-    expected, result = prepared(images, rng=given), prepared(images.to(gpu), rng=given)
-    assert (result.device, result.stride()) == (gpu, expected.stride())
-    assert torch.equal(result.cpu(), expected)
 
 
 def test_consumer_on_its_own_stream_gets_complete_batches(gpu: torch.device) -> None:
@@ -308,10 +274,9 @@ def run_through(loader: PrefetchLoader[Any]) -> list[torch.Tensor]:
     return [batch[0].sum() for batch in loader]
 
 
-def epoch() -> PrefetchLoader[Any]:
+def epoch(*preparations: torch.nn.Module) -> PrefetchLoader[Any]:
     batches = [(torch.full((8, 3, 64, 64), 5, dtype=torch.uint8), torch.arange(8))] * 20
-    erasings = [RandomErasing(1, mode=mode, max_count=2) for mode in MODES]
-    preparation = Preparation(Normalize(MEAN, STD), *erasings)
+    preparation = Preparation(Normalize(MEAN, STD), *preparations)
     return PrefetchLoader(batches, device="cuda", preparation=preparation)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dbloader.device import Normalize, RandomErasing
+from dbloader.device import Normalize
 from dbloader.errors import OptionError
 from tests.support.tensors import DTYPES, MEAN, STD, pixels
 
@@ -48,6 +48,26 @@ def test_normalize_sets_the_memory_format(given: Any, channels_last: bool) -> No
         assert torch.equal(result, Normalize(MEAN, STD, dtype=dtype)(pixels()))
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_batches_have_the_bits_of_single_images(dtype: torch.dtype, channels_last: bool) -> None:
+    images = pixels(5, height=300, width=301)
+    normalize = Normalize(MEAN, STD, dtype=dtype, channels_last=channels_last)
+    result = normalize(images)
+    assert torch.equal(result, torch.cat([normalize(image) for image in torch.split(images, 1)]))
+    mean, std = (255 * torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (MEAN, STD))
+    assert torch.equal(result, ((images - mean.float()) * (1 / std).float()).to(dtype))
+
+
+def test_memory_of_a_dropped_result_is_reused() -> None:
+    normalize, images = Normalize(MEAN, STD), pixels(2)
+    first, second = normalize(images), normalize(images)
+    address = first.data_ptr()
+    assert second.data_ptr() != address
+    del first
+    assert normalize(images).data_ptr() == address
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -68,16 +88,19 @@ def test_wrong_option_of_normalize_is_refused(options: Any, message: str) -> Non
         Normalize(**{"mean": MEAN, "std": STD, **options})
 
 
-@pytest.mark.parametrize("module", [Normalize(MEAN, STD), RandomErasing()])
-def test_input_without_images_is_refused(module: torch.nn.Module) -> None:
+def test_input_without_images_is_refused() -> None:
+    check_images_only(Normalize(MEAN, STD))
+    with pytest.raises(OptionError, match="each of the 1 channels of the images, got 3"):
+        Normalize(MEAN, STD)(pixels(channels=1))
+
+
+def check_images_only(module: torch.nn.Module) -> None:
     with pytest.raises(TypeError, match="images must be a tensor, got ndarray"):
         module(np.zeros((1, 3, 4, 4)))
     with pytest.raises(ValueError, match=r"images must have the shape \(N, C, H, W\), got \(3, 4, 4\)"):
         module(torch.zeros(3, 4, 4))
     with pytest.raises(TypeError, match=r"images must be uint8 \(0 to 255\) or float \(0 to 1\), got torch.int64"):
         module(torch.zeros(1, 3, 4, 4, dtype=torch.int64))
-    with pytest.raises(OptionError, match="each of the 1 channels of the images, got 3"):
-        Normalize(MEAN, STD)(pixels(channels=1))
 
 
 def test_clips_are_normalized_frame_by_frame() -> None:

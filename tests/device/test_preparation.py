@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from dbloader.device import Normalize, Preparation, RandomErasing
+from dbloader.device import Normalize, Preparation
 from dbloader.sampling.rng import SampleRNG
+from tests.support.preparations import Noise
 from tests.support.tensors import MEAN, STD, pixels
 
 
@@ -159,7 +160,7 @@ def test_compiled_module_gets_the_rng() -> None:
 
 
 def test_pickled_modules_prepare_equal_batches() -> None:
-    prepared = Preparation(Normalize(MEAN, STD), RandomErasing(1, mode="rand"), doubled)
+    prepared = Preparation(Normalize(MEAN, STD), Noise(), doubled)
     copied = pickle.loads(pickle.dumps(prepared))  # noqa: S301
     assert prepared.state_dict() == {}
     assert list(prepared.parameters()) == list(prepared.buffers()) == []

@@ -14,9 +14,8 @@ from torch.masked import masked_tensor
 from torch.nn.utils.rnn import pack_sequence
 from typing_extensions import override
 
-from dbloader.device import RandomErasing, transfer
+from dbloader.device import transfer
 from dbloader.device.transfer import CudaTransfer, find_memory
-from dbloader.errors import LoaderError
 from dbloader.loading.prefetch import PrefetchLoader
 
 CUDA = torch.device("cuda:1")
@@ -234,13 +233,6 @@ def test_object_with_unknown_memory_is_copied_and_outlives_its_copy(
     moving.receive(moving.start([]))
     gc.collect()
     assert alive() is None
-
-
-def test_erasing_refuses_to_be_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    images = torch.zeros(2, 3, 8, 8).as_subclass(Placed)
-    with pytest.raises(LoaderError, match="each replay of a CUDA graph would erase the same rectangles: call it befo"):
-        RandomErasing(1.0)(images)
 
 
 def test_failed_preparation_restores_the_stream(fake_cuda: Cuda) -> None:

@@ -11,7 +11,8 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 from typing_extensions import override
 
-from dbloader import LMDBDataset, open_store, write_store
+from dbloader import LMDBDataset, convert, open_store, write_store
+from tests.support import jpegs
 
 datasets = pytest.importorskip(
     "torchvision.datasets", reason="torchvision is not installed: scripts/frameworks torchvision"
@@ -90,3 +91,28 @@ def test_changed_images_of_an_image_folder_are_stored_with_a_warning(
 def test_datasets_of_arrays_are_stored_as_png_without_a_warning(tmp_path: Path) -> None:
     manifest = write_store(datasets.FakeData(4, (3, 32, 32), 2), tmp_path / "fake.lmdb")
     assert manifest.formats == {"PNG": 4}
+
+
+def test_annotations_of_voc_detection_equal_those_of_convert(tmp_path: Path) -> None:
+    root = tmp_path / "VOCdevkit" / "VOC2007"
+    for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / name).mkdir(parents=True)
+    for number, names in enumerate(("", "dog", "dog cat")):
+        jpegs.draw(40, 30, seed=number).save(root / "JPEGImages" / f"{number}.jpg")
+        box = "<bndbox><xmin>3</xmin><ymin>4</ymin><xmax>20</xmax><ymax>21</ymax></bndbox>"
+        objects = "".join(
+            f"<object><name>{name}</name><difficult>1</difficult>{box}</object>" for name in names.split()
+        )
+        size = "<size><width>40</width><height>30</height></size>"
+        text = f"<annotation><filename>{number}.jpg</filename>{size}{objects}</annotation>"
+        (root / "Annotations" / f"{number}.xml").write_text(text)
+    (root / "ImageSets" / "Main" / "train.txt").write_text("0\n1\n2\n")
+    convert(root / "JPEGImages", tmp_path / "c.lmdb", listing=root / "Annotations")
+    with open_store(tmp_path / "c.lmdb") as store:
+        expected, classes = [repr(record.fields) for record in store], store.manifest.classes
+    voc = datasets.VOCDetection(tmp_path, year="2007", image_set="train")
+    for number, source in enumerate((voc, Subset(voc, range(3)), DataLoader(voc, num_workers=1))):
+        write_store(source, tmp_path / f"{number}.lmdb")
+        with open_store(tmp_path / f"{number}.lmdb") as store:
+            assert [repr(record.fields) for record in store] == expected
+            assert store.manifest.classes == classes == ("cat", "dog")

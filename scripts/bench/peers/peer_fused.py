@@ -1,14 +1,12 @@
-"""dbloader's create_loader, which decodes, crops, resizes and flips by itself."""
+"""The user's own transforms in dbloader's create_loader, which fuses their steps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from contender import SIZE
-from tasks import RESIZED
+from tasks import user_transform
 
 from dbloader import LMDBDataset, create_loader
-from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,16 +16,14 @@ if TYPE_CHECKING:
 
 
 def batches(
-    place: Path, workers: int, task: Task, kind: Literal["threads", "processes"], scaled: bool = False
+    place: Path, workers: int, task: Task, kind: Literal["threads", "processes"], resize: str | None = None
 ) -> Iterable[Any]:
-    """Return a loader. With ``scaled``, training decodes large images at a smaller size before resizing the crop."""
-    dataset = LMDBDataset(place)
-    training = RandomResizedCrop(SIZE, scaled=scaled)
+    """Return a loader. ``resize`` is as in LMDBDataset."""
+    dataset = LMDBDataset(place, user_transform(task.transforms), resize=resize)
     normalized: dict[str, Any] = {} if task.kind == "float32" else {"normalize": None}
     return create_loader(
         dataset,
         batch_size=task.batch,
-        transform=training if task.is_training else ResizeCenterCrop(SIZE, resize=RESIZED),
         is_training=task.is_training,
         sampler=task.sampler(dataset),
         device=None,

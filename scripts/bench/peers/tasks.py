@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 RESIZED = 256  # pixels of the shorter side before the center is cropped
 
-Transforms = Literal["torchvision", "timm", "timm, no jitter", "validation"]
+Transforms = Literal["torchvision", "floats", "timm", "timm, no jitter", "validation"]
+# ImageNet's mean and standard deviation.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Task(NamedTuple):
@@ -35,8 +37,8 @@ class Task(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The dtype of a batch: timm's transforms normalize."""
-        return "float32" if self.transforms.startswith("timm") else "uint8"
+        """The dtype of a batch. Transforms that make floats also normalize."""
+        return "uint8" if self.transforms in ("torchvision", "validation") else "float32"
 
     def sampler(self, dataset: Sized) -> RandomSampler:
         """Return the order of the images, the same kind for all of torch's loaders."""
@@ -53,6 +55,11 @@ def user_transform(transforms: Transforms) -> Callable[[Any], Any]:
 
         jitter = {"color_jitter": None} if transforms == "timm, no jitter" else {}
         made = create_transform(SIZE, is_training=True, **jitter)
+    elif transforms == "floats":
+        from torchvision import transforms as v1
+
+        crops = (v1.RandomResizedCrop(SIZE), v1.RandomHorizontalFlip())
+        made = v1.Compose([*crops, v1.ToTensor(), v1.Normalize(MEAN, STD)])
     else:
         from torchvision.transforms import v2
 

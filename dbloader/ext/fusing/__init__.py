@@ -1,0 +1,1 @@
+"""Run transforms of torchvision and timm at the speed of Decoders."""

@@ -1,0 +1,140 @@
+"""Turn the first steps of a transform, which resize, crop and mirror, into a Decoder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from dbloader.decoding.crops import RandomCrop, RandomResizedCrop, ResizeCenterCrop
+from dbloader.decoding.decoder import Decoder, check_size
+from dbloader.decoding.render import FILTERS, TORCH_FILTERS, Crop
+from dbloader.ext.fusing.steps import find_step, is_conversion, makes_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+
+class Head(Decoder):
+    """Decodes an image as the first steps of a transform do.
+
+    Args:
+        crops: Chooses the crop, without mirroring.
+        flip: Probability that the output is mirrored.
+        resize: As in LMDBDataset; None is "fast".
+        on_tensors: Whether the steps got tensors, which torchvision resizes with torch.
+    """
+
+    def __init__(self, crops: Decoder, flip: float, resize: str | None, *, on_tensors: bool = False) -> None:
+        super().__init__()
+        self.crops = crops
+        self.flip = flip
+        self.resize = resize
+        self.on_tensors = on_tensors
+        self.size = crops.size
+        self.draws = crops.draws + 1
+
+    @override
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        *values, for_flip = map(float, random_numbers)
+        crop = self.crops.choose_crop(values, width, height)
+        rows, columns = self._resized(crop)
+        # LazyImage.resize explains when only Pillow makes the pixels of a bicubic Pillow.
+        only = crop.interpolation == "bicubic" and rows < crop.height and rows * crop.width < crop.height * columns
+        if not self.on_tensors and (self.resize == "exact" or only):
+            crop = crop._replace(interpolation=crop.interpolation.upper())
+        return crop._replace(flip=for_flip < self.flip)
+
+    @override
+    def reduction(self, crop: Crop) -> int:
+        rows, columns = self._resized(crop)
+        fitting = (f for f in (8, 4, 2) if crop.height >= f * rows and crop.width >= f * columns)
+        return next(fitting, 1) if self.resize == "scaled" else 1
+
+    def _resized(self, crop: Crop) -> tuple[int, int]:
+        return crop.resized or self.size or (crop.height, crop.width)
+
+
+class Squash(Decoder):
+    """Resizes a whole image to a height and width, and cuts out the center."""
+
+    def __init__(self, resized: tuple[int, int], size: tuple[int, int], interpolation: str) -> None:
+        super().__init__()
+        self.size: tuple[int, int] = size
+        self.resized = resized
+        self.interpolation = interpolation
+
+    @override
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        top, left = (round((full - part) / 2) for full, part in zip(self.resized, self.size, strict=True))
+        return Crop(0, 0, width, height, resized=self.resized, window=(top, left), interpolation=self.interpolation)
+
+
+def read_head(steps: Sequence[Any], resize: str | None = None) -> tuple[Head | None, int]:
+    """Return the Decoder for the first steps, and their number; (None, 0) if no Decoder does the same."""
+    at = _skip(steps, 0)
+    on_tensors = any(map(makes_tensor, steps[:at]))
+    try:
+        crops, count = _read_crops(steps[at:], on_tensors=on_tensors)
+    except (TypeError, ValueError):  # an option is out of the range of a Decoder's option
+        return None, 0
+    if crops is None:
+        return None, 0
+    after = _skip(steps, at + count)
+    if after < len(steps) and find_step(steps[after])[1] == "RandomHorizontalFlip":
+        return Head(crops, float(steps[after].p), resize, on_tensors=on_tensors), after + 1
+    return Head(crops, 0, resize, on_tensors=on_tensors), at + count
+
+
+def _skip(steps: Sequence[Any], at: int) -> int:
+    while at < len(steps) and is_conversion(steps[at]):
+        at += 1
+    return at
+
+
+def _read_crops(steps: Sequence[Any], *, on_tensors: bool) -> tuple[Decoder | None, int]:
+    """Return a Decoder that crops as the first steps do, and the number of these steps."""
+    library, name = find_step(steps[0]) if steps else ("", "")
+    step: Any = steps[0] if name else None
+    if on_tensors and (library != "v2" or not getattr(step, "antialias", True)):
+        return None, 0
+    if name == "RandomCrop" and type(step.fill) is int and step.fill == 0 and step.padding_mode == "constant":
+        padding: Any = step.padding or 0
+        if library == "v2" and padding:
+            padding = [padding[at] for at in (0, 2, 1, 3)]  # v2 has left, right, top, bottom
+        return RandomCrop(_pair(step.size), _one(padding), pad_if_needed=step.pad_if_needed, flip=0), 1
+    interpolation = _filter(getattr(step, "interpolation", None))
+    if interpolation not in (TORCH_FILTERS if on_tensors else (*FILTERS, "random")):
+        return None, 0
+    if name in ("RandomResizedCrop", "RandomResizedCropAndInterpolation"):
+        scale, ratio = tuple(step.scale), tuple(step.ratio)
+        return RandomResizedCrop(_pair(step.size), scale, ratio, 0, interpolation=interpolation), 1
+    if name != "Resize" or step.max_size is not None:
+        return None, 0
+    cut = len(steps) > 1 and find_step(steps[1])[1] == "CenterCrop"
+    size = _pair(steps[1].size) if cut else (0, 0)
+    side = _one(step.size)
+    if isinstance(side, int):
+        return (ResizeCenterCrop(size, resize=side, interpolation=interpolation), 2) if cut else (None, 0)
+    resized = check_size(side)
+    if size[0] > resized[0] or size[1] > resized[1]:  # CenterCrop would add black borders
+        return None, 0
+    return Squash(resized, size if cut else resized, interpolation), 1 + cut
+
+
+def _one(size: Any) -> Any:
+    """Return a size of torchvision with [one] number as the number."""
+    return size[0] if isinstance(size, (list, tuple)) and len(size) == 1 else size
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return check_size(_one(size))
+
+
+def _filter(interpolation: Any) -> str:
+    """Return the name of a filter; timm may choose between two at random."""
+    if isinstance(interpolation, tuple):
+        return "random" if tuple(map(_filter, interpolation)) == TORCH_FILTERS else ""
+    return str(getattr(interpolation, "value", ""))

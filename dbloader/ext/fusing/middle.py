@@ -1,0 +1,58 @@
+"""Run the steps of a transform that no Decoder does, on one image after the other."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import get_worker_info
+
+from dbloader.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Middle:
+    """Applies steps to an image, with the random numbers of its sample.
+
+    In a worker process, the global generators of torch, Python and NumPy are seeded for each sample. Threads share them
+    with the training, so threads leave them alone.
+
+    Args:
+        steps: The steps.
+        kind: What the first step takes instead of a Decoder's tensor: "PIL", "tensor" or "Image", a tv_tensor.
+        to_tensor: Whether to make uint8 tensors of the results.
+    """
+
+    takes_seed = True
+
+    def __init__(self, steps: Sequence[Any], kind: str, *, to_tensor: bool) -> None:
+        self.steps = steps
+        self.kind = kind
+        self.to_tensor = to_tensor
+
+    def __call__(self, image: Any, seed: int | None = None) -> Any:
+        """Return what the steps make of a PIL image, or of a Decoder's tensor."""
+        if seed is not None and get_worker_info() is not None:
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+        if isinstance(image, torch.Tensor) and self.kind == "PIL":
+            image = Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+        elif isinstance(image, torch.Tensor) and self.kind == "Image":
+            from torchvision.tv_tensors import Image as TensorImage  # the user's transform has imported torchvision
+
+            image = TensorImage(image)
+        for step in self.steps:
+            image = step(image)
+        if not self.to_tensor or isinstance(image, torch.Tensor):
+            return image
+        pixels = np.array(image)
+        if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+            kind = getattr(image, "mode", type(image).__name__)
+            raise OptionError(f"the steps before ToTensor should make 8-bit images, got {kind}: pass fuse=False")
+        return torch.from_numpy(pixels[..., None] if pixels.ndim == 2 else pixels).permute(2, 0, 1)
