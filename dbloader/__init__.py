@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dbloader.loading.create import create_loader as create_loader
     from dbloader.loading.prefetch import PrefetchLoader as PrefetchLoader
     from dbloader.records.record import Record as Record
+    from dbloader.sources.base import Listing as Listing
     from dbloader.stores.open import open_store as open_store
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -34,6 +35,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "DBLoaderError": "errors",
         "ImageFormat": "conversion.transcode",
         "LMDBDataset": "datasets.lmdb",
+        "Listing": "sources.base",
         "MongoDataset": "datasets.mongo",
         "PrefetchLoader": "loading.prefetch",
         "Record": "records.record",

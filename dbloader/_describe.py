@@ -70,7 +70,7 @@ def add_note(error: BaseException, note: str) -> None:
 
 def counted(number: int, thing: str) -> str:
     """Return a number with its noun: "1 record", "2,000 records"."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    return f"{number:,} {thing}{'' if number == 1 else 'es' if thing.endswith('s') else 's'}"
 
 
 def size(nbytes: float) -> str:

@@ -1,10 +1,11 @@
-"""Names of what stands around the core, in ``dbloader.ext``. No other module of the core names it.
+"""Names of what stands around the core, in ``dbloader.ext``. No other module of the core imports it.
 
 Each name is imported at its first use, so the core works without these modules, and imports none of them needlessly.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -13,18 +14,24 @@ from typing import Any
 EXTENSIONS = {
     "CachedStore": "caching.store",
     "CollectionDataset": "datasets.collection",
+    "EvenBatchFetcher": "batches.even",
     "MixtureBatchFetcher": "mixing.batches",
     "ReplacingBatchFetcher": "batches.replacing",
     "Skip": "batches.replacing",
     "compare_files": "comparing.compare",
     "compare_stores": "comparing.compare",
+    "compare_with_train": "sources.classes",
     "convert_in_parts": "parts.run",
     "find_matching": "queries.select",
+    "given_classes": "sources.classes",
+    "make_plan": "fusing.plan",
+    "makes_floats": "fusing.steps",
     "open_other": "sources.recognize",
     "read_remote_table": "publishing.objects",
     "record_html": "viewing.notebook",
     "records_html": "viewing.notebook",
     "store_html": "viewing.notebook",
+    "use_classes": "sources.classes",
 }
 
 # The module of each command of the command line, below dbloader, in the order of ``dbloader --help``.
@@ -36,11 +43,19 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@cache
 def has_extensions() -> bool:
     """Return whether what stands around the core is installed."""
     return find_spec("dbloader.ext") is not None
 
 
+def installed_commands() -> list[str]:
+    """Return the commands of the command line whose modules are installed."""
+    return [name for name, module in COMMANDS.items() if has_extensions() or not module.startswith("ext.")]
+
+
 def extension(name: str) -> Any:
-    """Return a class or function that stands around the core."""
+    """Return a class or function that stands around the core; ImportError if that is not installed."""
+    if not has_extensions():
+        raise ImportError(f"{name} is in dbloader.ext, which is not installed here: install dbloader anew", name="ext")
     return getattr(import_module(f"dbloader.ext.{EXTENSIONS[name]}"), name)

@@ -1,4 +1,4 @@
-"""Import the names of a package, and what draws HTML for notebooks, when they are first used."""
+"""Import the names of a package when they are first used."""
 
 from __future__ import annotations
 

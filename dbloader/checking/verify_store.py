@@ -16,7 +16,7 @@ from dbloader._places import is_mongo
 from dbloader.checking.findings import collect_findings
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
 from dbloader.images.check import check_file_fields, check_image
-from dbloader.sources.base import Reading
+from dbloader.sources.base import Listing, Reading
 from dbloader.sources.open import open_source
 from dbloader.stores.base import find_damage
 from dbloader.stores.lmdb.files import find_lmdb, is_store, unnamed_warning
@@ -108,7 +108,11 @@ def verify_store(
             files = store.manifest.file_fields if listing is not None else ()
             options = [option.name for option in fields(Reading)]
             reading = Reading(**{name: store.manifest.source.get(name) for name in options})
-            source = opened.enter_context(closing(open_source(against, listing, file_fields=files, reading=reading)))
+            columns = store.manifest.source.get("columns") or {}
+            rows = None if listing is None else Listing(listing, **columns)
+            source = opened.enter_context(closing(open_source(against, rows, file_fields=files, reading=reading)))
+            if given := store.manifest.source.get("classes"):
+                extension("use_classes")(source, given if given == "numbers" else store.manifest.classes)
             compare, source_place = partial(extension("compare_files"), store, source, notes), source.place
         findings = opened.enter_context(collect_findings(output, found))
         total, done = len(store), 0

@@ -16,7 +16,7 @@ import click
 from click.shell_completion import shell_complete
 from typing_extensions import override
 
-from dbloader._extensions import COMMANDS
+from dbloader._extensions import COMMANDS, installed_commands
 from dbloader._version import __version__
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
@@ -35,11 +35,11 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells return it
 class _Commands(click.Group):
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS]
+        return installed_commands()
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in installed_commands():
             return None
         module = import_module(f"dbloader.{COMMANDS[cmd_name]}")  # some import slowly
         return cast("click.Command", getattr(module, f"{cmd_name}_command"))
@@ -47,7 +47,8 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    commands=dict.fromkeys(COMMANDS),  # click 8.4 and later suggests the closest name for a mistyped command
+    # click 8.4 and later suggests the closest name for a mistyped command
+    commands=dict.fromkeys(installed_commands()),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -115,7 +116,8 @@ def _run(arguments: list[str]) -> int:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
         # A program such as head reads only a part of a list. The result of any other command is not known yet.
-        is_list = COMMANDS.get("".join(arguments[:1])) in (None, "show") or not {"-h", "--help"}.isdisjoint(arguments)
+        is_help = not arguments or not {"-h", "--help"}.isdisjoint(arguments)
+        is_list = is_help or COMMANDS.get(arguments[0]) in (None, "cli.show", "ext.cli.ls")
         return 0 if is_closed and is_list else FAILED
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):

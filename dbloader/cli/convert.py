@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, fields
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -21,12 +23,13 @@ from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.images.resize import DEFAULT_QUALITY
 from dbloader.images.tiled.encode import TILE_WIDTH
+from dbloader.sources.base import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dbloader.conversion.dry_run import DryRun
-    from dbloader.conversion.report import Report
+    from dbloader.conversion.report import Progress, Report
 
 SOME_REJECTED = 1
 
@@ -39,8 +42,16 @@ _OPTIONS = (
         "--listing",
         metavar="FILE",
         type=click.Path(),
-        help="Read paths (relative to SOURCE), labels and other fields from a .json, .jsonl, .csv or .tsv file, or "
-        "boxes from annotations of COCO, VOC or YOLO.",
+        help="Table (.csv, .tsv, .txt, .json, .jsonl) with paths below SOURCE, labels and other fields; or "
+        "annotations of COCO, VOC or YOLO.",
+    ),
+    click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
+    click.option(
+        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*': a column for each class."
+    ),
+    click.option("--separator", metavar="TEXT", help="What separates several classes in a label, such as '|'."),
+    click.option(
+        "--text-column", metavar="COLUMN", multiple=True, help="Column that stays text, though it looks like numbers."
     ),
     click.option("--name-field", metavar="FIELD", help="MongoDB field with a file's name.  [default: img_name]"),
     click.option("--image-field", metavar="FIELD", help="MongoDB field with a file's bytes.  [default: bson_img]"),
@@ -49,8 +60,8 @@ _OPTIONS = (
         "file_fields",
         metavar="COLUMN",
         multiple=True,
-        help="Store further files of each image, such as its mask; repeatable. COLUMN is the listing's column with "
-        "their paths. Tar files need no listing: COLUMN mask means files such as 17.mask.png beside 17.jpg.",
+        help="Listing's column with paths of further files, such as masks; repeatable. In tar files, mask means "
+        "17.mask.png beside 17.jpg.",
     ),
     click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
     click.option(
@@ -63,27 +74,32 @@ _OPTIONS = (
         type=click.Choice(["upright", "stored"]),
         help="Whether boxes are in the upright image, as EXIF turns it, or in the stored one.",
     ),
+    click.option(
+        "--classes",
+        metavar="NAMES",
+        help="Number the classes as in a store, a .txt, a .json or a,b,c; numbers: the names are the labels.",
+    ),
     click.option("--encoding", metavar="NAME", help="Encoding of names in zip files, or of a listing, such as gbk."),
     click.option(
         "--check",
         type=click.Choice(["decode", "structure", "none"]),
         default="decode",
         show_default=True,
-        help="Decode each image, check only its structure (faster, finds less), or check nothing.",
+        help="Decode each image, check only its structure, or nothing.",
     ),
     click.option(
         "--on-bad",
         type=click.Choice(["reject", "fail"]),
         default="reject",
         show_default=True,
-        help="If a file is not an image or cannot be read: leave it out and report it, or stop.",
+        help="Report a file that is no image or cannot be read, or stop.",
     ),
     click.option(
         "--on-damaged",
         type=click.Choice(["reject", "keep", "fail"]),
         default="reject",
         show_default=True,
-        help="If an image is truncated: leave it out and report it, store it marked as damaged, or stop.",
+        help="Report a truncated image, store it marked as damaged, or stop.",
     ),
     click.option("--max-side", metavar="PX", type=int, help="Shrink images whose longer side exceeds PX."),
     click.option("--short-side", metavar="PX", type=int, help="Shrink images whose shorter side exceeds PX."),
@@ -97,15 +113,15 @@ _OPTIONS = (
     click.option(
         "--tile",
         is_flag=True,
-        help="Tile JPEGs, so training decodes only the crops. jpegtran tiles them without loss, unless they are shrunk "
-        "or --quality is given.",
+        help="Tile JPEGs, so training decodes only the crops. jpegtran does it without loss, except with --quality "
+        "or when it shrinks them.",
     ),
     click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
     click.option(
         "--raw",
         is_flag=True,
-        help="Store pixels, so training decodes nothing. A JPEG grows about sixfold. EXIF data, including the "
-        "orientation, is lost. 16-bit images lose their lower 8 bits.",
+        help="Store pixels, so training decodes nothing. JPEGs grow sixfold; EXIF data and the lower 8 of 16 bits "
+        "are lost.",
     ),
     click.option("--new-only", is_flag=True, help="With --append: read all files, and add only new or changed ones."),
     click.option("--shuffle-seed", metavar="N", type=int, help="Store the records in a random order, with seed N."),
@@ -117,6 +133,20 @@ def conversion_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def pop_listing(options: dict[str, Any]) -> str | Listing | None:
+    """Remove the listing and the options of its columns from ``options``, and return it; its path if that is all."""
+    path: str | None = options.pop("listing")
+    given = {name: options.pop(name) for name in ("image_column", "label_column", "separator", "text_column")}
+    if not any(given.values()):
+        return path
+    if path is None:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
+        raise click.UsageError(f"{names}: only a listing has columns: give it too (--listing)")
+    image, labels, separator, text = given.values()
+    labels = [name.strip() for names in labels for name in names.split(",")]
+    return Listing(path, image=image, label=labels, separator=separator, text=text)
 
 
 def pop_image_format(options: dict[str, Any]) -> ImageFormat:
@@ -164,8 +194,8 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Number of threads. With --shards: number of processes. With --executor: number of threads for each part.  "
-    "[default: one per CPU; with --executor, 1]",
+    help="Threads; with --shards, processes; with --executor, threads of each part.  [default: one per CPU; with "
+    "--executor, 1]",
 )
 @click.option(
     "--shards",
@@ -187,8 +217,8 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion, with the same options as before. If none was interrupted, begin a new "
-    "conversion. A finished store is replaced only if --overwrite is given now, or was given before.",
+    help="Continue an interrupted conversion, or begin one, with the same options. A finished store is replaced only "
+    "if --overwrite is given now, or was given before.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be converted, without reading images or writing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
@@ -202,17 +232,30 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     reason. For MongoDB, this file is DATABASE.COLLECTION.report.jsonl in the current folder.
     """
     images = pop_image_format(options)
+    options["listing"] = pop_listing(options)
     if dry_run:
         names = {field.name for field in fields(Settings)} & options.keys()
         return _dry_run({name: options[name] for name in names}, quiet=quiet, as_json=as_json)
     try:
-        report = convert(**options, images=images, progress=None if quiet or as_json else "bar")
+        with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
+            show = partial(_show, meter) if not (quiet or as_json) else None
+            report = convert(**options, images=images, progress=show)
     except KeyboardInterrupt as error:
         has_parts = options["shards"] is not None or options["append"]
         again = f"the same command{' with --resume' * options['overwrite']} makes the remaining parts"
         error.args = (f"finished parts are kept; {again}" if has_parts else _KEPT,)
         raise
     return print_report(report, quiet=quiet, as_json=as_json, raw=images.raw)
+
+
+def _show(meter: Meter, progress: Progress) -> None:
+    """Show the progress, and how the files are read before the first one is converted."""
+    if progress.understood:
+        meter.clear()
+    with suppress(OSError):  # printing the report shows this error, when the store is complete
+        for line in progress.understood:
+            say(f"  {line}")
+    progress.show(meter)
 
 
 def print_report(report: Report, *, quiet: bool, as_json: bool, raw: bool = False, rated: bool = True) -> int:
@@ -274,6 +317,8 @@ def _dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
     elif not quiet:
         boxes = f" with {found.boxes:,} boxes" if found.boxes else ""
         say(f"{found.source}: {counted(found.files, 'file')}{boxes} would be read and converted; nothing is written")
+        for line in found.understood:
+            say(f"  {line}")
         labels = [*(found.labels or {}).items()]
         for name, count in labels[:_NAMED]:
             say(f"  {count:>10,}  {name}")

@@ -71,6 +71,8 @@ def _print(place: str, manifest: Manifest, shards: int) -> None:
     for title, text in facts.items():
         if text:
             say(f"  {title.lower():<10}  {text}")
+    for line in manifest.understood:
+        say(f"  understood  {line}")
     _print_classes(manifest)
 
 

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dbloader.conversion.report import Report
+    from dbloader.sources.base import Listing
 
 
 def convert(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    listing: str | os.PathLike[str] | None = None,
+    listing: str | os.PathLike[str] | Listing | None = None,
     name_field: str | None = None,
     image_field: str | None = None,
     file_fields: Sequence[str] = (),
@@ -41,6 +42,7 @@ def convert(
     class_folder: str | None = None,
     boxes: str | None = None,
     encoding: str | None = None,
+    classes: str | os.PathLike[str] | Sequence[str] | None = None,
     images: ImageFormat | None = None,
     workers: int | None = None,
     check: str = "decode",
@@ -74,8 +76,8 @@ def convert(
             collection with a document for each file. A folder of images may be in object storage (``s3://``,
             ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the new store.
-        listing: JSON, CSV, TSV or JSON lines file that names the files, their labels and further fields; or
-            annotations of COCO, VOC or YOLO (docs/annotations.md).
+        listing: JSON, CSV, TSV, JSON lines or text file that names the files, their labels and further fields; or
+            annotations of COCO, VOC or YOLO (docs/annotations.md). A `Listing` also names its columns.
         name_field: Field with a file's name in a MongoDB collection; default ``"img_name"``.
         image_field: Field with a file's bytes in a MongoDB collection; default ``"bson_img"``.
         file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. The bytes of
@@ -89,6 +91,9 @@ def convert(
         boxes: Whether the boxes of annotations are in the ``"upright"`` image, as its EXIF orientation turns it, or
             in the ``"stored"`` one. By default, the size in the annotations decides; YOLO's boxes are upright.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
+        classes: Classes whose numbers the labels get, such as those of the training data: the place of a store, a
+            ``.txt`` with a name on each line, a ``.json`` list, or names. A class that is not among them is an error.
+            ``"numbers"`` takes the names of the classes as the labels, for folders such as ``1``, ``2`` and ``10``.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
@@ -135,6 +140,7 @@ def convert(
         class_folder=class_folder,
         boxes=boxes,
         encoding=encoding,
+        classes=classes,
         images=ImageFormat() if images is None else images,
         check=check,
         on_bad=on_bad,
@@ -186,6 +192,7 @@ def _convert(
     """Convert in this process, into one file or MongoDB."""
     started = time.monotonic()
     return_large_blocks()
+    settings = settings.decided()
     # Open the source first, because its errors must not discard an unfinished store.
     with closing(settings.open()) as found, ExitStack() as stack:
         check_destination(destination, found.stores)
@@ -195,20 +202,19 @@ def _convert(
         writer.check_settings({**settings.named(), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"})
         writer.commit()  # after this commit, a killed conversion can be resumed
         resumed_at = writer.position
-        into = FileWriter(writer, settings, found)
+        into, facts = FileWriter(writer, settings, found), left_out(found, files.tally)
 
         def show() -> None:
             progress(Progress(len(files), writer.position, into.bytes_read))
 
-        show()
+        progress(Progress(len(files), writer.position, 0, facts["understood"]))
         into.write(files, files.order(settings.shuffle_seed)[resumed_at:], workers, show)
         late = [*found.late(files)]
         writer.write([], events=late, outcome={"rejected": len(late)} if late else {})
         if not writer.length:
             writer.discard()
             raise ConversionError(nothing_stored(len(files), into.first_rejected))
-        manifest = writer.finish(classes=found.classes, source=settings.describe(found))
-    facts = left_out(found, files.tally)
+        manifest = writer.finish(classes=found.stored_classes, source=settings.describe(found, files.tally))
     if resume and not writer.resumed:
         facts["warnings"] += ("there was nothing to resume, so this conversion began from the start",)
     return finish_report(

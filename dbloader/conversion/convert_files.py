@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import counted
@@ -50,7 +51,9 @@ class FileWriter:
 
     def __init__(self, writer: Writer, settings: Settings, source: Source, known: Container[FileResult] = ()) -> None:
         self._writer = writer
-        self._settings = settings
+        # A plan that adds to a store has composed the labels already.
+        own = source.label_table if settings.labels is None else settings.labels
+        self._settings = replace(settings, labels=own)
         self._source = source
         self._known = known
         # The store of a part is not resumable. A part that fails is made again from its beginning.
@@ -104,7 +107,7 @@ class FileWriter:
             return FileResult.problem(item, data)
         if isinstance(data, Loaded):
             item, data = data
-        return convert_file(self._settings, item, data, hold, self._source.file_fields)
+        return convert_file(self._settings, item, data, hold, self._source.file_fields, self._source.target)
 
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
         """Return the results that can be written now, and hold back unreadable files at the end of the batch.

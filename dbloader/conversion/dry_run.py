@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.conversion.report import left_out
 from dbloader.conversion.settings import Settings
-from dbloader.records.manifest import MAX_COUNTED_LABELS
+from dbloader.records.manifest import CLASS_LISTS, MAX_COUNTED_LABELS
 from dbloader.sources.base import Entries, Problem
 from dbloader.sources.boxes import LABELS
 
@@ -20,7 +20,7 @@ _MAX_NAMED = 1000  # problems that are listed; further problems are only counted
 
 
 class DryRun(NamedTuple):
-    """The result of a dry run. Report describes ``warnings``, ``skipped`` and ``hidden``.
+    """The result of a dry run. Report describes the attributes that are not listed here.
 
     Attributes:
         source: Place of the source.
@@ -38,6 +38,7 @@ class DryRun(NamedTuple):
     labels: dict[str, int] | None
     rejected: int
     problems: list[dict[str, str]]
+    understood: list[str]
     warnings: tuple[str, ...]
     skipped: dict[str, int]
     hidden: int
@@ -63,14 +64,16 @@ def dry_run(
                     problems.append(item._asdict())
                 continue
             files += 1
-            if item.boxes_in is None:
-                labels_here = [item.label]
+            if found.target == CLASS_LISTS:
+                labels_here = [*map(found.numbered, item.fields.get(CLASS_LISTS) or [])]
+            elif item.boxes_in is None:
+                labels_here = [found.numbered(item.label)]
             else:
-                labels_here = item.fields[LABELS].tolist()
+                labels_here = [*map(found.numbered, item.fields[LABELS].tolist())]
                 boxes += len(labels_here)
             if len(labels) <= MAX_COUNTED_LABELS:
                 labels.update(labels_here)
             progress(files)
-        named = [*enumerate(found.classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
+        named = [*enumerate(found.stored_classes)] or [(label, str(label)) for label in sorted(labels.keys() - {None})]
         counts = {name: labels[label] for label, name in named} if len(labels) <= MAX_COUNTED_LABELS else None
         return DryRun(found.place, files, boxes, counts, rejected, problems, **left_out(found, entries.tally))

@@ -9,12 +9,13 @@ from dbloader._parallel import reserved
 from dbloader.conversion.transcode import Stored, transcode, transcoding_bytes
 from dbloader.errors import DamagedImageError, FieldError, ImageError, RecordError
 from dbloader.images.check import check_file_fields, check_image, intact_facts
-from dbloader.images.info import find_facts
+from dbloader.images.info import UPRIGHT, find_facts, find_orientation
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
+from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.record import TILES, Record, encode
 from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS, Unreadable, count_bytes
-from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, fit_boxes, relabel_boxes
+from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, choose_frame, fit_boxes, relabel_boxes, without_flat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dbloader.images.info import Facts
     from dbloader.records.record import EncodedRecord
     from dbloader.sources.base import Entry, Problem
+
+_TRANSPARENT = "has transparent pixels: training sees their hidden color, unless your own decode= draws a background"
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class FileResult:
 
 
 def convert_file(
-    settings: Settings, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = ()
+    settings: Settings, entry: Entry, data: bytes, hold: Hold, file_fields: Sequence[str] = (), target: str = ""
 ) -> FileResult:
     """Return the result of a file: its record, or the reason why the file is rejected.
 
@@ -66,7 +69,7 @@ def convert_file(
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
     try:
         if settings.labels is not None:
-            entry = _relabeled(entry, settings.labels)
+            entry = _relabeled(entry, settings.labels, target)
         if settings.images.tile and TILES in entry.fields:
             raise FieldError(f"tile stores the lengths of tiles in field {TILES!r}: give your field another name")
         _fill(result, settings, entry, data, files, hold)
@@ -76,12 +79,14 @@ def convert_file(
     return result
 
 
-def _relabeled(entry: Entry, labels: Sequence[int]) -> Entry:
+def _relabeled(entry: Entry, labels: Sequence[int], target: str) -> Entry:
     """Return an entry with the store's labels in place of the source's labels, for its image and its boxes."""
     fields, known = entry.fields, dict(enumerate(labels))  # a list would accept the label -1
     try:
         if LABELS in fields:
             fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
+        if target == CLASS_LISTS and fields.get(CLASS_LISTS):
+            fields = {**fields, CLASS_LISTS: relabel_boxes(fields[CLASS_LISTS], known)}
         label = None if entry.label is None else known[entry.label]
     except KeyError as error:
         raise FieldError(f"has the label {error}, but no class has this label") from error
@@ -94,7 +99,7 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
     try:
         if damage:
             raise DamagedImageError(damage)  # noqa: TRY301
-        data, image, repaired = check_image(data, hold, settings.check)
+        data, image, repaired, transparent = check_image(data, hold, settings.check)
         if images.raw and image is None:
             intact_facts(data)  # raises an error, because pixels of an unknown format cannot be stored
         if files:
@@ -109,7 +114,7 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
                 stored = transcode(data, image, images)
             else:
                 stored = Stored(data, None, untiled="is in no known image format" if images.tile else "")
-            record = _record(entry, stored, image)
+            record, remarks = _record(settings, entry, data, stored, image)
             if image and stored.reencoded:
                 record.resized_from = record.resized_from or (image.width, image.height)
                 resized = (image.width, image.height) != (record.width, record.height)
@@ -120,6 +125,8 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
             "untiled": stored.untiled,
             "deep": _describe_depth(image, stored.facts),
             "frames": _describe_frames(image, stored),
+            "transparent": _TRANSPARENT * transparent,
+            **remarks,
         }
         result.events = {event: reason for event, reason in reasons.items() if reason}
         result.depth = stored.facts.depth if stored.facts else ""
@@ -129,29 +136,43 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
         result.events = {"damaged": f"{error} (stored nevertheless)"}
         facts = find_facts(data)
         result.depth = facts.depth if facts else ""
-        record = _record(entry, Stored(data, facts), facts)
+        record, remarks = _record(settings, entry, data, Stored(data, facts), facts)
+        result.events |= remarks
         record.damaged = str(error)
         result.record = encode(record)
 
 
-def _record(entry: Entry, stored: Stored, image: Facts | None) -> Record:
+def _record(
+    settings: Settings, entry: Entry, data: bytes, stored: Stored, image: Facts | None
+) -> tuple[Record, dict[str, str]]:
+    """Return the record of a file, and remarks about its boxes by event."""
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
     fields = {**unpack(entry.fields), **tiles}  # FileList has packed the arrays
     kept = {name: fields.pop(name) for name in KEPT_FIELDS if name in fields}
     if kept.get("name", "") == "":  # an empty cell of a CSV file counts as no name
         kept["name"] = entry.name
-    boxes_in = entry.boxes_in
+    boxes_in, orientation, remarks = entry.boxes_in, UPRIGHT, dict[str, str]()
+    if boxes_in is not None and image:
+        orientation = find_orientation(data)
+        frame, is_unclear = choose_frame(boxes_in, image[1:3], orientation, settings.boxes)
+        if is_unclear and len(fields[BOXES]):
+            remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken as those of the stored image"
+        if frame == "stored":
+            orientation = UPRIGHT
     if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # the source is a store with boxes
         boxes_in = OWN_SIZE
     if boxes_in is not None and image and stored.facts:
-        fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3])
+        fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3], orientation)
     elif boxes_in is not None:
         raise FieldError("is in no known image format, so its boxes cannot be compared with its size")
-    return Record(
+    if BOXES in fields:
+        fields, remarks["flat"] = without_flat(fields)
+    record = Record(
         label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,
         fields=fields, **kept,
     )  # fmt: skip
+    return record, {event: remark for event, remark in remarks.items() if remark}
 
 
 def _describe_depth(image: Facts | None, stored: Facts | None) -> str:

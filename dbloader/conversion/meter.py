@@ -65,6 +65,10 @@ class Meter:
             bar.set_postfix_str(f"{nbytes / seconds / 1e6:.1f} MB/s", refresh=False)
         bar.update(done - bar.n)
 
+    def clear(self) -> None:
+        """Remove the bar from the terminal, until the next update."""
+        self._bar.clear()
+
     def __enter__(self) -> Self:
         return self
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
     from dbloader.sources.base import Source, Tally
 
-REMARKS = ("untiled", "deep", "frames", "mismatched")
+REMARKS = ("untiled", "deep", "frames", "transparent", "turned", "flat", "mismatched")
 """Events of undamaged files whose stored or decoded form may surprise a user."""
 
 _FILE_COUNTS = ("repaired", "rejected", "damaged", "resized", "reencoded", "unchanged", *REMARKS)
@@ -36,11 +36,13 @@ class Progress(NamedTuple):
         found: Number of files found so far. It is final when ``done`` is not None.
         done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
+        understood: As in a Report, when ``done`` is first known; else empty.
     """
 
     found: int
     done: int | None
     nbytes: int
+    understood: Sequence[str] = ()
 
     def show(self, meter: Meter) -> None:
         """Show the progress."""
@@ -67,19 +69,24 @@ class Report:
         untiled: Number of images that could not be tiled (``tile``).
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
+        transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
+        turned: Number of images that EXIF turns, and whose boxes may be in the upright or in the stored image. They are
+            taken as boxes of the stored image (``boxes``).
+        flat: Number of images of which boxes without an area were left out.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
         mismatched: Number of objects whose bytes do not match the MD5 that the server states.
         resumed_at: Number of files that an earlier, interrupted run has converted.
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
         seconds: Duration of this run in seconds.
+        understood: How the files were read, in at most six lines: where images, labels and further fields are from.
         warnings: Warnings about the conversion as a whole.
         skipped: Number of files left out because they are not images, by extension, the most frequent first.
         hidden: Number of files and folders left out because their names begin with a dot.
         report_file: Path of a JSON lines file. Each line is an event of a file, with ``name``, ``event`` (rejected,
-            damaged, repaired, untiled, deep, frames or mismatched) and ``reason``. The file is next to an LMDB store;
-            for MongoDB and object storage, it is in the working directory. "" if there are no events, or if the file
-            could not be written (see ``warnings``).
+            damaged, repaired, untiled, deep, frames, transparent, turned, flat or mismatched) and ``reason``. The file
+            is next to an LMDB store; for MongoDB and object storage, it is in the working directory. "" if there are no
+            events, or if the file could not be written (see ``warnings``).
         earlier_events: Number of lines at the beginning of the report file about images that were already in the store
             (``append``).
     """
@@ -96,12 +103,16 @@ class Report:
     untiled: int = 0
     deep: int = 0
     frames: int = 0
+    transparent: int = 0
+    turned: int = 0
+    flat: int = 0
     unchanged: int = 0
     mismatched: int = 0
     resumed_at: int = 0
     bytes_read: int = 0
     image_bytes: int = 0
     seconds: float = 0.0
+    understood: Sequence[str] = ()
     warnings: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
     hidden: int = 0
@@ -151,11 +162,12 @@ def finish_report(
 
 
 def left_out(found: Source, tally: Tally) -> dict[str, Any]:
-    """Return ``warnings``, ``skipped`` and ``hidden`` for the Report of a conversion from a source."""
+    """Return ``understood``, ``warnings``, ``skipped`` and ``hidden`` for the Report of a conversion from a source."""
     counts = tally.skipped + found.beside.skipped
     skipped = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     hidden = tally.hidden + found.beside.hidden
-    return {"warnings": (*found.warnings, *tally.warnings), "skipped": skipped, "hidden": hidden}
+    warnings = (*found.warnings, *tally.warnings)
+    return {"understood": found.in_words(tally), "warnings": warnings, "skipped": skipped, "hidden": hidden}
 
 
 def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
@@ -207,6 +219,12 @@ def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool
     if frames := outcome.get("frames", 0):
         what = f"{frames:,} file{' has' if frames == 1 else 's have'} several frames or pages"
         warnings.append(f"{what}: only the first is decoded; images stored smaller or as pixels keep only the first")
+    if turned := outcome.get("turned"):
+        warnings.append(
+            f"{counted(turned, 'image')} turned by EXIF, with boxes that fit the upright and the stored image: they "
+            "are taken as boxes of the stored image, as pycocotools and torchvision do; if they were drawn on upright "
+            "images, give boxes='upright' (--boxes upright), else boxes='stored' (--boxes stored)"
+        )
     if found := outcome.get("mismatched"):
         warnings.append(f"{counted(found, 'object')} did not match the server's MD5: compare with the originals")
     if found := outcome.get("unchecked"):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
+from dbloader._extensions import extension, has_extensions
 from dbloader._options import check_choice, check_path, checked_flag, whole_number
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
-from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
+from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS, TARGET, UNDERSTOOD
 from dbloader.records.record import checked_file_fields
-from dbloader.sources.base import Reading, full_path
+from dbloader.sources.base import Listing, Reading, full_path
 from dbloader.sources.open import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dbloader.sources.base import Source
+    from dbloader.sources.base import Source, Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class Settings:
     """
 
     source: str | os.PathLike[str]
-    listing: str | os.PathLike[str] | None = None
+    listing: str | os.PathLike[str] | Listing | None = None
     name_field: str | None = None
     image_field: str | None = None
     file_fields: Sequence[str] = ()
@@ -43,6 +47,7 @@ class Settings:
     class_folder: str | None = None
     boxes: str | None = None
     encoding: str | None = None
+    classes: str | os.PathLike[str] | Sequence[str] | None = None
     images: ImageFormat = field(default_factory=ImageFormat)
     check: str = "decode"
     on_bad: str = "reject"
@@ -53,9 +58,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_path("source", self.source)
-        check_path("listing", self.listing, none=True)
+        if not isinstance(self.listing, Listing):
+            check_path("listing", self.listing, none=True)
         object.__setattr__(self, "file_fields", checked_file_fields(self.file_fields))
         self.reading()  # raises an error if one of its options is wrong
+        if not isinstance(self.classes, (str, os.PathLike)):
+            object.__setattr__(self, "classes", self.given_classes())
         checked_flag("new_only", self.new_only)
         check_choice("check", self.check, ("decode", "structure", "none"))
         check_choice("on_bad", self.on_bad, ("reject", "fail"))
@@ -81,22 +89,41 @@ class Settings:
         """Return the options that say how to read the source."""
         return Reading(class_folder=self.class_folder, boxes=self.boxes, encoding=self.encoding)
 
+    def given_classes(self) -> str | tuple[str, ...] | None:
+        """Return the names of the classes that the user gives, "numbers", or None."""
+        names: str | tuple[str, ...] | None
+        names = None if self.classes is None else extension("given_classes")(self.classes)
+        return names
+
+    def decided(self) -> Settings:
+        """Return the settings with the names of the classes in place of the store or file that has them."""
+        return replace(self, classes=self.given_classes())
+
     def absolute(self) -> Settings:
         """Return the settings with absolute paths, for a process with another working directory."""
-        listing = None if self.listing is None else _absolute(self.listing)
-        return replace(self, source=_absolute(self.source), listing=listing)
+        listing: Any = self.listing
+        if isinstance(listing, Listing):
+            listing = replace(listing, path=_absolute(listing.path))
+        elif listing is not None:
+            listing = _absolute(listing)
+        return replace(self.decided(), source=_absolute(self.source), listing=listing)
 
     def open(self) -> Source:
         """Open the source. Raise OptionError if images would shrink, but their masks or other files would not."""
-        found = open_source(
-            self.source,
-            self.listing,
+        given = self.given_classes()  # before the source, which may take long
+        open_one = partial(
+            open_source,
             name_field=self.name_field,
             image_field=self.image_field,
             file_fields=self.file_fields,
             where=self.where,
             reading=self.reading(),
         )
+        found = open_one(self.source, self.listing)
+        if given is not None:
+            extension("use_classes")(found, given)
+        elif has_extensions():
+            extension("compare_with_train")(found, self.source, self.listing, open_one)
         if found.file_fields and (self.images.short_side is not None or self.images.max_side is not None):
             found.close()
             raise OptionError(
@@ -106,19 +133,27 @@ class Settings:
             )
         return found
 
-    def describe(self, found: Source) -> dict[str, Any]:
-        """Return ``source`` for the manifest: the place of the source, and the options that affect the records."""
+    def describe(self, found: Source, tally: Tally) -> dict[str, Any]:
+        """Return ``source`` for the manifest: the source, how it was read, and the options that affect the records."""
         place: dict[str, Any] = {
             "path": found.place,
-            "listing": None if self.listing is None else full_path(self.listing),
+            "listing": None if self.listing is None else full_path(Listing.of(self.listing).path),
+            UNDERSTOOD: found.in_words(tally),
         }
+        if isinstance(self.listing, Listing) and (columns := self.listing.named()):
+            place["columns"] = columns
+        if found.target:
+            place[TARGET] = found.target
         if self.where is not None:
             place["where"] = self.where
         place |= self.reading().named()
+        if self.classes is not None:
+            place["classes"] = "numbers" if self.classes == "numbers" else "given"
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
-        if found.field_classes:
-            place[FIELD_CLASSES] = found.field_classes
+        # The names of the target's classes may get other numbers, and the manifest has the new ones.
+        if named := {name: classes for name, classes in found.field_classes.items() if name != found.target}:
+            place[FIELD_CLASSES] = named
         options = {"shuffle_seed": self.shuffle_seed, "check": self.check, "keep_damaged": self.on_damaged == "keep"}
         return {**place, **options, **asdict(self.images)}
 
@@ -126,6 +161,10 @@ class Settings:
         """Return the options that must not change when a conversion resumes. Keys are like "check (--check)"."""
         values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
         values |= self.reading().named()
+        if self.classes is not None:
+            names = self.given_classes()
+            sum_of_names = f"CRC-32 {zlib.crc32(json.dumps(names).encode()):08x}"
+            values["classes"] = names if isinstance(names, str) else f"{len(names or ()):,} names, {sum_of_names}"
         values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
 

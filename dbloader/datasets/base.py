@@ -18,8 +18,10 @@ import numpy as np
 from torch.utils.data import Dataset, Subset
 from typing_extensions import override
 
-from dbloader._describe import add_note, stop_iteration_error
+from dbloader._describe import add_note, size, stop_iteration_error
 from dbloader._extensions import extension
+from dbloader._machine import available_memory
+from dbloader.datasets.targets import checked_classes, class_names
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 
+_READ_AT_ONCE = 256  # records whose classes are read; a store with views does not copy their images
 # Attributes that are computed once and kept in __dict__. The public attributes are properties, because a user could
 # assign to a cached_property.
 _CACHED = ("targets", "names", "_indices_digest")
@@ -48,6 +51,8 @@ _INSTEAD = {
 
 class RecordDataset(Dataset[Any]):
     """The records of a store, their labels and their names."""
+
+    target = "label"  # the field that is the target of a sample
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Raise TypeError for an option of ImageFolder that a store cannot have."""
@@ -75,13 +80,13 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str]:
-        """The class names in the order of their labels; empty if the labels have no names."""
-        return list(self.manifest.classes)
+        """The class names in the order of their labels; empty if the target is no class, or the classes lack names."""
+        return [*class_names(self.manifest, self.target)]
 
     @property
     def class_to_idx(self) -> dict[str, int]:
         """The label of each class."""
-        return {name: label for label, name in enumerate(self.manifest.classes)}
+        return {name: label for label, name in enumerate(self.classes)}
 
     def find_classes(self, _directory: object = None) -> tuple[list[str], dict[str, int]]:
         """Return ``classes`` and ``class_to_idx``, as ImageFolder does."""
@@ -89,18 +94,41 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def targets(self) -> Targets:
-        """The labels of all records: int64, shape (len,), read-only. ``targets.tolist()`` is ImageFolder's list.
+        """The targets of all records, read-only. Labels are int64, shape (len,); ``tolist()`` is ImageFolder's list.
 
         A missing label (None in a sample) is the least int64 here, -9223372036854775808. ``targets >= 0``
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
+
+        Other numbers, booleans and texts are as in ``column``. Several classes are 0 and 1: uint8, shape (len,
+        classes); dbloader reads all records for them.
+
+        Raises:
+            OptionError: The target has no column, or the array for several classes does not fit into memory.
         """
-        labels: Targets | None = self.__dict__.get("targets")
-        if labels is None:
-            labels = self.column("label").view(Targets)
-            labels.flags.writeable = False
-            self.__dict__["targets"] = labels
-        return labels
+        targets: Targets | None = self.__dict__.get("targets")
+        if targets is None:
+            is_list = self.target != "label" and self.classes and self.target not in self.manifest.columns
+            targets = (self._read_classes() if is_list else self.column(self.target)).view(Targets)
+            targets.flags.writeable = False
+            self.__dict__["targets"] = targets
+        return targets
+
+    def _read_classes(self) -> np.ndarray[Any, Any]:
+        length, count = len(self), len(self.classes)
+        if length * count > (available_memory() or length * count):
+            raise OptionError(
+                f"targets of {length:,} records and {count:,} classes need {size(length * count)} of memory: make a "
+                f"dataset of each part with where=, or read the field {self.target!r} of some records with records()"
+            )
+        result = np.zeros((length, count), np.uint8)
+        for start in range(0, length, _READ_AT_ONCE):
+            store, positions = self.locate(range(start, min(start + _READ_AT_ONCE, length)))
+            with store.borrow(positions) as records:
+                for row, record in zip(result[start:], records, strict=False):
+                    with NotedErrors(self, record):
+                        row[checked_classes(self.target, record.fields.get(self.target), count)] = 1
+        return result
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
         """Return one value of every record, without reading the records: an array of shape (len,).
@@ -291,10 +319,12 @@ class CompositeDataset(Dataset[Any], ABC):
     Attributes:
         datasets: The datasets that make the samples.
         fields: The fields of a sample, as in LMDBDataset.
+        target: The field that is the target, in all datasets.
     """
 
     datasets: list[Any]
     fields: Any
+    target: str = "label"
 
     @abstractmethod
     def origin(self, index: int) -> tuple[Any, int, str]:
@@ -355,22 +385,22 @@ class Targets(np.ndarray[Any, Any]):
         return array[()] if return_scalar else np.asarray(array)
 
 
-class Samples(Sequence[tuple[str, int]]):
-    """The pairs (name, label) of all records. A pair becomes a Python object when it is indexed."""
+class Samples(Sequence[tuple[str, Any]]):
+    """The pairs (name, target) of all records. A pair becomes a Python object when it is indexed."""
 
     def __init__(self, names: Names, targets: np.ndarray[Any, Any]) -> None:
         self._names = names
         self._targets = targets
 
     @overload
-    def __getitem__(self, index: int) -> tuple[str, int]: ...
+    def __getitem__(self, index: int) -> tuple[str, Any]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, int]]: ...
+    def __getitem__(self, index: slice) -> list[tuple[str, Any]]: ...
     @override
-    def __getitem__(self, index: int | slice) -> tuple[str, int] | list[tuple[str, int]]:
+    def __getitem__(self, index: int | slice) -> tuple[str, Any] | list[tuple[str, Any]]:
         if isinstance(index, slice):
             return list(zip(self._names[index], self._targets[index].tolist(), strict=True))
-        return self._names[index], int(self._targets[index])
+        return self._names[index], np.asarray(self._targets)[[index]].tolist()[0]
 
     @override
     def __len__(self) -> int:

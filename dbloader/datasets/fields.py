@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from dbloader._describe import listed, short_repr
 from dbloader.datasets.base import CompositeDataset, RecordDataset, describe_record
+from dbloader.datasets.targets import checked_classes, class_names
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.masks_and_boxes import changes_size, crop_boxes, crop_field, decode_field, refuse_masks
 from dbloader.errors import ImageError, OptionError
@@ -26,6 +29,13 @@ _OWN_FIELDS = (*STANDARD_FIELDS, "index")
 
 _BOXES = "boxes"
 _FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # annotations of COCO and VOC have these
+
+# Queries for the records with a value, by the kind of the column.
+_WITH_VALUE = {
+    **dict.fromkeys(("int", "float"), "FIELD>=0 or FIELD<0"),
+    "text": 'FIELD~""',
+    "bool": "FIELD or FIELD=false",
+}
 
 
 def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
@@ -43,55 +53,76 @@ def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
     return dict(fields)
 
 
-def names_of(fields: tuple[str, ...] | dict[str, str] | None) -> dict[str, str]:
-    """Return a dict from names in the sample to fields. Without ``fields``, they are an image and a label."""
+def checked_target(target: Any, fields: tuple[str, ...] | dict[str, str] | None, manifest: Manifest) -> str:
+    """Return the field that is the target: the option ``target``, else the store's target, else the label."""
+    if target is not None and not isinstance(target, str):
+        raise TypeError(f"target must be the name of a field, such as 'label', or None, got {short_repr(target)}")
+    if target == "image":
+        raise OptionError("target='image' is the input of a network: choose fields=('image',) for images alone")
     if fields is None:
-        return {"image": "image", "label": "label"}
+        return target or (manifest.target if manifest.length else "label")
+    chosen = names_of(fields).values()
+    if target is not None and target not in chosen:
+        raise OptionError(f"target={target!r} is not in fields=: add {target!r} to the fields, or leave out target=")
+    return target or (manifest.target if manifest.target in chosen else "label")
+
+
+def names_of(fields: tuple[str, ...] | dict[str, str] | None, target: str = "label") -> dict[str, str]:
+    """Return a dict from names in the sample to fields. Without ``fields``, they are the image and the target."""
+    if fields is None:
+        return {"image": "image", "label": target}
     return fields if isinstance(fields, dict) else {name: name for name in fields}
 
 
 def image_and_label(dataset: Any) -> dict[str, str]:
-    """Return a dict from "image" and "label" to their names in the samples of any dataset."""
+    """Return a dict from "image" and "label" to the names of image and target in the samples of any dataset."""
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return image_and_label(dataset.datasets[0])
     if isinstance(dataset, Subset) or isinstance(getattr(dataset, "dataset", None), RecordDataset):
         return image_and_label(dataset.dataset)
+    result = {"image": "image", "label": "label"}
     fields = getattr(dataset, "fields", None) if isinstance(dataset, (RecordDataset, CompositeDataset)) else None
-    found = {field: name for name, field in names_of(fields).items() if field in ("image", "label")}
-    return {"image": "image", "label": "label", **found}
+    if fields is not None:
+        named = names_of(fields).items()
+        result |= {
+            "image" if field == "image" else "label": name
+            for name, field in named
+            if field in ("image", dataset.target)
+        }
+    return result
 
 
 def check_fields(dataset: Any, manifest: Manifest) -> None:
     """Raise OptionError if one of the dataset's fields is in no record."""
     known = (*_OWN_FIELDS, *manifest.fields)
-    for field in names_of(dataset.fields).values():
+    for field in names_of(dataset.fields, dataset.target).values():
         if field not in known:
             hint = "; a dict maps names in the sample to fields" if isinstance(dataset.fields, dict) else ""
             what = f"no record of {dataset.root} has a field {short_repr(field)}"
             raise OptionError(f"{what}; the fields are {listed(known)}{hint}")
-    if dataset.fields is None and manifest.length and not manifest.labelled:
+    if dataset.fields is None and dataset.target == "label" and manifest.length and not manifest.labelled:
         raise OptionError(
-            f"no record of {dataset.root} has a label, so a sample cannot be (image, label): "
-            f"choose fields, such as fields=('image',); the fields are {listed(known)}",
+            f"no record of {dataset.root} has a label, so a sample cannot be (image, label): choose another field by "
+            f"target=, or choose fields, such as fields=('image',); the fields are {listed(known)}",
         )
     target_names(dataset)
 
 
 def target_names(dataset: Any) -> list[str]:
-    """Return the names in a sample to which ``target_transform`` applies: those of the field "label", or else "label".
+    """Return the names in a sample to which ``target_transform`` applies: those of the target, or else "label".
 
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.
     """
-    names, way = names_of(dataset.fields), "transforms= gets the whole sample"
+    names, way = names_of(dataset.fields, dataset.target), "transforms= gets the whole sample"
     if dataset.transform is not None and "image" not in names.values():
         raise OptionError(f"transform= changes the image, but fields= has no image: add 'image'; {way}")
     if dataset.target_transform is None:
         return []
-    labels = [name for name, field in names.items() if field == "label"]
+    labels = [name for name, field in names.items() if field == dataset.target]
     found = labels or [name for name in names if name == "label"]
     own = getattr(dataset.target_transform, "then", dataset.target_transform)  # inside a mixture's UnitedLabels
-    if not found or (own is not None and labels and names.get("label", "label") != "label"):
+    if not found or (own is not None and labels and names.get("label", "label") not in ("label", dataset.target)):
         what = "two fields may be the label" if found else "fields= has no label"
         raise OptionError(f"target_transform= changes the label, but {what}: call one field 'label' by a dict; {way}")
     return found
@@ -104,9 +135,9 @@ def value_of(record: Record, field: str) -> Any:
 
 def has_fields_to_crop(dataset: Any) -> bool:
     """Return whether samples have an image, and files or boxes that must be cropped together with the image."""
-    if dataset.fields is None:
+    if dataset.fields is None and dataset.target == "label":
         return False
-    fields = {*names_of(dataset.fields).values()}
+    fields = {*names_of(dataset.fields, dataset.target).values()}
     return "image" in fields and not fields.isdisjoint((_BOXES, *dataset.manifest.file_fields))
 
 
@@ -133,7 +164,7 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
     Raises:
         OptionError: The image is cropped, and a file or boxes cannot be cropped with it.
     """
-    names = {name: field for name, field in names_of(dataset.fields).items() if field != "image"}
+    names = {name: field for name, field in names_of(dataset.fields, dataset.target).items() if field != "image"}
     values = {field: value_of(record, field) for field in names.values()}
     crops = has_image(dataset.fields) and (changes_size(dataset.decode) or changes_size(dataset.transform))
     files = [name for name in dataset.manifest.file_fields if values.get(name) is not None]
@@ -158,7 +189,32 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
         rest = {name: value for name, value in values.items() if name not in cropped and name not in _OWN_FIELDS}
         refuse_masks(record.image, rest, describe_record(record, dataset.root))
     values |= cropped
+    if dataset.target != "label" and dataset.target in values:
+        values[dataset.target] = _target_value(dataset, record, values[dataset.target])
     return {name: values[field] for name, field in names.items()}
+
+
+def _target_value(dataset: Any, record: Any, value: Any) -> Any:
+    """Return the target of a sample, given the field's value: several classes become a float32 tensor of 0 and 1.
+
+    Raises:
+        OptionError: The record has no value, but samples are (image, target); or the value is no list of classes.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # columns and queries treat NaN as no value
+        if dataset.fields is not None:
+            return value
+        name = dataset.target if dataset.target.isidentifier() else f'"{dataset.target}"'
+        query = _WITH_VALUE.get(dataset.manifest.columns.get(dataset.target, ""), "").replace("FIELD", name)
+        way = f"where={query!r} selects the records with a value" if query else "leave such records out with a Subset"
+        raise OptionError(f"{describe_record(record, dataset.root)} has no {dataset.target}: {way}")
+    if isinstance(value, np.ndarray) and not value.shape:
+        return value.item()  # write_store keeps the dtype of such an array in a further field
+    names = class_names(dataset.manifest, dataset.target)
+    if not names or not isinstance(value, (list, np.ndarray)):
+        return value
+    vector = torch.zeros(len(names))
+    vector[checked_classes(dataset.target, value, len(names))] = 1
+    return vector
 
 
 def _read_file(name: str, read: Any, *arguments: Any, **options: Any) -> Any:

@@ -22,13 +22,14 @@ class LMDBDataset(StoreDataset):
     8 bytes of memory for each record, ``names`` about 30, and ``samples`` about 40.
 
     A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. A missing label is
-    None, which torch cannot collate. With ``fields``, a sample is a dict of these fields.
+    None, which torch cannot collate. With ``target``, or if conversion stored another target, a sample is ``(image,
+    target)``. With ``fields``, a sample is a dict of these fields.
 
     Args:
         place: Path of the store: an LMDB file, or a folder of shards. With ``cache``, it may be in object storage.
         transform: Called with each decoded image, if there is one. A transform of albumentations gets an array, and the
             loader's random numbers seed it.
-        target_transform: Called with each label, if there is one.
+        target_transform: Called with each label or other target, if there is one.
         decode: Called with the bytes of each image file; None returns the bytes. Images that are stored as arrays are
             not decoded. The default returns an RGB PIL image, as ImageFolder does. If the conversion decoded the
             images to check them (its default), JPEGs are decoded when their pixels are needed, and a crop decodes only
@@ -36,6 +37,10 @@ class LMDBDataset(StoreDataset):
         transforms: Replaces ``transform`` and ``target_transform``. It is called with the image and the label, and
             returns both. With ``fields``, it is called with the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image.
+        target: Name of the field that is the target: a float, int, bool or text, several classes, or a file such as a
+            mask. None means the target that the conversion stored, else the label. Several classes, such as the list
+            ``[0, 2]`` in the field ``labels``, become a float32 tensor of 0 and 1 for each of ``classes``. A record
+            without a value is an error. With ``fields``, the target must be one of the fields.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A field
             that a record does not have is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Fields
@@ -43,9 +48,10 @@ class LMDBDataset(StoreDataset):
             ``decode=None``. A Decoder crops, resizes and mirrors these images and ``"boxes"`` together with the
             image (docs/masks.md). It drops boxes outside the crop, and their rows in ``iscrowd``, ``difficult``,
             ``truncated`` and all fields named ``box_...``.
-        resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch; pixels
-            differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but a JPEG is decoded at 1/2, 1/4
-            or 1/8 of its size if this is at least as large as the result, which changes pixels more.
+        resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch;
+            pixels differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but a JPEG is decoded at
+            1/2, 1/4 or 1/8 of its size if this is at least as large as the result, which changes pixels more. None:
+            ``"exact"``, but ``"fast"`` for steps that `create_loader` fuses.
         where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``, in the order
             of the store (docs/queries.md). Index 0 is the first record found; the field ``"index"`` is the index in the
             store.
@@ -73,8 +79,9 @@ class LMDBDataset(StoreDataset):
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
         transforms: Callable[..., Any] | None = None,
+        target: str | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
-        resize: str = "exact",
+        resize: str | None = None,
         where: str | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
@@ -89,6 +96,7 @@ class LMDBDataset(StoreDataset):
             target_transform,
             decode=decode,
             transforms=transforms,
+            target=target,
             fields=fields,
             resize=resize,
             where=where,

@@ -31,7 +31,7 @@ class MongoDataset(StoreDataset):
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials. Other pickles of the dataset do not contain the credentials.
-        transform, target_transform, decode, transforms, fields, resize, where: As in LMDBDataset.
+        transform, target_transform, decode, transforms, target, fields, resize, where: As in LMDBDataset.
         query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
             {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
             at once. Index 0 is the first record found; the field ``"index"`` is the index in the store.
@@ -54,8 +54,9 @@ class MongoDataset(StoreDataset):
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
         transforms: Callable[..., Any] | None = None,
+        target: str | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
-        resize: str = "exact",
+        resize: str | None = None,
         where: str | None = None,
         query: Mapping[str, Any] | None = None,
         cache: str | os.PathLike[str] | None = None,
@@ -73,6 +74,7 @@ class MongoDataset(StoreDataset):
             target_transform,
             decode=decode,
             transforms=transforms,
+            target=target,
             fields=fields,
             resize=resize,
             where=where,

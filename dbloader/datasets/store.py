@@ -14,6 +14,7 @@ from dbloader.datasets.base import NotedErrors, RecordDataset, check_whole, desc
 from dbloader.datasets.fields import (
     check_fields,
     checked_fields,
+    checked_target,
     has_fields_to_crop,
     has_image,
     join_image,
@@ -46,8 +47,9 @@ class StoreDataset(RecordDataset):
         *,
         decode: Callable[[bytes], Any] | None = decode_pil,
         transforms: Callable[..., Any] | None = None,
+        target: str | None = None,
         fields: Iterable[str] | Mapping[str, str] | None = None,
-        resize: str = "exact",
+        resize: str | None = None,
         where: str | None = None,
     ) -> None:
         functions = {"transform": transform, "target_transform": target_transform, "transforms": transforms}
@@ -56,8 +58,8 @@ class StoreDataset(RecordDataset):
                 raise TypeError(f"{name} must be a callable or None, got {short_repr(function)}")
         if transforms is not None and (transform is not None or target_transform is not None):
             raise OptionError("transforms takes whole samples: pass it alone, without transform and target_transform")
-        check_choice("resize", resize, RESIZES)
-        if resize != "exact" and decode is not decode_pil:
+        check_choice("resize", "exact" if resize is None else resize, RESIZES)
+        if resize not in (None, "exact") and decode is not decode_pil:
             raise OptionError(f"resize={resize!r} is for the default decode, decode_pil: leave out resize or decode")
         super().__init__(store, where)
         self.where = where
@@ -67,7 +69,7 @@ class StoreDataset(RecordDataset):
         self.decode = decode
         self.resize = resize
         self.fields = checked_fields(fields)
-
+        self.target = checked_target(target, self.fields, self.manifest)
         check_fields(self, self.manifest)
 
     def random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
@@ -121,10 +123,12 @@ class StoreDataset(RecordDataset):
     def __repr__(self) -> str:
         """Return a text in the form of torchvision's datasets."""
         lines = [f"Number of datapoints: {len(self)}", f"Root location: {self.root}", f"Classes: {len(self.classes)}"]
+        if self.target != "label":
+            lines.append(f"Target: {self.target}")
         if self.fields is not None:
             named = (name if name == field else f"{name} ({field})" for name, field in names_of(self.fields).items())
             lines.append(f"Fields: {', '.join(named)}")
-        if self.resize != "exact":
+        if self.resize is not None:
             lines.append(f"Resize: {self.resize}")
         for name in ("transform", "target_transform", "transforms"):
             transform = getattr(self, name)
@@ -176,12 +180,13 @@ class StoreDataset(RecordDataset):
             return image if unchanged else apply_transform(self.transform, image, random_numbers)
 
     def rest(self, record: Record, plan: Plan | None = None) -> Any:
-        """Return a sample without its image: a tuple of the label, or a dict of all other fields.
+        """Return a sample without its image: a tuple of the target, or a dict of all other fields.
 
         With the ``plan`` of the image, files and boxes are cropped like the image.
         """
         with NotedErrors(self, record):
-            rest = {"label": record.label} if self.fields is None else other_fields(self, record, plan)
+            only_label = self.fields is None and self.target == "label"
+            rest = {"label": record.label} if only_label else other_fields(self, record, plan)
             if self.target_transform is not None or self.transform is not None:
                 for name in target_names(self):  # also refuses a transform that would change nothing
                     rest[name] = None if rest[name] is None else self.target_transform(rest[name])  # type: ignore[misc]
@@ -196,7 +201,7 @@ class StoreDataset(RecordDataset):
             return image
         if decode is decode_pil:
             note = f"in {describe_record(record, self.root)}"
-            return open_lazy(image, **self._decoder_options(record), resize=self.resize, note=note)
+            return open_lazy(image, **self._decoder_options(record), resize=self.resize or "exact", note=note)
         check_whole(record, self.root)
         return decode(image)
 

@@ -39,14 +39,15 @@ def is_albumentations(transform: Any) -> bool:
 def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = None) -> np.ndarray[Any, Any] | None:
     """Return random numbers in [0, 1): float64, shape (indices, n); None if ``decode`` and ``transform`` need none.
 
-    A row has ``draws`` numbers for a Decoder, and then one number for a transform of albumentations.
+    A row has ``draws`` numbers for a Decoder, and one for albumentations or a transform that takes a seed.
     """
     draws = decode.draws if isinstance(decode, Decoder) else 0
-    if not draws and not is_albumentations(transform):
+    is_seeded = is_albumentations(transform) or getattr(transform, "takes_seed", False)
+    if not draws and not is_seeded:
         return None
     rng = indices.rng if isinstance(indices, SeededIndices) else SampleRNG.from_torch(len(indices))
     numbers = rng.uniform(draws, "decode")
-    return np.hstack([numbers, rng.uniform(1, "transform")]) if is_albumentations(transform) else numbers
+    return np.hstack([numbers, rng.uniform(1, "transform")]) if is_seeded else numbers
 
 
 def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None) -> Any:
@@ -63,6 +64,8 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
     Raises:
         OptionError: Albumentations gets a dict without ``"image"``.
     """
+    if getattr(transform, "takes_seed", False):  # the steps that create_loader leaves to torchvision
+        return transform(value, None if row is None else int(row[-1] * 2**53))
     if not is_albumentations(transform):
         return transform(value)
     sample = value if isinstance(value, dict) else {"image": value}

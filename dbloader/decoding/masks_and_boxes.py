@@ -22,7 +22,7 @@ from dbloader.decoding.pillow import decode_errors, open_file
 from dbloader.decoding.unchanged import read_values
 from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
 from dbloader.images.info import read_facts
-from dbloader.images.pillow import GRAY_16, MISREAD, TURNS, value_depth
+from dbloader.images.pillow import GRAY_16, MISREAD, turn_boxes, value_depth
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # For each of Pillow's modes, a dtype that can hold all values. It is never uint16, for which torch has few operations.
 _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
+
+_MIRRORED = 2  # EXIF orientation of an image that is mirrored from left to right
 
 
 def decode_field(data: bytes | memoryview) -> Image.Image:
@@ -116,25 +118,13 @@ def crop_boxes(boxes: npt.NDArray[Any], plan: Plan, image: Any, *, exif_transpos
     """
     turned = np.asarray(boxes, np.float64).reshape(-1, 4)
     if exif_transpose and isinstance(image, (bytes, memoryview)):
-        exchanged, mirrored, inverted = TURNS[read_orientation(image)]
-        if exchanged:
-            turned = turned[:, [1, 0, 3, 2]]
-        if mirrored:
-            turned = _mirror(turned, 0, plan.width)
-        if inverted:
-            turned = _mirror(turned, 1, plan.height)
+        turned = turn_boxes(turned, read_orientation(image), plan.width, plan.height)
     crop, (height, width) = plan.crop, _output_size(plan)
     resized = crop.resized or (height, width)
     scale = (resized[1] / crop.width, resized[0] / crop.height)
     within = np.clip(turned - [crop.left, crop.top] * 2, 0, [crop.width, crop.height] * 2)
     placed = np.clip(within * (scale * 2) - [*crop.window[::-1]] * 2, 0, [width, height] * 2)
-    return (_mirror(placed, 0, width) if crop.flip else placed).astype(np.float32)
-
-
-def _mirror(boxes: npt.NDArray[np.float64], axis: int, length: int) -> npt.NDArray[np.float64]:
-    mirrored = boxes.copy()
-    mirrored[:, axis], mirrored[:, axis + 2] = length - boxes[:, axis + 2], length - boxes[:, axis]
-    return mirrored
+    return (turn_boxes(placed, _MIRRORED, width, height) if crop.flip else placed).astype(np.float32)
 
 
 def _output_size(plan: Plan) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import UnidentifiedImageError
 
 from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.pillow import open_pillow, scale_to_8_bits, translate_errors
+from dbloader.images.pillow import open_pillow, scale_to_8_bits, to_rgb, translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,4 +59,4 @@ class PillowImage:
             part = self.image
             if (width, height) != part.size:
                 part = part.crop((left, top, left + width, top + height))
-            return np.array(part if part.mode == "RGB" else part.convert("RGB"))  # np.asarray would be read-only
+            return np.array(part if part.mode == "RGB" else to_rgb(part))  # np.asarray would be read-only

@@ -6,13 +6,24 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from PIL import UnidentifiedImageError
+
 from dbloader._describe import short_repr
 from dbloader._parallel import reserved
 from dbloader.errors import DamagedImageError, ImageError, NotAnImageError
 from dbloader.images.info import find_facts, read_facts
-from dbloader.images.jpeg import State, examine, find_warning, repair
+from dbloader.images.jpeg import State, examine, find_warning, repair, without_oddities
 from dbloader.images.markers import END
-from dbloader.images.pillow import EIGHT_BITS, decoding_bytes, describe, open_pillow, translate_errors, value_depth
+from dbloader.images.pillow import (
+    EIGHT_BITS,
+    decoding_bytes,
+    describe,
+    has_transparent_pixels,
+    open_pillow,
+    translate_errors,
+    value_depth,
+)
+from dbloader.images.png import without_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +55,7 @@ class CheckedImage(NamedTuple):
     data: bytes  # the file, with its end marker
     facts: Facts | None  # None for an unknown format; only ``check="none"`` accepts such files
     repaired: str  # description of the repair; "" if there was none
+    transparent: bool = False  # whether a pixel is not opaque; False unless the check decodes
 
 
 def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
@@ -61,7 +73,7 @@ def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
     if check == "decode":
         pixels = decoding_bytes(facts.format) * facts.width * facts.height
         with reserved(hold, pixels if structure.state is State.NOT_JPEG else structure.coefficient_bytes):
-            check_decodes(data, facts)
+            return CheckedImage(data, facts, repaired, check_decodes(data, facts))
     return CheckedImage(data, facts, repaired)
 
 
@@ -96,27 +108,35 @@ def intact_facts(data: bytes) -> Facts:
     try:
         return read_facts(data)
     except NotAnImageError as error:
-        if error.__cause__ is None:  # dbloader itself refuses the image, for example because of its number of pixels
+        cause = error.__cause__
+        if not isinstance(
+            cause, Exception
+        ):  # dbloader itself refuses the image, for example because of its number of pixels
             raise
         if data.startswith(_TIFF):
             raise DamagedImageError(f"is {UNREAD_TIFF}") from error
         if data.startswith(_BEGINNINGS) or (data.startswith(b"RIFF") and b"WEBP".startswith(data[8:12])):
-            raise DamagedImageError("is damaged: its header is cut short or wrong") from error
+            why = "" if isinstance(cause, UnidentifiedImageError) else f": {describe(cause)}"
+            raise DamagedImageError(f"is damaged: its header is cut short or wrong{why}") from error
         raise
 
 
-def check_decodes(data: bytes, facts: Facts) -> None:
-    """Decode a whole image without keeping the pixels; raise DamagedImageError if some are wrong or missing."""
+def check_decodes(data: bytes, facts: Facts) -> bool:
+    """Decode a whole image without keeping the pixels, and return whether a pixel is not opaque.
+
+    Raise DamagedImageError if pixels are wrong or missing.
+    """
     if facts.format == "PNG":
-        _check_chunks(data)
+        _check_chunks(without_refused(data))
     if facts.format == "JPEG" and _check_jpeg(data):
-        return
+        return False
     try:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
                 # One pixel shows whether Pillow converts the mode to RGB. All pixels would take four bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
+            return facts.transparent and has_transparent_pixels(image)
     except MemoryError:
         raise  # the file may be intact
     except Exception as error:  # Pillow's parsers raise many types of errors
@@ -136,10 +156,15 @@ def _check_jpeg(data: bytes) -> bool:
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False
+    if not _LEFT_OVER.search(warning):
+        # Training decodes such a file with Pillow. It is intact if all that libjpeg warns of is beside the coded data.
+        plain = without_oddities(data)
+        found = find_warning(plain)
+        if (found and not _LEFT_OVER.search(found)) or not _same_pixels(data, plain):
+            raise DamagedImageError(f"does not decode: {found or warning}")
+        data, end, warning = plain, len(plain) - len(END), found
     left_over = _LEFT_OVER.search(warning)
-    if not left_over:
-        raise DamagedImageError(f"does not decode: {warning}")
-    if len({*data[end - int(left_over[1]) : end]}) > 1:
+    if left_over and len({*data[end - int(left_over[1]) : end]}) > 1:
         raise DamagedImageError(f"has data left when all pixels are decoded, so some pixels are wrong: {warning}")
     return True
 
@@ -150,18 +175,25 @@ def _check_last_scan(data: bytes, end: int) -> None:
     Pillow hides the warnings of libjpeg. So this function decodes the JPEG twice, once with extra bytes after the scan.
     The extra bytes change pixels only if the scan is cut short, because libjpeg then decodes them as pixels.
     """
-    with translate_errors("does not decode", MemoryError):
-        whole, longer = (zlib.crc32(open_pillow(data[:end] + more + END).tobytes()) for more in (b"", _NOISE))
-    if whole != longer:
+    if not _same_pixels(*(data[:end] + more + END for more in (b"", _NOISE))):
         raise DamagedImageError("does not decode: its last scan is cut short")
 
 
-def _check_chunks(data: bytes) -> None:
+def _same_pixels(first: bytes, second: bytes) -> bool:
+    """Return whether Pillow decodes two files to the same pixels."""
+    with translate_errors("does not decode", MemoryError):
+        one, other = (zlib.crc32(open_pillow(data).tobytes()) for data in (first, second))
+    return one == other
+
+
+def _check_chunks(data: bytes | bytearray | memoryview) -> None:
     """Check the CRCs of all chunks of a PNG. Pillow does not check the chunks with pixels."""
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")
+        if end > len(data) and data[start + 4 : start + 8] == b"IDAT":  # Pillow does not miss the last few bytes
+            raise DamagedImageError(f"does not decode: its chunk IDAT at byte {start} is truncated")
         if end <= len(data) and zlib.crc32(data[start + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-            kind = data[start + 4 : start + 8].decode("ascii", "backslashreplace")
+            kind = bytes(data[start + 4 : start + 8]).decode("ascii", "backslashreplace")
             raise DamagedImageError(f"does not decode: the CRC of its chunk {kind} at byte {start} is wrong")
         start = len(data) if data[start + 4 : start + 8] == b"IEND" else end

@@ -16,6 +16,10 @@ from dbloader.images.pillow import check_pixels
 if TYPE_CHECKING:
     from dbloader.images.markers import Frame, Segment
 
+_EMPTY_SEGMENT = 4  # bytes of a marker and a length
+_METADATA = (markers.COM, *range(markers.APP0, markers.APP15 + 1))
+_COLORS = (markers.APP0, markers.APP14)  # JFIF and Adobe: they decide how components become colors
+
 
 class State(enum.Enum):
     """Whether a JPEG is complete."""
@@ -110,6 +114,33 @@ def find_warning(data: bytes) -> str:
     except ValueError as error:
         return f"{error}".rstrip(". ")
     return ""
+
+
+def without_oddities(data: bytes) -> bytes:
+    """Return a JPEG without metadata, and without two oddities that decoders tolerate.
+
+    These are bytes after metadata where a marker is due, and zeros as the last three bytes of a sequential scan's
+    header, instead of 0, 63 and 0. Bytes after another segment stay, because they may have been shifted out of it. So
+    do bytes that are a segment with a wrong marker. Raise DamagedImageError if a segment is cut short or out of place.
+    """
+    parts, position, previous, is_sequential = [markers.START], len(markers.START), markers.COM, False
+    while (segment := markers.next_segment(data, position)) and segment.code != markers.EOI:
+        stray, header = data[position : segment.start], data[segment.start : segment.end]
+        lost = len(stray) > _EMPTY_SEGMENT and int.from_bytes(stray[2:4], "big") == len(stray) - 2
+        if previous not in _METADATA or lost:
+            parts.append(stray)
+        elif previous in _COLORS and stray.strip(b"\xff"):
+            parts.pop()  # the colors must be the same without the segment out of which the bytes were shifted
+        position, previous = segment.end, segment.code
+        is_sequential |= segment.code in markers.SEQUENTIAL
+        if segment.code == markers.SOS:
+            position = markers.find_scan_end(data, segment.end)
+            if is_sequential and header.endswith(bytes(3)) and data[segment.end] != 0:  # else the zeros may go on
+                header = header[:-3] + b"\x00\x3f\x00"
+            parts += [header, data[segment.end : position]]
+        elif segment.code in _COLORS or segment.code not in _METADATA:
+            parts.append(header)
+    return b"".join((*parts, END))
 
 
 class _Reader:

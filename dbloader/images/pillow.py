@@ -6,6 +6,7 @@ All other code opens image files with ``open_pillow``.
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import os
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, PixelRangeError
+from dbloader.images.png import without_refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 FORMATS = (
     "JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO", "QOI", "PCX", "TGA",
 )  # fmt: skip
-"""Pillow's names of the formats that dbloader reads if this Pillow was built with them. pillow-heif adds HEIF.
+"""Pillow's names of the formats that dbloader reads if this Pillow was built with them.
+
+pillow-heif adds HEIF, and pillow-jxl-plugin JXL.
 
 These formats contain only pixels. For other formats, Pillow runs a program (EPS), draws (WMF), or opens an embedded
 file of any kind (IPTC). TGA is last, because a TGA file has no signature.
@@ -38,12 +42,13 @@ _ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of th
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
 # RGBA) and 16-bit AVIF keep copies. TIFFs of one strip and rotated TIFFs need more.
-_DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
+_DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JXL": 25, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
 # Bytes 4 to 12 of a HEIF file: "ftyp" and the major brand (ISO/IEC 23008-12, 10). Those in _ANY may also be AVIF.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
+_JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")  # a codestream, or a file with boxes (ISO/IEC 18181-2, 9.1)
 
 LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
 
@@ -72,6 +77,22 @@ TURNS = {
 }
 
 
+def turn_boxes(
+    boxes: npt.NDArray[np.float64], orientation: int, width: int, height: int, *, back: bool = False
+) -> npt.NDArray[np.float64]:
+    """Return boxes of a stored image in the upright image; with ``back``, boxes of the upright image in the stored one.
+
+    ``boxes`` has the shape (n, 4): x_min, y_min, x_max, y_max. ``width`` and ``height`` are of the upright image.
+    """
+    exchanged, mirrored, inverted = TURNS[orientation]
+    turned = boxes[:, [1, 0, 3, 2]] if exchanged and not back else boxes.copy()
+    if mirrored:
+        turned[:, [0, 2]] = width - turned[:, [2, 0]]
+    if inverted:
+        turned[:, [1, 3]] = height - turned[:, [3, 1]]
+    return turned[:, [1, 0, 3, 2]] if exchanged and back else turned
+
+
 def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.ImageFile:
     """Open an image file with Pillow, without decoding its pixels.
 
@@ -84,7 +105,10 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
         OSError: The format is not in `FORMATS` (PIL.UnidentifiedImageError). Damaged headers also raise other errors.
     """
     max_pixels()  # may raise Pillow's limit
-    stream = io.BytesIO(file) if isinstance(file, (bytes, bytearray, memoryview)) else file
+    if isinstance(file, (bytes, bytearray, memoryview)):
+        stream: BinaryIO = io.BytesIO(without_refused(file) if file[:4] == b"\x89PNG" else file)
+    else:
+        stream = file
     try:
         image = _open(stream)
     except Image.DecompressionBombError:
@@ -102,7 +126,8 @@ def _open(stream: BinaryIO) -> ImageFile.ImageFile:
     with suppress(UnidentifiedImageError):
         return Image.open(stream, formats=_ALWAYS_IMPORTED)
     stream.seek(0)
-    return Image.open(stream, formats=heif_format(stream.read(12)) + _available())
+    start = stream.read(12)
+    return Image.open(stream, formats=heif_format(start) + _jxl_format(start) + _available())
 
 
 def heif_format(start: bytes) -> tuple[str, ...]:
@@ -121,6 +146,17 @@ def heif_format(start: bytes) -> tuple[str, ...]:
         raise NotAnImageError("is HEIF (HEIC), which needs pillow-heif: pip install 'dbloader[heif]'") from error
     pillow_heif.register_heif_opener()
     return ("HEIF",)
+
+
+def _jxl_format(start: bytes) -> tuple[str, ...]:
+    """Return ("JXL",) for a JPEG XL file, and () for other files. Enable Pillow to open JPEG XL."""
+    if not start.startswith(_JXL):
+        return ()
+    try:
+        importlib.import_module("pillow_jxl")  # registers itself
+    except ImportError as error:
+        raise NotAnImageError("is JPEG XL, which needs pillow-jxl-plugin: pip install 'dbloader[jxl]'") from error
+    return ("JXL",)
 
 
 @contextmanager
@@ -184,6 +220,24 @@ def value_depth(image: Image.Image) -> str:
 def array_depth(pixels: npt.NDArray[Any]) -> str:
     """Return the depth of the values of an array, in the words of `value_depth`."""
     return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
+
+
+def has_transparent_pixels(image: Image.Image) -> bool:
+    """Return whether a pixel of a decoded image is not opaque."""
+    if "A" in image.getbands():
+        return bool(image.getchannel("A").getextrema()[0] != 255)
+    transparent = image.info.get("transparency")
+    if image.mode == "P" and transparent is not None:
+        opacity = [*transparent] if isinstance(transparent, bytes) else [255] * transparent + [0]
+        return any(count and value < 255 for count, value in zip(image.histogram(), opacity, strict=False))
+    return transparent is not None  # one color of an image without a palette
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return a copy of an image in mode RGB, without its opacity, and without Pillow's warning about palettes."""
+    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # has the same colors
+    return image.convert("RGB")
 
 
 def scale_to_8_bits(image: Image.Image) -> Image.Image:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 FORMAT = "dbloader"
 VERSION = 1
-FILE_FIELDS, FIELD_CLASSES = "file_fields", "field_classes"  # keys of Manifest.source
+# Keys of Manifest.source.
+FILE_FIELDS, FIELD_CLASSES, TARGET, UNDERSTOOD = "file_fields", "field_classes", "target", "understood"
+CLASS_LISTS = "labels"  # the field with the list of a record's classes, if this list is the target
 
 _MAX_DEPTH = 20  # levels of dicts and lists in Manifest.source
 
@@ -56,7 +58,8 @@ class Manifest:
         columns: The further fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Number of lines in the conversion's report.
-        source: Where the records are from, the options of the conversion, ``file_fields`` and ``field_classes``.
+        source: Where the records are from, the options of the conversion, ``file_fields``, ``field_classes`` and
+            ``target``.
         created: UTC, ISO 8601.
         created_by: Program and version.
         version: Version of the format.
@@ -100,6 +103,16 @@ class Manifest:
         A key is the name of a field, or the path of a part of a field, such as ``objects.category``.
         """
         return dict(self.source.get(FIELD_CLASSES) or {})
+
+    @property
+    def target(self) -> str:
+        """The field that is the target of a sample, unless a dataset chooses another: ``label`` or a further field."""
+        return str(self.source.get(TARGET) or "label")
+
+    @property
+    def understood(self) -> list[str]:
+        """How ``convert`` read the source, in at most six lines; [] if an earlier version made the store."""
+        return list(self.source.get(UNDERSTOOD) or ())
 
     @property
     def given(self) -> dict[str, Any]:
@@ -241,6 +254,7 @@ _IS_VALID: dict[str, Callable[[Any], bool]] = {
         isinstance(value, dict)
         and _is_json(value)
         and _are_names(value.get(FILE_FIELDS))
+        and (value.get(TARGET) is None or _is_text(value[TARGET]))
         and isinstance(value.get(FIELD_CLASSES) or {}, dict)
         and all(map(_are_names, (value.get(FIELD_CLASSES) or {}).values()))
     ),
@@ -350,6 +364,9 @@ class Totals:
         for label in (summary.labels or ()) if classes else ():
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is none of the classes (0 to {len(classes) - 1})")
+        described = dict(source or {})
+        if described.get(TARGET) == CLASS_LISTS:  # with their names here, a copy with other classes cannot shift them
+            described[FIELD_CLASSES] = {CLASS_LISTS: [*classes], **(described.get(FIELD_CLASSES) or {})}
         manifest = Manifest(
             length=self.length,
             salt=salt,
@@ -359,7 +376,7 @@ class Totals:
             fields=dict(sorted(self.fields.items())),
             outcome=dict(self.outcome),
             events=self.events,
-            source=dict(source or {}),
+            source=described,
             created=created or datetime.now(UTC).isoformat(timespec="seconds"),
             created_by=f"dbloader {__version__}",
             **summary.facts(self.fields),

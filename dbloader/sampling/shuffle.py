@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from dbloader._options import whole_number
 from dbloader.sampling.base import ResumableSampler, length_of
 from dbloader.sampling.permutation import Permutation
 
@@ -62,11 +63,21 @@ class OrderedSampler(ResumableSampler):
     Args:
         dataset: Anything that has a length; only the length is used.
         num_replicas, rank: As in ShuffleSampler, with the same errors.
+        even_batch_size: Pad the order until each rank has the same number of whole batches of this size. Positions from
+            ``length`` on are padding; their samples repeat the first ones.
     """
 
-    def __init__(self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        *,
+        even_batch_size: int | None = None,
+    ) -> None:
         length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank)
+        self._even_batch_size = whole_number("even_batch_size", even_batch_size, 1, none=True)
 
     @override
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
@@ -74,4 +85,7 @@ class OrderedSampler(ResumableSampler):
 
     @override
     def end_of(self, position: int) -> int:
-        return self.length
+        if self._even_batch_size is None:
+            return self.length
+        of_all_ranks = self._even_batch_size * self.num_replicas
+        return position + -(-(self.length - position) // of_all_ranks) * of_all_ranks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import json
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -13,7 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dbloader._options import check_choice
+from dbloader._describe import counted, short_repr
+from dbloader._options import check_choice, check_path, checked_names
 from dbloader.errors import OptionError, SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
@@ -75,6 +77,55 @@ class Reading:
 UNDECIDED = Reading()
 
 
+@dataclass(frozen=True)
+class Listing:
+    """A listing and its columns, where their names do not say it. ``listing=`` of `convert` also takes a path alone.
+
+    Args:
+        path: Path of the file.
+        image: Column with the paths of the images, or with their names without the extension.
+        label: Column with the labels; or several columns, each of which is a class and has 1 or 0 (or -1). ``"*"``
+            means all other columns.
+        separator: What separates several classes in a label, such as ``"|"``.
+        text: Columns of a CSV or TSV that stay text, though all their values look like numbers or booleans.
+
+    Raises:
+        TypeError: The path is no path.
+        OptionError: An option is no name, or names too much.
+    """
+
+    path: str | os.PathLike[str]
+    image: str | None = None
+    label: str | Sequence[str] = ()
+    separator: str | None = None
+    text: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_path("listing", self.path)
+        for option in ("label", "text"):
+            names = getattr(self, option)
+            names = (names,) if isinstance(names, str) else checked_names(option, names or (), "('breed', 'age')")
+            object.__setattr__(self, option, names)
+        for option in ("image", "separator"):
+            value = getattr(self, option)
+            if value is not None and not (isinstance(value, str) and value):
+                raise OptionError(f"{option} of a Listing must be text, got {short_repr(value)}")
+        if len(self.label) > 1 and self.separator:
+            raise OptionError(
+                "separator (--separator) splits the labels of one column: leave it out, or name one label"
+            )
+
+    @classmethod
+    def of(cls, listing: str | os.PathLike[str] | Listing) -> Listing:
+        """Return a listing, or the listing at a path."""
+        return listing if isinstance(listing, Listing) else cls(listing)
+
+    def named(self) -> dict[str, Any]:
+        """Return what the user has said about the columns."""
+        options = {"image": self.image, "label": [*self.label], "separator": self.separator, "text": [*self.text]}
+        return {name: value for name, value in options.items() if value}
+
+
 class FieldFile(NamedTuple):
     """A file that is stored in a field of a record, such as a mask."""
 
@@ -126,6 +177,29 @@ class Tally:
     metadata: str = ""  # path of the first metadata file that is not used
     not_utf8: int = 0  # number of names with invalid bytes
     not_utf8_example: str = ""
+    system: set[str] = field(default_factory=set)  # paths of folders that a Mac, a NAS or Windows has added
+    backslashes: int = 0  # number of names with the separator of Windows, which was read as /
+    files: int = 0  # number of images, if files beside them are counted
+    beside: Counter[str] = field(default_factory=Counter)  # number of files beside images, by the field they become
+
+    def count_beside(self, fields: Iterable[str]) -> None:
+        """Count an image, and the files beside it."""
+        self.files += 1
+        self.beside.update([*fields])  # a Counter would add the values of a dict
+
+    def in_words(self) -> Iterator[str]:
+        """Yield lines about files beside images, about names, and about folders that were left out."""
+        if self.beside:
+            counts = (
+                f"{name} ({number:,} of {counted(self.files, 'image')})" for name, number in sorted(self.beside.items())
+            )
+            found = ", ".join(counts)
+            yield f"fields: {found}, from the file beside each"
+        if self.backslashes:
+            yield f"names: \\ was read as / in {self.backslashes:,}"
+        if self.system:
+            names = Counter(sorted(path.rpartition("/")[2] for path in self.system)).most_common(5)
+            yield f"left out: {', '.join(f'{name} ({n:,})' for name, n in names)}, added by a Mac, a NAS or Windows"
 
     def skip(self, name: bytes) -> None:
         """Count a file that is not an image, by its extension."""
@@ -160,18 +234,28 @@ class Source(ABC):
     """
 
     follows: tuple[str, ...] = ()  # options of `Reading` that decide something here
+    has_columns = False  # whether a `Listing` says which columns there are
     asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # relative paths start from this folder
         self.place = place or full_path(root)  # messages show it
         self.classes = classes  # names in the order of their labels; empty if they are unknown
+        self.given_classes: tuple[str, ...] | None = None  # classes that the user gives, see `use_classes`
+        self.label_table: Sequence[int] | None = None  # for each label of an entry the label to store; None: the same
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # names of the classes of a field's integers, as in a Manifest
+        self.target = ""  # the field that training predicts, in place of the label
+        self.understood: tuple[str, ...] = ()  # what the source means, for people
         self.beside = Tally()  # counts the files that lie beside the tars, tables or LMDB file and are not read
         self.compressed = ""  # path of the first compressed tar, which opening decompresses whole; "" if there is none
+
+    @property
+    def stored_classes(self) -> tuple[str, ...]:
+        """The classes that a store of this source has."""
+        return self.classes if self.given_classes is None else self.given_classes
 
     @abstractmethod
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -198,7 +282,7 @@ class Source(ABC):
 
     def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield what ``read`` yields, with the bytes of each entry's ``files`` in its fields."""
-        if not self.file_fields:
+        if not self.file_fields and not any(entry.files for entry in entries):
             yield from self.read(entries, hold)
             return
         parts = ((entry, *(Entry(*file, None, {}) for file in entry.files.values())) for entry in entries)
@@ -209,18 +293,48 @@ class Source(ABC):
                 hold(count_bytes(data.entry.fields if isinstance(data, Loaded) else fields, self.file_fields))
             for key, (name, *_) in entry.files.items():
                 file = next(contents)
-                if isinstance(file, bytes):
-                    fields[key] = file
-                elif isinstance(file, Problem) and not isinstance(data, Problem):
-                    data = type(file)(entry.name, f"its {key} {name} {file.reason}")
+                if isinstance(file, Problem):
+                    if not isinstance(data, Problem):
+                        data = type(file)(entry.name, f"its {key} {name} {file.reason}")
+                    continue
+                assert isinstance(file, bytes)
+                try:
+                    fields[key] = file if key in self.file_fields else field_value(key, file)
+                except (ValueError, RecursionError) as error:
+                    data = Problem(entry.name, f"its {name} cannot be the field {key!r}: {error}")
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
+
+    def numbered(self, label: int | None) -> int | None:
+        """Return the label to store for a label of an entry; None if no class has it."""
+        if label is None or self.label_table is None:
+            return label
+        return self.label_table[label] if 0 <= label < len(self.label_table) else None
 
     def differs(self, entry: Entry) -> bool | None:
         """Return None if no checksum contradicts an entry's bytes, else whether other checksums were right."""
         return None  # overridden for object storage
 
+    def in_words(self, tally: Tally) -> list[str]:
+        """Return how the files were read, in at most six lines, for people."""
+        labels = name_range(self.classes) if self.classes else "as stored, without names of classes"
+        read = self.understood or (f"images: {self.place}", f"labels: {labels}")
+        return [*read, *tally.in_words()][:6]
+
     def close(self) -> None:  # noqa: B027 - most sources open nothing
         """Close what ``read`` has opened."""
+
+
+def name_range(classes: Sequence[str]) -> str:
+    """Return the number of classes, and the labels of the first and the last one."""
+    last = f" and {short_repr(classes[-1], 40)} is {len(classes) - 1:,}" * (len(classes) > 1)
+    return f"{counted(len(classes), 'class')}, {short_repr(classes[0], 40)} is 0{last}"
+
+
+def field_value(extension: str, data: bytes) -> Any:
+    """Return the value of the field that a file beside an image becomes; ValueError if it is not UTF-8 or JSON."""
+    if extension == "json":
+        return json.loads(data)
+    return data.decode("utf-8-sig") if extension == "txt" else data
 
 
 def read_file(

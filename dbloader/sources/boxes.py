@@ -8,12 +8,15 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
+from dbloader.images.info import UPRIGHT
+from dbloader.images.pillow import TURNS, turn_boxes
 from dbloader.sources.base import Problem, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 BOXES, LABELS = "boxes", "box_labels"
+FLAGS = ("iscrowd", "difficult", "truncated")  # fields of COCO and VOC with a value for each box
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
 _MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
 _ROUNDING = 1.0  # a box may extend beyond its image by this many pixels, because coordinates are rounded
@@ -67,20 +70,66 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
 
 
+def choose_frame(
+    boxes_in: Sequence[int], size: tuple[int, int], orientation: int, decided: str | None
+) -> tuple[str, bool]:
+    """Return whether boxes are in the "upright" or the "stored" image, and whether nothing shows this.
+
+    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height of the stored image. Fractions, as in YOLO's
+    labels, are of the upright image, which Ultralytics trains on. Other boxes are of the image whose size the
+    annotations give. If both have this size, or none is given, the boxes are those of the stored image, as
+    pycocotools and torchvision read them.
+    """
+    if decided is not None:
+        return decided, False
+    if orientation == UPRIGHT or tuple(boxes_in) == FRACTIONS:
+        return "upright", False
+    exchanged = size[::-1] if TURNS[orientation][0] else size
+    if tuple(boxes_in) in (size, exchanged) and size != exchanged:
+        return "stored" if tuple(boxes_in) == size else "upright", False
+    return "stored", True
+
+
+def without_flat(fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return fields without boxes of no area, and a remark; the same fields and "" if each box has an area."""
+    try:
+        boxes = np.asarray(fields[BOXES], np.float64)
+        kept = (boxes[:, 2] != boxes[:, 0]) & (boxes[:, 3] != boxes[:, 1])
+    except (TypeError, ValueError, IndexError):  # a listing may call something else "boxes"
+        return fields, ""
+    if kept.all() or boxes.shape[1] != 4:
+        return fields, ""
+    rows = {name: value for name, value in fields.items() if name == BOXES or name.startswith("box_") or name in FLAGS}
+    for name, value in rows.items():
+        if isinstance(value, np.ndarray) and len(value) == len(kept):
+            rows[name] = value[kept]
+        elif isinstance(value, list) and len(value) == len(kept):
+            rows[name] = [row for row, keep in zip(value, kept.tolist(), strict=True) if keep]
+    flat = boxes[~kept]
+    first = flat[0].round(2).tolist()
+    return {**fields, **rows}, f"{len(flat)} of its {len(boxes)} boxes left out, because they have no area: {first}"
+
+
 def fit_boxes(
-    fields: dict[str, Any], boxes_in: tuple[int, int], size: tuple[int, int], stored: tuple[int, int]
+    fields: dict[str, Any],
+    boxes_in: Sequence[int],
+    size: tuple[int, int],
+    stored: tuple[int, int],
+    orientation: int = UPRIGHT,
 ) -> dict[str, Any]:
     """Return fields with their boxes in pixels of the image as it is stored.
 
-    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height in pixels of the image in the file, and
-    ``stored`` is the size of the stored image. A box that extends up to a pixel beyond the image is cut at the edge.
+    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height in pixels of the image in the file, before EXIF
+    turns it, and ``stored`` is the size of the stored image. ``orientation`` is that of the image if the boxes are in
+    the upright image, else 1. A box that extends up to a pixel beyond the image is cut at the edge.
 
     Raises:
         FieldError: A box is not within the image, the corners of a box are swapped, or the annotations give another
             size than the image has.
     """
     given = np.asarray(fields[BOXES])
-    boxes_in = boxes_in[0], boxes_in[1]  # FileList returns a list
+    boxes_in, file_size = (boxes_in[0], boxes_in[1]), size
+    size = size[::-1] if TURNS[orientation][0] else size
     if not len(given):
         return {**fields, BOXES: given.astype(np.float32)} if given.shape == (0, 4) else fields
     if given.ndim != 2 or given.shape[1] != 4 or given.dtype.kind not in "iuf":
@@ -94,5 +143,6 @@ def fit_boxes(
     if not right.all():
         at = int(np.flatnonzero(~right.all(axis=1))[0])
         raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, is not within its {size[0]} x {size[1]} pixels")
-    boxes = np.clip(boxes, 0, [*size, *size]) * np.array([*stored, *stored]) / np.array([*size, *size])
+    boxes = turn_boxes(np.clip(boxes, 0, [*size, *size]), orientation, *size, back=True)
+    boxes = boxes * np.array([*stored, *stored]) / np.array([*file_size, *file_size])
     return {**fields, BOXES: boxes.astype(np.float32)}

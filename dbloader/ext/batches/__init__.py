@@ -1,1 +1,1 @@
-"""Replace damaged samples in batches."""
+"""Batches in which other samples replace damaged ones, and equal batches on all ranks."""

@@ -175,10 +175,6 @@ class CachedStore(LMDBStore):
         except DamagedStoreError as same:
             raise type(error)(f"{error}; {same}") from error
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of older versions call the folder _path.
-        self.__dict__.update({"_folder": state.get("_path"), **state})
-
     def __repr__(self) -> str:
         return f"CachedStore({self.place!r}, {str(self._folder)!r})"
 

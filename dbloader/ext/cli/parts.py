@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.convert import conversion_options, pop_image_format, print_report
+from dbloader.cli.convert import conversion_options, pop_image_format, pop_listing, print_report
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.meter import Meter
 from dbloader.conversion.settings import Settings
@@ -55,6 +55,7 @@ def plan_command(
     stays until dbloader publish --overwrite replaces it.
     """
     images = pop_image_format(options)
+    options["listing"] = pop_listing(options)
     with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
         plan = plan_parts(
             Settings(source=source, images=images, **options),
@@ -68,6 +69,8 @@ def plan_command(
         say_json({"place": destination, "folder": plan.where, "parts": plan.parts, "files": plan.files}, indent=2)
     elif not quiet:
         say(f"{plan.where}: {counted(plan.files, 'file')} in {counted(plan.parts, 'part')}, 0 to {plan.parts - 1}")
+        for line in plan.left_out.get("understood", ()):
+            say(f"  {line}")
         for warning in plan.left_out["warnings"]:
             say(f"Warning: {warning}", err=True)
 

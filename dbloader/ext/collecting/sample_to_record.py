@@ -15,16 +15,19 @@ from dbloader._describe import counted, short_repr
 from dbloader._options import checked_names, whole_number
 from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.ext.collecting.encoded_files import is_file, read_file
+from dbloader.ext.collecting.sample_targets import read_target
 from dbloader.ext.collecting.stored_records import is_torch
 from dbloader.ext.sources.labels import IMAGE_NAMES
 from dbloader.images.info import find_facts
 from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
+from dbloader.sources.boxes import fit_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dbloader.errors import DBLoaderError
+    from dbloader.ext.collecting.sample_targets import Target
 
 # Formats with an option ``quality``. Pillow ignores this option for all other formats.
 _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
@@ -34,8 +37,9 @@ _BYTES = (bytes, bytearray, memoryview)
 _LARGE = 2**16  # bytes of a PNG that is probably a photograph, if its PIL image no longer names a format
 
 
-# A record, and the name of the field that has the sample's image, if any; or the error that prevented the record.
-Made: TypeAlias = "tuple[Record, str | None] | DBLoaderError"
+# A record, the name of the field that has the sample's image, if any, and the target if it is not copied; or the error
+# that prevented the record.
+Made: TypeAlias = "tuple[Record, str | None, Target | None] | DBLoaderError"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,7 @@ class SampleEncoder:
     needs_image: bool = True  # whether an image in a field with another name is an error
     files: tuple[str, ...] = ()  # further fields with image files
     columns: dict[str, str] = dataclasses.field(default_factory=dict)  # fields of renamed columns, see with_files
+    classes: tuple[str, ...] = ()  # names of the labels
 
     @classmethod
     def of(cls, fields: Sequence[str], image_format: str | None, quality: int | None) -> SampleEncoder:
@@ -86,10 +91,10 @@ class SampleEncoder:
         except (FieldError, ImageError) as error:
             return error
 
-    def record(self, sample: Any) -> tuple[Record, str | None]:
-        """Return the record of a sample, and the field that has its image, if any. Raise FieldError if it is wrong."""
+    def record(self, sample: Any) -> tuple[Record, str | None, Target | None]:
+        """Return the record of a sample, as in ``Made``. Raise FieldError if the sample is wrong."""
         if isinstance(sample, Record):
-            return sample, "image"
+            return sample, None if sample.image is None else "image", None
         named = {self.columns.get(key, key): value for key, value in self._named(sample).items()}
         if (image_field := self._find_image(named)) is not None:
             named = {"image" if key == image_field else key: value for key, value in named.items()}
@@ -97,10 +102,12 @@ class SampleEncoder:
             named[key], name = read_file(key, named[key])
             if key == "image" and name is not None:
                 named = {"name": name, **named}
-        named = {key: self._value(key, value) for key, value in named.items()}
+        target = read_target(named.pop("label", None), self.classes)
+        if twice := target.fields.keys() & named.keys():
+            raise FieldError(f"field {min(twice)!r} is in the sample, and follows from its 'label': rename one of them")
+        named = {key: self._value(key, value) for key, value in {**named, **target.fields}.items()}
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
-        record.label = _label(record.label)
         if record.label == -1 and "label" in self.columns:  # no label, in a Hugging Face ClassLabel
             record.label = None
         _check_channels(record.image)
@@ -108,7 +115,12 @@ class SampleEncoder:
         if isinstance(record.image, bytes) and record.format is None and (facts := find_facts(record.image)):
             record.format, *size = facts[:3]
             record.width, record.height = record.width or size[0], record.height or size[1]
-        return record, image_field
+        if target.boxes_in is not None:
+            if record.width is None or record.height is None:
+                raise FieldError("boxes need the size of their image: give a PIL image or the bytes of an image file")
+            pixels = (record.width, record.height)
+            record.fields = fit_boxes(record.fields, target.boxes_in, pixels, pixels)
+        return record, image_field, target._replace(fields={})
 
     def _named(self, sample: Any) -> Mapping[Any, Any]:
         if isinstance(sample, Mapping):
@@ -171,17 +183,6 @@ def _is_image(value: Any, *, or_unknown: bool = False) -> bool:
     if is_torch(value, "torch", "Tensor") or isinstance(value, np.ndarray):
         return value.ndim > 1 if or_unknown else value.ndim == 3 and str(value.dtype).endswith("uint8")
     return is_file(value) or isinstance(value, Image.Image)
-
-
-def _label(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and not value.shape and value.dtype.kind in "iu":
-        return int(value)
-    if value is None or (isinstance(value, (int, str)) and not isinstance(value, bool)):
-        return value  # write_store looks up the names of classes
-    raise FieldError(
-        f"field 'label' must be an int, or the name of a class, got {short_repr(value)}: store other values in a field "
-        "with another name, such as 'target'"
-    )
 
 
 def _check_channels(image: Any) -> None:

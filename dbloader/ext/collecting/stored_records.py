@@ -10,10 +10,12 @@ import sys
 from bisect import bisect_right
 from itertools import groupby, islice
 from operator import index as as_index
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
+from dbloader.ext.sources.voc import find_classes as find_voc_classes
 from dbloader.records.manifest import common_source
 from dbloader.records.record import STANDARD_FIELDS, Record
 from dbloader.stores.base import Store
@@ -95,7 +97,9 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset."""
     if isinstance(samples, Store):
         return samples.manifest.classes
-    names = getattr(samples, "classes", None)
+    if is_torch(samples, "torchvision.datasets.voc", "VOCDetection") and samples.target_transform is None:
+        return find_voc_classes(map(Path, samples.annotations))
+    names = samples.manifest.classes if gives_records(samples) else getattr(samples, "classes", None)
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         return tuple(names)
     first, *others = [*map(find_classes, _inner(samples))] or [()]

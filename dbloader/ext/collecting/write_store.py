@@ -12,6 +12,7 @@ from dbloader._describe import listed, short_repr
 from dbloader._options import checked_flag, checked_names
 from dbloader.errors import DBLoaderError, FieldError, ImageError, NotAnImageError, OptionError
 from dbloader.ext.collecting.encoded_files import with_files
+from dbloader.ext.collecting.sample_targets import Target
 from dbloader.ext.collecting.sample_to_record import RecordBatch, SampleEncoder
 from dbloader.ext.collecting.stored_records import (
     contains_store,
@@ -23,7 +24,7 @@ from dbloader.ext.collecting.stored_records import (
     source_of,
 )
 from dbloader.images.info import count_depth, read_facts
-from dbloader.records.manifest import FILE_FIELDS
+from dbloader.records.manifest import FILE_FIELDS, TARGET
 from dbloader.records.record import checked_file_fields, encode
 from dbloader.stores.open import check_destination, create_store
 
@@ -75,6 +76,10 @@ def write_store(
             the order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
             file). Tensors and arrays are stored as arrays of their dtype and shape. Tensors and arrays without
             dimensions, and numpy scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool.
+            ``label`` may also be another target, of the same kind in all samples: a float (stored in the field
+            ``target``), a tensor or array with 0 or 1 for each of ``classes`` (as the list ``labels``), a PIL image
+            (as the file field ``mask``), an int and a PIL image, or a dict of VOCDetection (as boxes). Datasets of the
+            store then give this float, these 0 and 1, or this mask as the target.
         place: Place of the new store.
         fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
             ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
@@ -83,8 +88,9 @@ def write_store(
         file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
             the bytes of image files, or None. Datasets decode these fields like the image.
         classes: Class names in the order of their labels, () for labels without names; default the class names of the
-            dataset, if it has any. Labels that are ints are not changed. If labels are names, all names must be given
-            here, because each record is written with its final label before the next sample is read.
+            dataset, if it has any, or the sorted names in a VOCDetection. Labels that are ints are not changed. If
+            labels are names, all names must be given here, because each record is written with its final label before
+            the next sample is read.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
@@ -123,15 +129,16 @@ def write_store(
     numbers = {name: label for label, name in enumerate(class_names)}
     if files := [*dict.fromkeys([*source.get(FILE_FIELDS, ()), *checked_file_fields(file_fields)])]:
         source[FILE_FIELDS] = files
-    encoder = replace(encoder, needs_image=needs_image, files=tuple(files))
+    encoder = replace(encoder, needs_image=needs_image, files=tuple(files), classes=tuple(class_names))
     with (
         create_store(place, overwrite=overwrite) as writer,
         closing(_records(samples, encoder, as_records=as_records)) as records,
     ):
         image_field: str | None = None
+        target = Target({})
         for number, made in enumerate(records):
             try:
-                record, image_field = _unpack(made, image_field)
+                record, image_field, target = _unpack(made, image_field, target)
                 checked = _checked(record, class_names, numbers)
                 _check_files(checked, files)
                 needs_image = needs_image and checked.image is None
@@ -148,6 +155,10 @@ def write_store(
                 f"there are no samples, so {writer.place} is not overwritten (an iterator can be used only once): to "
                 "make an empty store, name another place and leave out overwrite"
             )
+        if target.field is not None:
+            source[TARGET] = target.field
+        if target.files:
+            source[FILE_FIELDS] = [*source.get(FILE_FIELDS, ()), *target.files]
         return writer.finish(classes=class_names, source=source)
 
 
@@ -221,20 +232,27 @@ def _check_files(record: Record, names: Sequence[str]) -> None:
             raise FieldError(f"field {name!r} is in file_fields, but {error}") from error
 
 
-def _unpack(made: Made, before: str | None) -> tuple[Record, str | None]:
-    """Return a record, and the field that has the images. ``before`` is the field in earlier samples, None if unknown.
+def _unpack(made: Made, before: str | None, target: Target) -> tuple[Record, str | None, Target]:
+    """Return a record, the field that has the images, and the target.
+
+    ``before`` is the field in earlier samples, None if unknown, and ``target`` is a target of these samples.
 
     If all other samples have an ``image`` and a small ``img``, the ``img`` of this sample must not become its image.
     """
     if isinstance(made, DBLoaderError):
         raise made
-    record, found = made
+    record, found, own = made
     if None not in (before, found) and found != before:
         raise FieldError(
             f"its image is in the field {found!r}, but the image of earlier samples in {before!r}: call the field "
             "'image' in all samples, and give 'image': None if a sample has no image"
         )
-    return record, before or found
+    if own is not None and None not in (own.kind, target.kind) and own.kind != target.kind:
+        raise FieldError(
+            f"field 'label' is of another kind, {own.kind}, than in earlier samples, {target.kind}: give one kind in "
+            "all samples, such as float(label)"
+        )
+    return record, before or found, target if own is None or own.kind is None else own
 
 
 def _checked(record: Record, classes: Sequence[str], numbers: Mapping[str, int]) -> Record:

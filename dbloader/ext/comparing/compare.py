@@ -70,6 +70,8 @@ def compare_files(
                 data = item if isinstance(item, Problem) else next(contents)
                 if isinstance(data, Loaded):
                     item, data = data
+                if isinstance(item, Entry):
+                    item = item._replace(label=source.numbered(item.label))
                 kind, reason = _compare_with_file(store, index, item, data)
                 results.append((index, item.name, kind, reason))
             return results

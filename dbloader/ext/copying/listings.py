@@ -22,7 +22,7 @@ import numpy as np
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.labels import number_labels
-from dbloader.ext.sources.listing import LABEL_COLUMNS, PATH_COLUMNS
+from dbloader.ext.sources.listing_columns import LABEL_COLUMNS, PATH_COLUMNS
 from dbloader.ext.sources.listing_rows import is_text, read_lines, read_rows
 from dbloader.records.columns import NO_LABEL, name_hash
 from dbloader.sources.base import Problem, readable

@@ -7,11 +7,14 @@ import os
 import posixpath
 from typing import TYPE_CHECKING
 
+import numpy as np
 from typing_extensions import override
 
 from dbloader.errors import ExportError
 from dbloader.ext.exports.base import REMEDY, describe, new_file
 from dbloader.ext.exports.detection import IMAGES, DetectionExporter
+from dbloader.images.info import UPRIGHT, find_orientation
+from dbloader.images.pillow import TURNS, turn_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +47,13 @@ class YOLOExporter(DetectionExporter):
         path = self.save(record)
         order = posixpath.split(path)
         self._unsorted, self._last = self._unsorted or order < self._last, order
-        size = record.width, record.height, record.width, record.height
+        width, height = record.width, record.height
+        orientation = find_orientation(record.image) if isinstance(record.image, bytes) and len(boxes) else UPRIGHT
+        if orientation != UPRIGHT:  # Ultralytics trains on upright images
+            if TURNS[orientation][0]:
+                width, height = height, width
+            boxes = turn_boxes(boxes.astype(np.float64), orientation, width, height)
+        size = width, height, width, height
         with new_file(self.folder / "labels", f"{posixpath.splitext(path)[0]}.txt") as file:
             for label, corners in zip(labels, boxes.tolist(), strict=True):
                 left, top, right, bottom = (corner / length for corner, length in zip(corners, size, strict=True))

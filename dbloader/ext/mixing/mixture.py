@@ -23,8 +23,16 @@ from dbloader._describe import short_repr
 from dbloader._extensions import extension
 from dbloader._options import check_choice, real_number, whole_number
 from dbloader.datasets.base import CompositeDataset
-from dbloader.datasets.fields import check_fields, checked_fields, has_image, image_and_label, names_of
+from dbloader.datasets.fields import (
+    check_fields,
+    checked_fields,
+    checked_target,
+    has_image,
+    image_and_label,
+    names_of,
+)
 from dbloader.datasets.store import StoreDataset
+from dbloader.datasets.targets import class_names
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import DBLoaderError, OptionError, RecordIndexError
@@ -139,6 +147,7 @@ class Mixture(CompositeDataset):
         self._is_part = np.array([source.indices is not None for source in sources])
         self._starts = np.array([0, *accumulate(source.length for source in sources)])
         self.fields = self._common_fields() if fields is None else fields
+        self.target = self._common_target()
         self.classes = self._unite_classes()
         self._check_outputs()
         self.order = MixtureOrder([source.length for source in sources], schedule)
@@ -159,9 +168,30 @@ class Mixture(CompositeDataset):
                 )
         return first.fields
 
+    def _common_target(self) -> str:
+        first = self.datasets[0]
+        for dataset in self.datasets[1:]:
+            if dataset.target != first.target:
+                raise OptionError(
+                    f"all sources must have the same target, got {first.target!r} in {first.root} and "
+                    f"{dataset.target!r} in {dataset.root}: give datasets with target= as the sources"
+                )
+        return str(first.target)
+
     def _unite_classes(self) -> list[str]:
         """Return the classes of all datasets in one list, and make each dataset give the labels of this list."""
-        if "label" not in names_of(self.fields).values():
+        given = names_of(self.fields, self.target).values()
+        if self.target != "label":
+            for field in {"label", self.target}.intersection(given):
+                names = [[*class_names(dataset.manifest, field)] for dataset in self.datasets]
+                if other := next((at for at, some in enumerate(names) if some != names[0]), None):
+                    raise OptionError(
+                        f"only the classes of a target 'label' can be united, but {field!r} has the classes "
+                        f"{short_repr(names[0])} in {self.datasets[0].root} and {short_repr(names[other])} in "
+                        f"{self.datasets[other].root}: make the stores with the same classes, or leave the field out"
+                    )
+            return list(self.datasets[0].classes)
+        if "label" not in given:
             return []
         named = [bool(dataset.classes) for dataset in self.datasets]
         if any(named) and not all(named):
@@ -388,6 +418,8 @@ def _by_class(given: Any, fields: Any) -> list[Source]:
         raise OptionError("by='class' balances the classes of one store, got a mixture")
     [((name, dataset, indices), _)] = _open(given, fields)
     labels = dataset.targets if indices is None else dataset.targets[indices]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise OptionError(f"by='class' needs one class for each record, but {dataset.target!r} of {name} is no class")
     if NO_LABEL in labels:
         raise OptionError(f"by='class' needs a label in each record, but some records of {name} have none")
     order = np.argsort(labels, kind="stable")
@@ -418,6 +450,8 @@ def _with_fields(dataset: StoreDataset, fields: Any) -> StoreDataset:
     dataset = copy.copy(dataset)
     if fields is not None:
         dataset.fields = _without_source(fields)
+        kept = dataset.target if dataset.target in names_of(dataset.fields).values() else None
+        dataset.target = checked_target(kept, dataset.fields, dataset.manifest)
         check_fields(dataset, dataset.manifest)
     return dataset
 

@@ -157,7 +157,7 @@ def _write_plan(
                 f"{found.compressed}: is compressed, and each part would decompress all of it: decompress it first "
                 "(gunzip), or convert without shards (--shards)"
             )
-        classes = [*found.classes]
+        classes = [*found.stored_classes]
         if settings.new_only:
             if base is None or is_remote(destination):
                 raise OptionError("new_only (--new-only) needs append (--append) to shards on a disk, not in a bucket")
@@ -169,7 +169,9 @@ def _write_plan(
                 )
         if base is not None:
             classes, labels = _unite_classes(base.manifest, found, destination)
-            settings = replace(settings, labels=labels)
+            if found.label_table is not None and labels:
+                labels = [labels[label] for label in found.label_table]
+            settings = replace(settings, labels=found.label_table if labels is None else labels)
         for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER, aside / LIST_FOLDER):
             new.mkdir()
         token, ends = secrets.token_hex(4), array("q")
@@ -187,14 +189,14 @@ def _write_plan(
         options = asdict(settings)
         decisive = {
             "parts": parts,
-            "described": settings.describe(found),
+            "described": settings.describe(found, files.tally),
             "classes": classes,
             "grows": "" if base is None else base.index_file,
             "versions": library_versions(settings.images),
         }
         # The path of the source may be written in several ways; ``described`` has only one.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
-        for name in ("new_only", *(field.name for field in fields(Reading))):
+        for name in ("new_only", "classes", *(field.name for field in fields(Reading))):
             if not options[name]:  # earlier versions lack this option, and their unfinished plans can be continued
                 del known["options"][name]
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
@@ -237,22 +239,22 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
     Raises:
         OptionError: The store has integer labels, but the source has class names; or two classes have the same name.
     """
-    if not found.classes:
+    if not found.stored_classes:
         return [*base.classes], [] if base.classes else None  # with [], an image with a label is an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "
             "labels by a listing (--listing)"
         )
-    for names, where in ((base.classes, place), (found.classes, found.place)):
+    for names, where in ((base.classes, place), (found.stored_classes, found.place)):
         if len({*names}) < len(names):
             twice = Counter(names).most_common(1)[0][0]
             raise OptionError(
                 f"{where}: two of its classes are called {twice!r}, so their names do not tell them apart"
             )
-    classes = [*dict.fromkeys((*base.classes, *found.classes))]
+    classes = [*dict.fromkeys((*base.classes, *found.stored_classes))]
     number = {name: label for label, name in enumerate(classes)}
-    labels = [number[name] for name in found.classes]
+    labels = [number[name] for name in found.stored_classes]
     return classes, None if labels == [*range(len(labels))] else labels
 
 
@@ -261,9 +263,15 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
 
     Raises:
         SourceError: The store's labels have class names, and a new image has an integer label.
-        OptionError: A field has files in the new images, and other values in the store.
+        OptionError: A field has files in the new images, and other values in the store; or their targets differ.
     """
-    if base.classes and not found.classes:
+    if (target := found.target or "label") != base.target:
+        raise OptionError(
+            f"{found.place}: the target of the new images is {target!r}, and that of {place} is {base.target!r}: give "
+            "the new images labels of the same kind (one class, several classes or numbers), or convert them to a "
+            "store of their own"
+        )
+    if base.classes and not found.stored_classes:
         labelled = (files[position] for position in range(len(files)))
         if item := next((item for item in labelled if getattr(item, "label", None) is not None), None):
             raise SourceError(

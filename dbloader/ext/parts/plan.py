@@ -34,6 +34,7 @@ from dbloader.ext.remote.bucket import Bucket, Item
 from dbloader.images.pillow import LIMIT_VARIABLE, max_pixels
 from dbloader.images.tiled.encode import JPEGTRAN, find_jpegtran
 from dbloader.records.document import open_sealed
+from dbloader.sources.base import Listing
 from dbloader.stores.lmdb.files import copy_durably, write_durably
 from dbloader.stores.lmdb.growing_file import sync_folder
 from dbloader.stores.lmdb.keys import PARTIAL
@@ -47,7 +48,7 @@ LIST_FOLDER = "files"  # contains the FileList, part by part
 RECEIPT_FOLDER = "parts"
 MAKING = ".making"
 # Another version of one of these packages may make other pixels or bytes, so all parts need the same versions.
-_PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif")
+_PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif", "pillow-jxl-plugin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Plan:
         options: The fields of `Settings`, by their names.
         described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
-        left_out: The ``warnings``, ``skipped`` and ``hidden`` of the report, from ``report.left_out``.
+        left_out: Some attributes of the report, from ``report.left_out``.
         grows: With ``append``: file name of the index of the store at the destination. "" for a new store.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
@@ -115,7 +116,9 @@ class Plan:
     @property
     def settings(self) -> Settings:
         """The settings of the conversion; OptionError if ``jpegtran`` is needed and not installed here."""
-        return Settings(**{**self.options, "images": ImageFormat(**self.options["images"])})
+        listing = self.options["listing"]
+        listing = Listing(**listing) if isinstance(listing, dict) else listing
+        return Settings(**{**self.options, "images": ImageFormat(**self.options["images"]), "listing": listing})
 
     def part_length(self, number: int) -> int:
         """Return the number of files that a part converts."""

@@ -80,7 +80,7 @@ def convert_in_parts(
     _check_same(plan, parts.plan.id)
     done = [plan.part_length(receipt.part) for receipt in parts.receipts]
     receipts, resumed_at, nbytes = parts.receipts, sum(done), 0
-    progress(Progress(plan.files, resumed_at, 0))
+    progress(Progress(plan.files, resumed_at, 0, plan.left_out.get("understood", ())))
     running: Any = nullcontext(executor)
     if executor is None:
         running = _local_processes(min(workers, plan.parts))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dbloader.ext.sources.labels import label_of
-from dbloader.sources.base import Entry, Source, Tally, full_path, readable
-from dbloader.sources.folder import class_names
+from dbloader.sources.base import UNDECIDED, Entry, Source, Tally, full_path, readable
+from dbloader.sources.folder import CLASS_FOLDERS, Depths, class_names, describe_classes, first_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from dbloader.sources.base import Problem
+    from dbloader.sources.base import Problem, Reading
 
 
 class ArchiveSource(Source):
@@ -34,21 +34,29 @@ class ArchiveSource(Source):
         classes: tuple[str, ...],
         labels: dict[str, int],
         shared: int | None = None,
+        reading: Reading = UNDECIDED,
     ) -> None:
         super().__init__(Path(os.sep), classes, place=full_path(place))
-        self._paths, self._labels, self._shared = paths, labels, shared
+        self._paths, self._labels, self._shared, self._reading = paths, labels, shared, reading
+        if shared is not None:
+            self.follows = ("class_folder",)
+            self.understood = (f"images: {self.place}", describe_classes(classes, reading.class_folder))
+            self.warnings = tuple(first_warnings("", classes, reading))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        tally, unlabelled, total = Tally(), 0, 0
+        tally, depths, unlabelled, total = Tally(), Depths(), 0, 0
         for path in self._paths:
             for item in self._found(path, tally):
                 if isinstance(item, Entry):
                     total += 1
                     unlabelled += item.label is None
+                    if self._shared is not None:
+                        depths.add(_below(item.name, self._shared))
                 yield item
-        if unlabelled:
+        if 0 < unlabelled < total:
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label")
+        tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()
         return tally
 
     @abstractmethod
@@ -58,20 +66,28 @@ class ArchiveSource(Source):
     def _label(self, image: str, text: str = "") -> int | None:
         """Return the label of an image's class folder, or of the text in its ``.cls`` file; None without either."""
         if self._shared is not None:
-            folders = posixpath.dirname(image).split("/")
-            text = folders[self._shared] if len(folders) > self._shared else ""
+            text = CLASS_FOLDERS[self._reading.class_folder or "first"](_below(image, self._shared))
         return label_of(self._labels, text, f"{self.place}, {readable(image)}") if text else None
 
 
-def number_folders(folders: set[str], where: str) -> tuple[tuple[str, ...], dict[str, int], int]:
-    """Find the class folders of all images. Return class names, labels by class folder, and ``shared``.
+def _below(image: str, shared: int) -> str:
+    """Return the folder of an image, below the outer folders that all images have in common."""
+    return "/".join(posixpath.dirname(image).split("/")[shared:])
+
+
+def number_folders(
+    folders: set[str], where: str, reading: Reading = UNDECIDED
+) -> tuple[tuple[str, ...], dict[str, int], int, Reading]:
+    """Find the class folders of all images. Return class names, labels by class folder, ``shared`` and ``reading``.
 
     ``shared`` is the number of outer folders that all images have in common. The class of an image is the next folder
-    in its path. For ``data/cat`` and ``data/dog``, return ("cat", "dog"), {"cat": 0, "dog": 1} and 1.
+    in its path, unless ``reading`` chooses another. For ``data/cat`` and ``data/dog``, return ("cat", "dog"),
+    {"cat": 0, "dog": 1} and 1.
     """
     parts = [folder.split("/") if folder else [] for folder in folders]
     shared = 0
     while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
         shared += 1
-    classes = sorted({names[shared] for names in parts if len(names) > shared})
-    return class_names(classes, where), {name: label for label, name in enumerate(classes)}, shared
+    class_of = CLASS_FOLDERS[reading.class_folder or "first"]
+    classes = sorted({class_of("/".join(names[shared:])) for names in parts} - {""})
+    return class_names(classes, where), {name: label for label, name in enumerate(classes)}, shared, reading

@@ -20,7 +20,9 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
-from dbloader.ext.sources.listing import PATH_COLUMNS, encoded_path, name_below, prefix_of
+from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
+from dbloader.ext.sources.listing_columns import PATH_COLUMNS
+from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
 
@@ -41,7 +43,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     """Return the source of the images in a COCO file; None if the file has no list of images."""
     keys: set[str] = set()
     found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
-    images_of, names = array("q"), dict[int, str]()
+    images_of, names, has_captions = array("q"), dict[int, str](), True
     with listing.open("rb") as file:
         try:
             # Latin-1: each byte is a character, and JSON's structure is ASCII.
@@ -55,6 +57,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
                 found[key].extend((_id(value, "id", where), begin, end))
                 if key == "annotations":
                     images_of.append(_id(value, "image_id", where))
+                    has_captions = has_captions and isinstance(value.get("caption"), str) and "bbox" not in value
                 elif key == "categories":
                     name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
                     if not isinstance(name, str) or name in names.values():
@@ -73,7 +76,10 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
         ids, counts = np.unique(values[:, 0], return_counts=True)
         if len(ids) < len(values):
             raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: give each its own id")
-    return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64))
+    has_captions = has_captions and len(images_of) > 0
+    return CocoSource(
+        root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64), has_captions=has_captions
+    )
 
 
 def _id(value: Any, key: str, where: str) -> int:
@@ -86,10 +92,25 @@ def _id(value: Any, key: str, where: str) -> int:
 class CocoSource(Source):
     """The images in a COCO file, in its order, with their boxes; made by ``read_coco``."""
 
-    def __init__(self, root: Path, listing: Path, categories: dict[int, str], rows: _Rows, images_of: _Array) -> None:
+    follows = ("boxes",)
+
+    def __init__(
+        self,
+        root: Path,
+        listing: Path,
+        categories: dict[int, str],
+        rows: _Rows,
+        images_of: _Array,
+        *,
+        has_captions: bool,
+    ) -> None:
         super().__init__(root, tuple(categories.values()))
         self.listing = listing
         self._prefix = prefix_of(root)
+        self._files = ListedFiles(root)
+        self._has_captions = has_captions
+        boxes = f"{len(images_of):,} annotations"
+        self.understood = (f"boxes: {boxes}, of images of the size that they give unless --boxes says otherwise",)
         self._labels = {number: label for label, number in enumerate(categories)}
         order = np.argsort(images_of, kind="stable")
         self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
@@ -118,7 +139,12 @@ class CocoSource(Source):
         path = encoded_path(image.get("file_name"))
         if isinstance(path, str):
             return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
+        if isinstance(path := self._files.find(path), str):
+            return Problem(f"image {number}", path)
         name, boxes, labels = name_below(path, self._prefix), [], []
+        if self._has_captions:
+            captions = [annotation["caption"] for annotation in annotations]
+            return Entry(name, (path,), None, {"captions": captions, "image_id": number})
         for annotation in annotations:
             category = annotation.get("category_id")
             try:

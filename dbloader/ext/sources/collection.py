@@ -17,7 +17,7 @@ from dbloader.stores.mongo.uri import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dbloader.sources.base import Entry
+    from dbloader.sources.base import Entry, Listing
     from dbloader.stores.mongo.uri import MongoURI
 
 # Number of files in one query. It is small, because a file may have 16 MiB, and `hold` is called only after the query.
@@ -26,11 +26,12 @@ _READ_FILES = 4
 
 def read_collection(
     place: str | os.PathLike[str],
-    listing: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | Listing,
     *,
     name_field: str,
     image_field: str,
     file_fields: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> CollectionSource:
     """Return the source of the images that a listing names, from ``mongodb://host/database.collection``.
 
@@ -46,7 +47,7 @@ def read_collection(
                 f"name_field and image_field must be names of top-level fields of the documents, got {field!r}"
             )
     make = partial(CollectionSource, parse(place), name_field, image_field)
-    return cast("CollectionSource", read_listing(listing, os.sep, file_fields, make=make))
+    return cast("CollectionSource", read_listing(listing, os.sep, file_fields, make, encoding=encoding))
 
 
 class CollectionSource(ListingSource):

@@ -3,62 +3,109 @@
 docs/listings.md describes the formats and columns. The number of a row is the number of its first line, or in a
 ``.json`` the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
 position in the sorted list of all names. Null and empty text mean no label. In JSON, a label that is text is a name. In
-a CSV or TSV, all labels are text: `labels.py` decides whether they are integers or names.
+a CSV, TSV or text file, all labels are text: `labels.py` decides whether they are integers or names. Several classes,
+and numbers with a fraction, are no label: they are in a field, the target.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
+import re
 from array import array
+from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import short_repr
+from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.ext.sources.labels import label_of, number_labels, read_classes
-from dbloader.ext.sources.listing_rows import is_text, read_header, read_rows
-from dbloader.records.record import checked_field_name
-from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, checked_root, readable
-from dbloader.sources.boxes import BOXES
+from dbloader.ext.sources.listing_columns import (
+    ALL,
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    ColumnTypes,
+    corner_columns,
+    is_certain,
+    is_float,
+    label_columns,
+    path_columns,
+    plain,
+)
+from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.listing_rows import is_text, read_header, read_rows, text_layout
+from dbloader.records.columns import NO_LABEL
+from dbloader.records.manifest import CLASS_LISTS, TARGET
+from dbloader.records.record import RESERVED_FIELDS, checked_field_name
+from dbloader.sources.base import Entry, FieldFile, Listing, Problem, Source, Tally, checked_root, readable
+from dbloader.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.sources.boxes import LABELS as BOX_LABELS
 from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
-PATH_COLUMNS = ("path", "image", "file", "filename")
-LABEL_COLUMNS = ("label", "class", "target")
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 # Columns of metadata. A column such as "mask_file_name" has the paths of the files in the field "mask".
 FILE_NAME = "file_name"  # path of the image
 _RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
 
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_PROBED = 20  # rows whose files are looked up, to find how the listing names files
+_KNOWN_COLUMNS = 1000  # different sets of columns, whose meaning is remembered
+
 
 class _Rules(NamedTuple):
     """How to read the columns. Paths in metadata must stay below its folder, because strangers may have written it."""
 
+    listing: Listing
+    path: Path
+    files: ListedFiles
+    encoding: str | None = None
     file_columns: tuple[str, ...] = ()  # columns that name files of further fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     by_folder: bool = False  # labels are the first folders of the paths
+    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make values of texts, such as numbers
+    target: str = ""  # the field that has the label, if it is no class
 
-    @property
-    def path_columns(self) -> tuple[str, ...]:
-        return (FILE_NAME,) if self.is_metadata else PATH_COLUMNS
+    def rows(self) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+        return read_rows(self.path, self.encoding)
+
+    def path_columns(self, columns: Sequence[str]) -> list[str]:
+        if self.is_metadata:
+            return [column for column in columns if column == FILE_NAME]
+        if self.listing.image is not None:
+            return _matching(self.listing.image, columns)
+        return path_columns(columns)
+
+
+class _Columns(NamedTuple):
+    """The columns of a row that are no fields."""
+
+    path: str
+    labels: tuple[str, ...]  # several for a column of each class
+    corners: tuple[str, ...]  # of the row's box, () without one
+    size: tuple[str, ...]  # width and height of the image of the box
 
 
 class _Row(NamedTuple):
     number: int
     path: bytes
-    label: int | str | None
+    label: int | str | float | list[Any] | None
     fields: dict[str, Any]
     files: dict[str, bytes | None]  # file field -> path of its file; ``fields`` has None for the field
     columns: tuple[str, ...]
+    chosen: _Columns
+    box: tuple[float, ...] | None = None  # None if all its columns are empty
+    size: tuple[int, int] = OWN_SIZE
 
 
 class ListingSource(Source):
@@ -68,101 +115,253 @@ class ListingSource(Source):
     ``a/b``; ``../a`` stays), without the root if it is an absolute path below the root.
     """
 
+    follows = ("encoding",)
+    has_columns = True
+
     def __init__(
         self,
         root: Path,
         classes: tuple[str, ...],
         warnings: list[str],
-        listing: Path,
         labels: dict[str, int],
         rules: _Rules,
         file_fields: tuple[str, ...],
     ) -> None:
         super().__init__(root, classes, warnings)
         self.file_fields = file_fields
-        self.listing = listing
         self.labels = labels
+        self.target = rules.target
+        self._place = readable(rules.path)
         self._rules = rules
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix = prefix_of(self.root)
-        for row in _rows(self.listing, self._rules):
+        for row in _rows(self._rules):
             if isinstance(row, Problem):
                 yield row
                 continue
-            label = row.label
-            if isinstance(label, str):
-                label = label_of(self.labels, label, f"{readable(self.listing)}, row {row.number}")
+            label: Any = row.label
+            fields = row.fields
+            if self._rules.target:
+                fields, label = {**fields, self._rules.target: self._target(row)}, None
+            elif isinstance(label, str):
+                label = self._number(label, row)
             files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
-            yield Entry(name_below(row.path, prefix), (row.path,), label, row.fields, files=files)
+            yield Entry(name_below(row.path, prefix), (row.path,), label, fields, files=files)
+        return Tally()
+
+    def _target(self, row: _Row) -> Any:
+        """Return a row's list of classes, or its number; None without a number."""
+        if self._rules.target != CLASS_LISTS:
+            return None if row.label is None else float(row.label)  # type: ignore[arg-type]
+        names = row.label if isinstance(row.label, list) else [] if row.label is None else [row.label]
+        return sorted({self._number(name, row) if isinstance(name, str) else int(name) for name in names})
+
+    def _number(self, text: str, row: _Row) -> int:
+        return label_of(self.labels, text, f"{self._place}, row {row.number}")
+
+
+class BoxRowsSource(ListingSource):
+    """The images of a listing with a row for each box. Memory holds 60 bytes for each row, and 150 for each image."""
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        prefix, paths, labels, boxes = prefix_of(self.root), array("q"), array("q"), array("d")
+        for row in _rows(self._rules):
+            if isinstance(row, Problem):
+                yield row
+                continue
+            paths.append(hash(row.path))
+            label: Any = row.label
+            labels.append(self._number(label, row) if isinstance(label, str) else NO_LABEL if label is None else label)
+            boxes.extend(row.box or (math.nan,) * 4)
+        hashes, corners, numbers = np.array(paths), np.array(boxes).reshape(-1, 4), np.array(labels)
+        order = np.argsort(hashes, kind="stable")
+        starts = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[:1]] - 1))
+        rows_of = dict(zip(order[starts].tolist(), np.split(order, starts[1:]), strict=True))
+        inside = corners[~np.isnan(corners).any(axis=1)]
+        is_fraction = bool(inside.max(initial=0) <= 1 and (inside % 1 > 0).any())
+        for at, row in enumerate(row for row in _rows(self._rules) if isinstance(row, _Row)):
+            if (rows := rows_of.get(at)) is None:
+                continue
+            rows, name = rows[~np.isnan(corners[rows]).any(axis=1)], name_below(row.path, prefix)
+            if (numbers[rows] == NO_LABEL).any():
+                yield Problem(name, "one of its boxes has no label")
+                continue
+            fields = box_fields(corners[rows].tolist(), numbers[rows].tolist())
+            yield Entry(name, (row.path,), None, fields, boxes_in=FRACTIONS if is_fraction else row.size)
         return Tally()
 
 
 def read_listing(
-    listing: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | Listing,
     root: str | os.PathLike[str],
     file_columns: Sequence[str] = (),
-    make: Callable[..., ListingSource] = ListingSource,
+    make: Callable[..., ListingSource] | None = None,
     *,
     is_metadata: bool = False,
+    encoding: str | None = None,
 ) -> ListingSource:
     """Return the source of the images that a listing names, whose paths start from the folder ``root``.
 
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
-    iteration. Memory holds one row and the distinct labels, or all of a ``.json``; for metadata, also 8 bytes for each
-    path. ``make`` gets the arguments of ``ListingSource`` and returns a source, such as one for files in MongoDB.
+    iteration. Memory holds one row, the distinct labels and 8 bytes for each row, or all of a ``.json``; for metadata,
+    also 8 bytes for each path. ``make`` gets the arguments of ``ListingSource`` and returns a source, such as one for
+    files in MongoDB, which are not looked up.
 
     Metadata may have no column of labels. Then the first folder of each path is its class, if there are at least two
     such folders and each path has one.
     """
-    listing, root = Path(listing), checked_root(root)
-    rules, where = _Rules((*file_columns,), is_metadata), readable(listing)
+    listing, root = Listing.of(listing), checked_root(root)
+    path = Path(listing.path)
+    where = readable(path)
+    files = ListedFiles(root if make is None else None)
+    rules = _choose_columns(_Rules(listing, path, files, encoding, (*file_columns,), is_metadata))
     survey = _Survey(rules)
-    for row in _rows(listing, rules):
+    for row in _rows(rules):
         survey.add(row)
     if survey.first is None:
         raise SourceError(f"{where}: no row of it can be used: {': '.join(survey.problem or ['there are none'])}")
-    column = next((name for name in (BOXES, BOX_LABELS) if name in survey.first.fields), None)
-    if column and is_text(listing):
+    first = survey.first
+    column = next((name for name in (BOXES, BOX_LABELS) if name in first.fields), None)
+    if column and is_text(path):
         raise SourceError(
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
-    classes = read_classes(listing.parent) if is_metadata else None
-    rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders())
+    has_boxes = bool(first.chosen.corners)
+    classes = read_classes(path.parent) if is_metadata else None
+    rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders(), types=survey.types.found())
+    rules = rules._replace(target=survey.target())
     names = survey.folders if rules.by_folder else survey.names
-    if survey.first_integer and names and not classes:
+    if rules.target and rules.target != CLASS_LISTS:
+        names = {}
+    elif survey.first_integer and names and not classes:
         name, number = next(iter(names.items()))
         raise SourceError(
             f"{where}: row {survey.first_integer.number} has the label {survey.first_integer.label}, and row {number} "
             f"has the label {name!r}: give every row an integer or every row a name"
         )
     warnings = [] if rules.by_folder else [*survey.warnings()]
-    is_csv = is_text(listing) and not rules.by_folder and classes is None
+    is_csv = is_text(path) and not rules.by_folder and classes is None and len(first.chosen.labels) < 2
     first_rows = {name: f"row {number}" for name, number in names.items()}
+    if len(first.chosen.labels) > 1:
+        classes = first.chosen.labels
     classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
+    if not has_boxes:
+        _check_repeats(rules, survey.paths, where)
     if rules.by_folder:
         warnings += first_warnings(root, classes)
     if is_metadata:
         warnings += _unused_warnings(root, survey.listed)
-    return make(root, classes, warnings, listing, labels, rules, (*survey.file_fields,))
+    make = make or (BoxRowsSource if has_boxes else ListingSource)
+    found = make(root, classes, warnings, labels, rules, (*survey.file_fields,))
+    if path.suffix.lower() == ".txt" and "text" in first.fields:
+        found.target = "text"
+    found.understood = (*found.understood, *_understood(rules, first))
+    return found
+
+
+def _choose_columns(rules: _Rules) -> _Rules:
+    """Return the rules with the columns that the names and first values of the listing decide.
+
+    Raises:
+        SourceError: The user has named a column that is not there, or several columns may name the images.
+    """
+    listing, path = rules.listing, rules.path
+    if not listing.label and path.name == "_classes.csv":  # Roboflow's file has a column for each class
+        listing = replace(listing, label=ALL)
+    elif not listing.label and path.suffix.lower() == ".txt" and path.is_file():
+        layout = text_layout(path, rules.encoding)
+        listing = replace(listing, label=layout.attributes if layout else ())
+    rules = rules._replace(listing=listing)
+    for number, values in (row for row in islice(rules.rows(), _PROBED) if not isinstance(row, Problem)):
+        columns, candidates = [*values], rules.path_columns([*values])
+        named = [listing.image or "", *(name for name in listing.label if name != ALL), *listing.text]
+        if missing := [name for name in filter(None, named) if not _matching(name, columns)]:
+            if is_text(path):  # in JSON, rows may have different columns
+                shown = short_repr(columns, 200)
+                raise SourceError(f"{readable(path)}: it has no column {missing[0]!r}: its columns are {shown}")
+            continue
+        paths = {column: encoded_path(str(values[column] or "")) for column in candidates}
+        found = [column for column, file in paths.items() if isinstance(file, bytes) and rules.files.probe(file)]
+        if not candidates or rules.is_metadata or rules.listing.image or is_certain(candidates[0]):
+            continue
+        if len(found) > 1:
+            one, other = found[:2]
+            raise SourceError(
+                f"{readable(path)}, row {number}: {one!r} and {other!r} may both be the path: choose one with "
+                "--image-column (Listing(image=))"
+            )
+        if found:
+            rules = rules._replace(listing=replace(rules.listing, image=found[0]))
+    return rules
+
+
+def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
+    """Yield what a listing means, for people."""
+    chosen = row.chosen
+    labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
+    found = f"the column {labels}" if chosen.labels else "none"
+    found = "the first folder of a path" if rules.by_folder else found
+    target = f" (several classes in {CLASS_LISTS!r})" if rules.target == CLASS_LISTS else ""
+    target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
+    how = f" ({'; '.join(rules.files.rules)})" if rules.files.rules else ""
+    yield f"images: the column {chosen.path!r} of {readable(rules.path)}{how}"
+    yield f"labels: {found}{target}"
+    if chosen.corners:
+        yield f"boxes: each row has one, in {', '.join(map(repr, chosen.corners))}"
+    if rules.types:
+        yield cut(f"numbers and booleans: {', '.join(map(repr, rules.types))}", 200)
+
+
+def _check_repeats(rules: _Rules, paths: array[int], where: str) -> None:
+    """Raise SourceError if two rows give one image different labels. Captions and questions repeat images rightly."""
+    hashes = np.frombuffer(paths, np.int64)
+    hashes.sort()  # in place, because there may be millions
+    twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    if not len(twice):
+        return
+    seen = array("q")
+    for row in _rows(rules):
+        if isinstance(row, _Row) and row.label is not None:
+            at = int(twice.searchsorted(hash(row.path)))
+            if at < len(twice) and twice[at] == hash(row.path):
+                label = tuple(sorted(map(str, row.label))) if isinstance(row.label, list) else row.label
+                seen.extend((at, hash(label), row.number))
+    table = np.array(seen).reshape(-1, 3)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    differ = np.flatnonzero((table[1:, 0] == table[:-1, 0]) & (table[1:, 1] != table[:-1, 1]))
+    if len(differ):
+        one, other = table[differ[0] : differ[0] + 2, 2].tolist()
+        raise SourceError(
+            f"{where}: rows {one} and {other} name the same image, with different labels: keep one of them; if an "
+            "image has several classes, write them into one row (--separator)"
+        )
 
 
 class _Survey:
     """What the rows of a listing have in common. ``names`` and ``folders`` give the first row of each label."""
 
     def __init__(self, rules: _Rules) -> None:
-        self._rules = rules
+        self._rules, self._is_text = rules, is_text(rules.path)
         self._rows = self._unlabelled = 0
         self._has_labels = False  # whether metadata have a column of labels
         self.first: _Row | None = None
         self.first_integer: _Row | None = None  # the first row whose label is an integer
+        self._fraction: _Row | None = None  # the first row whose label is a number with a fraction
+        self._whole: _Row | None = None  # the first row whose label is a number such as 1.0
+        self._several: _Row | None = None  # the first row with a list of classes
         self.problem: Problem | None = None  # the first row that cannot be used
         self.names: dict[str, int] = {}
         self.folders: dict[str, int] = {}  # the first folders of the paths in metadata
+        self.paths = array("q")  # hashes of the paths
         self.listed = array("q")  # hashes of the paths in metadata, to find images that no row names
         self.file_fields: dict[str, None] = {}
+        kept = ("text",) if rules.path.suffix.lower() == ".txt" else ()
+        named = (name for text in rules.listing.text for name in (text, *_matching(text, [text])))
+        self.types = ColumnTypes({*kept, *named, *(_RECORD_COLUMNS if rules.is_metadata else ())})
 
     def add(self, row: _Row | Problem) -> None:
         """Take a row into account."""
@@ -171,30 +370,94 @@ class _Survey:
             return
         self._rows += 1
         self.first = self.first or row
+        self.paths.append(hash(row.path))
         self.file_fields.update(dict.fromkeys(row.files))
+        if self._is_text:
+            self.types.add(row.fields)
         if self._rules.is_metadata:
             self.listed.extend(hash(path) for path in (row.path, *row.files.values()) if path)
             self._has_labels = self._has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
             if not self._has_labels:
                 self.folders.setdefault(_top_folder(row.path), row.number)
-        if isinstance(row.label, str):
-            self.names.setdefault(row.label, row.number)
+        if isinstance(row.label, list):
+            self._several = self._several or row
+            for label in row.label:
+                self._add_label(label, row)
         elif row.label is None:
             self._unlabelled += 1
         else:
+            self._add_label(row.label, row)
+
+    def _add_label(self, label: Any, row: _Row) -> None:
+        if isinstance(label, float) or (self._is_text and isinstance(label, str) and is_float(label)):
+            if not math.isfinite(float(label)):  # the rest decides: a missing number, the name of a class, or an error
+                self.names.setdefault(str(label), row.number)
+            elif isinstance(label, float) or float(label) % 1:
+                self._fraction = self._fraction or row
+            elif self._whole is None:
+                self._whole = row
+                self.names[label] = row.number  # an error, unless there are fractions
+        elif isinstance(label, str):
+            self.names.setdefault(label, row.number)
+        else:
             self.first_integer = self.first_integer or row
+
+    def target(self) -> str:
+        """Return the field of the target, if the labels are no classes: of several classes, or of numbers; else ""."""
+        if self._several:
+            return CLASS_LISTS
+        if self._fraction is None:
+            return ""
+        if self._is_text and not all(is_float(name) or _WHOLE.fullmatch(name) for name in self.names):
+            self.names[str(self._fraction.label)] = self._fraction.number  # number_labels raises the error
+            return ""
+        if self.names and not self._is_text:
+            self.first_integer = self._fraction  # beside names, which is an error
+            return ""
+        (column,) = self._fraction.chosen.labels
+        return TARGET if column in RESERVED_FIELDS else column
 
     def has_classes_in_folders(self) -> bool:
         """Return whether the first folders of the paths can be the classes."""
         return not self._has_labels and len(self.folders) > 1 and "" not in self.folders
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning if rows have no label."""
-        if self.first and self._unlabelled == self._rows:
-            names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, self.first.columns))
-            yield f"no row has a label: the column of labels is one of {names}, and the columns are {columns}"
-        elif self._unlabelled:
+        """Yield warnings: rows without labels, labels that look like several, and columns that are left out."""
+        first = self.first
+        if first is None:
+            return
+        if self._unlabelled == self._rows and not first.chosen.corners:
+            names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
+            what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
+            yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
+        elif self._unlabelled and not self._several and not first.chosen.corners:
             yield f"{self._unlabelled} of {self._rows} rows have no label"
+        if not self._several and not self._rules.target and (mark := _separator_of(self.names)):
+            name = next(name for name in self.names if mark in name)
+            yield (
+                f"labels such as {short_repr(name, 80)} may be several classes: --separator {mark!r} "
+                "(Listing(separator=)) splits them"
+            )
+        if first.chosen.corners and first.fields:
+            yield f"columns that the boxes of an image may not share are left out: {', '.join(map(repr, first.fields))}"
+
+
+def _separator_of(names: Mapping[str, int]) -> str:
+    """Return what seems to separate several classes in names; "" if nothing does.
+
+    A | hardly occurs in the name of a class. Around other marks, half of the names must consist of other names.
+    """
+    for mark in "|;, ":
+        joined = {name: [part.strip() for part in name.split(mark)] for name in names if mark in name}
+        used = Counter(part for name in names for part in {part.strip() for part in name.split(mark)})
+        least = 1 if mark == "|" else 2
+        made = sum(
+            all(part in names for part in parts) if mark == " " else min(used[part] for part in parts) >= least
+            for parts in joined.values()
+        )
+        if joined and 2 * made >= len(joined):
+            return mark
+    return ""
 
 
 def find_metadata(folder: Path) -> Path | None:
@@ -240,22 +503,34 @@ def _top_folder(path: bytes) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(listing: Path, rules: _Rules) -> Iterator[_Row | Problem]:
+def _rows(rules: _Rules) -> Iterator[_Row | Problem]:
     """Yield each row, checked, or why it cannot be used."""
-    no_path = f"it has no path in a column called {' or '.join(rules.path_columns)}"
-    for row in read_rows(listing):
+    called = FILE_NAME if rules.is_metadata else rules.listing.image or " or ".join(PATH_COLUMNS)
+    no_path = f"it has no path in a column called {called}"
+    place = readable(rules.path)
+    known: dict[tuple[str, ...], _Columns | None] = {}
+    for row in rules.rows():
         if isinstance(row, Problem):
             yield row
             continue
         number, values = row
-        where = f"{readable(listing)}, row {number}"
+        where = f"{place}, row {number}"
         columns = tuple(values)
-        if not {*columns} & {*rules.path_columns}:  # do not show the columns: without a header, they are values
-            yield Problem(f"row {number}", no_path)
+        if columns not in known:
+            if len(known) >= _KNOWN_COLUMNS:
+                known.clear()
+            known[columns] = _find_columns(columns, where, rules)
+        chosen = known[columns]
+        if chosen is None:
+            shown = cut(", ".join(map(repr, columns)), 200)
+            way = f"; the columns are {shown}: --image-column (Listing(image=)) chooses one"
+            yield Problem(f"row {number}", no_path + way * (not rules.is_metadata))
             continue
-        path_column, label_column = _checked_columns(columns, where, rules)
-        path = _path(values.pop(path_column, None), no_path, rules)
-        label = _checked_label(values.pop(label_column, None), where)
+        value = values.pop(chosen.path, None)
+        if type(value) is int and not is_certain(chosen.path):
+            value = str(value)  # an id in JSON
+        path = _path(value, no_path, rules)
+        label = _label_of(chosen, values, where, rules)
         if rules.by_folder and isinstance(path, bytes):
             label = _top_folder(path)
         field_of = _find_file_columns([*values], rules, where)
@@ -267,16 +542,116 @@ def _rows(listing: Path, rules: _Rules) -> Iterator[_Row | Problem]:
                 files[field] = file
             else:
                 path = f"{file} (of its file {field!r})"
+        try:
+            box, size = _box_of(chosen, values) if chosen.corners else (None, OWN_SIZE)
+        except ValueError as error:
+            path = str(error)
         if isinstance(path, str):
             yield Problem(f"row {number}", path)
-        else:
-            fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
-            yield _Row(number, path, label, fields, files, columns)
+            continue
+        for column, of in rules.types.items():
+            if (value := values.get(column)) is not None and column not in field_of:
+                try:
+                    values[column] = None if value == "" else of(value)
+                except (ValueError, KeyError) as error:
+                    raise SourceError(f"{where}: was changed since it was first read") from error
+        fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
+        yield _Row(number, path, label, fields, files, columns, chosen, box, size)
+
+
+def _label_of(chosen: _Columns, values: dict[str, Any], where: str, rules: _Rules) -> Any:
+    """Remove the columns of labels from the values of a row, and return its label, checked."""
+    label = _read_label(chosen, values, where, rules)
+    if not isinstance(label, list) and not chosen.corners:
+        return label
+    as_text = is_text(rules.path)
+    if not chosen.corners:
+        _check_several(label, where, as_text=as_text)
+        return label
+    if isinstance(label, list) and len(label) < 2:
+        label = label[0] if label else None
+    if isinstance(label, list) or _is_fraction(label, as_text=as_text):
+        raise SourceError(
+            f"{where}: a box has one class, an integer or a name, and its label is {short_repr(label, 50)}: write a "
+            "row for each class of a box"
+        )
+    return label
+
+
+def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
+    """Raise SourceError if a list is not of classes: if it has a number with a fraction, or repeats an integer."""
+    if any(_is_fraction(label, as_text=as_text) for label in labels):
+        raise SourceError(
+            f"{where}: its label is {short_repr(labels, 50)}, and a list has the names or the integers of classes: "
+            "write these, or rename the column if its numbers are no classes"
+        )
+    numbers = [label for label in labels if type(label) is int or (as_text and _WHOLE.fullmatch(label))]
+    if len({*numbers}) < len(numbers):
+        raise SourceError(
+            f"{where}: its label, {short_repr(labels, 50)}, repeats a number, and looks like 0/1 for each class: use "
+            "columns (--label-column a,b,c), or a list of the names or numbers of the image's classes"
+        )
+
+
+def _is_fraction(label: object, *, as_text: bool) -> bool:
+    """Return whether a label is a number that is written with a fraction or an exponent."""
+    if as_text and isinstance(label, str):
+        return is_float(label) and math.isfinite(float(label))
+    return isinstance(label, float)
+
+
+def _read_label(chosen: _Columns, values: dict[str, Any], where: str, rules: _Rules) -> Any:
+    """Remove the columns of labels from the values of a row, and return its label."""
+    if len(chosen.labels) > 1:
+        return [column for column in chosen.labels if _flag(values.pop(column, None), column, where)]
+    label = values.pop(chosen.labels[0], None) if chosen.labels else None
+    if isinstance(label, str) and chosen.labels and plain(chosen.labels[0]) == "predictionstring":
+        values[chosen.labels[0]] = label
+        found = [*dict.fromkeys(label.split()[::5])]  # a class and four numbers for each box
+        label = found[0] if len(found) == 1 else found
+    elif isinstance(label, str) and rules.listing.separator:
+        label = [part.strip() for part in label.split(rules.listing.separator) if part.strip()]
+    if isinstance(label, list):
+        return [item for item in (_checked_label(item, where) for item in label) if item is not None]
+    return _checked_label(label, where)
+
+
+def _flag(value: object, column: str, where: str) -> bool:
+    """Return whether an image has the class of a column."""
+    text = str(value).strip().lower()
+    if text in ("1", "true", "1.0"):
+        return True
+    if value is None or text in ("0", "-1", "false", "", "0.0", "-1.0"):
+        return False
+    raise SourceError(f"{where}: a column of a class has 1, 0 or -1, and {column!r} has {short_repr(value, 50)}")
+
+
+def _box_of(chosen: _Columns, values: dict[str, Any]) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
+    """Remove the columns of a box from the values of a row; return its corners and the size of its image."""
+    corners = [values.pop(column, None) for column in chosen.corners]
+    size = [values.pop(column, None) for column in chosen.size]
+    try:
+        width, height = (int(float(side)) for side in size) if all(size) and size else OWN_SIZE
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"its width and height are no numbers of pixels: {short_repr(size, 50)}") from error
+    if all(corner in (None, "") for corner in corners):
+        return None, (width, height)
+    try:
+        box = tuple(map(float, corners))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"its box lacks a number: {error}") from error
+    if all(map(math.isnan, box)):
+        return None, (width, height)
+    if any(map(math.isnan, box)):
+        raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
+    return box, (width, height)
 
 
 def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
     """Return the bytes of a path, or a reason why the path cannot be used."""
     path = encoded_path(value, no_path)
+    if isinstance(path, bytes):
+        path = rules.files.find(path)
     if not rules.is_metadata or isinstance(path, str):
         return path
     path = posixpath.normpath(path)
@@ -285,37 +660,61 @@ def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
     return path
 
 
-def _checked_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> tuple[str, str]:
-    """Return the names of the path and label columns; a default name for a missing column."""
-    chosen = []
-    # If metadata has a column ``label``, a column ``class`` or ``target`` is a further field.
-    labels = LABEL_COLUMNS[:1] if rules.is_metadata and LABEL_COLUMNS[0] in columns else LABEL_COLUMNS
-    for what, names in (("path", rules.path_columns), ("label", labels)):
-        found = [column for column in columns if column in names and column not in rules.file_columns]
-        if len(found) > 1:
-            raise SourceError(f"{where}: {found[0]!r} and {found[1]!r} may both be the {what}; rename or drop one")
-        chosen.append(found[0] if found else names[0])
-    known = (*chosen, *_RECORD_COLUMNS) if rules.is_metadata else chosen
-    for column in (column for column in columns if column not in known):
+def _matching(name: str, columns: Sequence[str]) -> list[str]:
+    """Return the column with a name that the user has given: exactly, or else in other letters."""
+    if name in columns:
+        return [name]
+    found = [column for column in columns if plain(column) == plain(name)]
+    return found if len(found) == 1 else []
+
+
+def _find_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> _Columns | None:
+    """Return which columns have the path, the labels and a box; None without a path."""
+    paths = [column for column in rules.path_columns(columns) if column not in rules.file_columns]
+    is_chosen = rules.is_metadata or rules.listing.image or (paths and is_certain(paths[0]))
+    if not (is_chosen or (len(paths) == 1 and rules.files.is_unknown)) or not paths:
+        return None
+    rest = [column for column in columns if column not in (paths[0], *rules.file_columns)]
+    corners = () if rules.is_metadata else corner_columns(rest)
+    size = tuple(column for column in rest if plain(column) in ("width", "height")) if corners else ()
+    size = size if [plain(column) for column in size] == ["width", "height"] else size[::-1]
+    if ALL in rules.listing.label:
+        labels = rest
+    elif rules.listing.label:
+        labels = [column for name in rules.listing.label for column in _matching(name, rest)]
+    elif rules.is_metadata and LABEL_COLUMNS[0] in columns:
+        labels = [LABEL_COLUMNS[0]]  # a column ``class`` or ``target`` is a further field
+    else:
+        labels = label_columns(rest)
+    for what, option, names in (("path", "image", paths), ("label", "label", [] if rules.listing.label else labels)):
+        if len(names) > 1:
+            way = f"rename or drop one, or choose with --{option}-column (Listing({option}=))"
+            raise SourceError(f"{where}: {names[0]!r} and {names[1]!r} may both be the {what}; {way}")
+    taken = {paths[0], *labels, *corners, *size, *(_RECORD_COLUMNS if rules.is_metadata else ())}
+    for column in (column for column in columns if column not in taken or column in rules.file_columns):
         try:
             checked_field_name(column)
         except FieldError as error:
             raise SourceError(f"{where}: rename the column {column!r}: {error}") from error
         if column != column.strip():
             raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
-    return chosen[0], chosen[1]
+    return _Columns(paths[0], tuple(labels), corners, size if len(size) == 2 else ())
 
 
-def _checked_label(label: object, where: str) -> int | str | None:
+def _checked_label(label: object, where: str) -> int | str | float | None:
     if label is None or label == "":
         return None
     if type(label) is int and abs(label) < 2**63:  # the least integer of 64 bits means no label
+        return label
+    if type(label) is float and math.isfinite(label):
         return label
     if isinstance(label, str):
         with suppress(UnicodeEncodeError):  # JSON may contain a lone surrogate
             label.encode()
             return label
-    raise SourceError(f"{where}: a label is a 64-bit integer, a name or null, got {short_repr(label, 50)}")
+    raise SourceError(
+        f"{where}: a label is a 64-bit integer, a number, a name, a list of these or null, got {short_repr(label, 50)}"
+    )
 
 
 def _find_file_columns(columns: Sequence[str], rules: _Rules, where: str) -> dict[str, str]:

@@ -1,31 +1,36 @@
-"""Read the rows of a listing: CSV, TSV, JSON or JSON lines."""
+"""Read the rows of a listing: CSV, TSV, JSON, JSON lines, or a text file that names images."""
 
 from __future__ import annotations
 
 import csv
 import json
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from bson.json_util import object_hook
 
 from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError, SourceNotFoundError
+from dbloader.ext.sources.listing_columns import path_columns
+from dbloader.ext.sources.listing_text import find_layout, read_text
 from dbloader.sources.base import Problem, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from dbloader.ext.sources.listing_text import TextLayout
+
     Row = tuple[int, Any] | Problem
 
 
-def read_rows(listing: Path) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+def read_rows(listing: Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
     """Yield the number and columns of each row, or the reason why the row cannot be used."""
     extension = listing.suffix.lower()
     if extension not in _READERS:
         rename = "" if extension else ": rename it"
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{rename}")
-    for row in _READERS[extension](listing):
+    for row in _READERS[extension](listing, encoding):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
             hint = _PANDAS * isinstance(row[1], list)
@@ -41,23 +46,45 @@ def read_lines(listing: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def is_text(listing: Path) -> bool:
-    """Return whether a listing is a CSV or TSV, whose values are all text."""
-    return listing.suffix.lower() in (".csv", ".tsv")
+    """Return whether a listing is a CSV, TSV or text file, whose values are all text."""
+    return listing.suffix.lower() in (".csv", ".tsv", ".txt")
 
 
-def read_header(listing: Path) -> tuple[str, ...]:
+def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
     """Return the columns in the header of a CSV or TSV; () if it is empty, or for a listing of another kind."""
-    return tuple(next(filter(None, _split_lines(listing)), ())) if is_text(listing) else ()
+    if listing.suffix.lower() not in (".csv", ".tsv"):
+        return ()
+    return tuple(next(filter(None, _split_lines(listing, encoding)), ()))
 
 
-def _split_lines(listing: Path) -> Any:
-    header = next(_lines(listing), "")
+def text_layout(listing: Path, encoding: str | None = None) -> TextLayout | None:
+    """Return how a text file names images; None if it does not."""
+    return find_layout(lambda: _lines(listing, encoding), lambda names: bool(path_columns(names)), readable(listing))
+
+
+def _split_lines(listing: Path, encoding: str | None, separator: str = "") -> Any:
+    header = next(_lines(listing, encoding), "")
     of_csv = ";" if ";" in header and "," not in header else ","  # some spreadsheets separate by ;
-    return csv.reader(_lines(listing), delimiter="\t" if listing.suffix.lower() == ".tsv" else of_csv, strict=True)
+    separator = separator or ("\t" if listing.suffix.lower() == ".tsv" else of_csv)
+    first, *others = header.split(separator)
+    # Roboflow writes a blank after each comma, which is no part of the names and values.
+    padded = bool(others) and all(name[:1] == " " and name.strip() for name in others) and first[:1] != " "
+    return csv.reader(_lines(listing, encoding), delimiter=separator, strict=True, skipinitialspace=padded)
 
 
-def _read_csv(listing: Path) -> Iterator[Row]:
-    lines = _split_lines(listing)
+def _read_txt(listing: Path, encoding: str | None) -> Iterator[Row]:
+    layout = text_layout(listing, encoding)
+    if layout is None:
+        raise SourceError(
+            f"{readable(listing)}: names no image: a text file has a path on each line, such as cat/0.jpg"
+        )
+    if layout.header:
+        return _read_csv(listing, encoding, layout.header)
+    return read_text(listing, lambda: _lines(listing, encoding), layout)
+
+
+def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Iterator[Row]:
+    lines = _split_lines(listing, encoding, separator)
     header: list[str] = []
     number = 1
     try:
@@ -76,15 +103,15 @@ def _read_csv(listing: Path) -> Iterator[Row]:
         raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}{way}") from error
 
 
-def _read_jsonl(listing: Path) -> Iterator[Row]:
-    for number, line in enumerate(_lines(listing), 1):
+def _read_jsonl(listing: Path, encoding: str | None) -> Iterator[Row]:
+    for number, line in enumerate(_lines(listing, encoding), 1):
         if line.strip():
             yield number, _parse(line, f"{readable(listing)}, row {number}")
 
 
-def _read_json(listing: Path) -> Iterator[Row]:
+def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
     where = readable(listing)
-    rows = _parse("".join(_lines(listing)), where)
+    rows = _parse("".join(_lines(listing, encoding)), where)
     if isinstance(rows, dict):
         lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
         if None in lengths.values() or len({*lengths.values()}) > 1:
@@ -100,12 +127,13 @@ def _read_json(listing: Path) -> Iterator[Row]:
 
 
 _PANDAS = "; with pandas, use to_json('FILE.json', orient='records') or to_csv('FILE.csv', index=False)"
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path, str | None], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".json": _read_json,
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
+    ".txt": _read_txt,
 }
 
 
@@ -115,19 +143,30 @@ def _check_different(columns: list[str], where: str) -> None:
         raise SourceError(f"{where}: two of the columns {names} have the same name; rename or drop one")
 
 
-def _lines(listing: Path) -> Iterator[str]:
-    """Yield the lines as text. Each is decoded separately, because an error must name the row."""
+def _lines(listing: Path, encoding: str | None = None) -> Iterator[str]:
+    """Yield the lines as text. Each is decoded separately, because an error must name the row.
+
+    Only in UTF-16 and UTF-32, the byte of a line's end may be a part of another character.
+    """
     try:
         file = listing.open("rb")
     except OSError as error:
         kind = SourceNotFoundError if isinstance(error, FileNotFoundError) else SourceError
         raise kind(f"{readable(listing)}: the listing cannot be read: {error.strerror}") from error
+    if encoding is not None and len("\n".encode(encoding)) > 1:
+        with file, TextIOWrapper(file, encoding, newline="") as text:
+            try:
+                yield from text
+            except UnicodeError as error:
+                raise SourceError(f"{readable(listing)}: is not {encoding} (--encoding): {error}") from error
+        return
     with file:
         for number, line in enumerate(file, 1):
             try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield line.decode(encoding or ("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
-                reason = f"is not UTF-8 ({error.reason}); save the listing as UTF-8"
+                name = encoding or "UTF-8"
+                reason = f"is not {name} ({error.reason}); save the listing as UTF-8, or give its encoding (--encoding)"
                 raise SourceError(f"{readable(listing)}, row {number}: {reason}") from error
 
 

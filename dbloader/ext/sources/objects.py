@@ -6,6 +6,7 @@ import os
 import posixpath
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,21 +17,26 @@ from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreN
 from dbloader.ext.remote.bucket import Bucket
 from dbloader.ext.remote.errors import NotWholeError, ObjectChangedError
 from dbloader.ext.sources.listing import ListingSource, read_listing
-from dbloader.sources.base import MAX_BYTES, Entry, Problem, Source, Tally
+from dbloader.sources.base import MAX_BYTES, Entry, FieldFile, Problem, Source, Tally
 from dbloader.sources.folder import (
     METADATA_FILES,
     OUTSIDE,
+    SIDECARS,
     SUFFIXES,
     TARS,
     ZIPS,
     check_filled,
+    describe_classes,
     first_warnings,
+    is_left_out,
+    is_system,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.ext.remote.bucket import Item
+    from dbloader.sources.base import Listing
 
 # Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud, because most of
 # the time is waiting.
@@ -57,10 +63,13 @@ class _Location(NamedTuple):
 
 
 def read_listed_objects(
-    place: str | os.PathLike[str], listing: str | os.PathLike[str], file_fields: Sequence[str] = ()
+    place: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | Listing,
+    file_fields: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> ListingSource:
     """Return the source of the objects that a listing names, whose paths are keys below the place."""
-    return read_listing(listing, os.sep, file_fields, make=partial(ListedObjects, Bucket(place)))
+    return read_listing(listing, os.sep, file_fields, partial(ListedObjects, Bucket(place)), encoding=encoding)
 
 
 class ObjectSource(Source):
@@ -121,21 +130,27 @@ class ObjectFolder(ObjectSource):
         for item in self._loose:
             if item.key in METADATA_FILES or item.key.lower().endswith(_NOT_READ):
                 raise SourceError(f"{where}: holds {item.key}: {_WHAT_IS_READ}")
-        classes = tuple(name for name in folders if not name.startswith("."))
+        self._tally = Tally(system={name for name in folders if is_system(name)})
+        classes = tuple(name for name in folders if not name.startswith(".") and not is_system(name))
         if not classes:
             raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
         super().__init__(bucket, Path("/"), classes, first_warnings(where, classes))
+        self.understood = (f"images: {where}", describe_classes(classes, None))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        tally = Tally()
+        tally = deepcopy(self._tally)
         filled = [False] * len(self.classes)
         yield from (Problem(item.key, OUTSIDE) for item in self._loose if _is_taken(item, tally))
         for label, items in enumerate(self._list()):
+            beside = _beside(items)
+            used = {file.name for files in beside.values() for file in files.values()}
             for item in sorted(items, key=lambda item: posixpath.split(item.key)):
-                if _is_taken(item, tally):
+                if item.key not in used and _is_taken(item, tally):
                     filled[label] = True
-                    yield Entry(item.key, _Location(item.key.encode(), item.etag, item.size), label, {})
+                    files = beside.get(posixpath.splitext(item.key)[0]) or beside.get(item.key) or {}
+                    tally.count_beside(files)
+                    yield Entry(item.key, _located(item), label, {}, files=files)
         check_filled(self.place, self.classes, filled, tally)
         return tally
 
@@ -180,10 +195,25 @@ def _get(bucket: Bucket, entry: Entry) -> bytes | Problem:
     return data
 
 
+def _located(item: Item) -> _Location:
+    return _Location(item.key.encode(), item.etag, item.size)
+
+
+def _beside(items: Sequence[Item]) -> dict[str, dict[str, FieldFile]]:
+    """Return the files beside images that become fields, by the images' keys or stems, and by field."""
+    images = {item.key for item in items if item.key.lower().encode().endswith(SUFFIXES)}
+    images |= {posixpath.splitext(key)[0] for key in images}
+    found: dict[str, dict[str, FieldFile]] = {}
+    for item in sorted(items, key=lambda item: item.key):
+        stem, extension = posixpath.splitext(item.key)
+        if stem in images and extension.lower().encode() in SIDECARS:
+            found.setdefault(stem, {})[extension[1:].lower()] = FieldFile(item.key, _located(item))
+    return found
+
+
 def _is_taken(item: Item, tally: Tally) -> bool:
     """Return whether an object is an image to convert. Note any other object in ``tally``, as `FolderSource` does."""
-    if any(part.startswith(".") for part in item.key.split("/")):
-        tally.hidden += 1
+    if is_left_out(item.key, tally):
         return False
     name = posixpath.basename(item.key).encode()
     if name.lower().endswith(SUFFIXES):

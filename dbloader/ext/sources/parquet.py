@@ -92,6 +92,7 @@ class ParquetSource(Source):
         self._paths, self._columns, self._files = paths, columns, files
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
         self.field_classes = columns.field_classes
+        self.follows = () if self._columns.objects is None else ("boxes",)
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE
-from dbloader.sources.base import checked_root, readable
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS
+from dbloader.sources.base import Listing, checked_root, readable
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, is_system
 from dbloader.stores.lmdb.files import find_lmdb, is_store
 from dbloader.stores.lmdb.shard_table import is_sharded
 
@@ -48,7 +48,7 @@ _WORD = re.compile(r"[A-Za-z]*")
 
 def open_other(
     source: str | os.PathLike[str],
-    listing: str | os.PathLike[str] | None,
+    listing: Listing | None,
     reading: Reading,
     *,
     name_field: str | None,
@@ -63,13 +63,13 @@ def open_other(
         from dbloader.ext.sources.collection import read_collection
 
         fields = {"name_field": name_field or "img_name", "image_field": image_field or "bson_img"}
-        return read_collection(source, listing, file_fields=file_fields, **fields)
+        return read_collection(source, listing, file_fields=file_fields, encoding=reading.encoding, **fields)
     return _open_listing(source, listing, file_fields, reading)
 
 
 def _open_listing(
     source: str | os.PathLike[str],
-    listing: str | os.PathLike[str],
+    listing: Listing,
     file_fields: tuple[str, ...],
     reading: Reading,
 ) -> Source:
@@ -77,8 +77,16 @@ def _open_listing(
     if is_remote(source):
         from dbloader.ext.sources.objects import read_listed_objects
 
-        return read_listed_objects(source, listing, file_fields)
-    path, kind = Path(listing), Path(listing).suffix.lower()
+        return read_listed_objects(source, listing, file_fields, reading.encoding)
+    path = Path(listing.path)
+    kind = path.suffix.lower()
+    if os.fspath(source).lower().endswith(ZIPS) and (zips := find_archives(source, ZIPS)):
+        from dbloader.ext.sources.coco import read_coco
+        from dbloader.ext.sources.listed_zip import read_listed_zip
+
+        if kind == ".json" and path.is_file() and read_coco(path, Path(os.sep)) is not None:
+            raise SourceError(f"{readable(source)}: with COCO's annotations, convert reads no zips: extract it first")
+        return read_listed_zip(source, zips, listing, file_fields, reading.encoding)
     if kind == ".json" and path.is_file():
         from dbloader.ext.sources.coco import read_coco
 
@@ -88,16 +96,15 @@ def _open_listing(
         from dbloader.ext.sources.yolo import YOLOSource
 
         return YOLOSource(path, checked_root(source))
-    if path.is_dir() or kind == ".txt":
+    folders = path.absolute().parents  # of ImageSets/Main/train.txt, next to Annotations/
+    annotations = folders[2] / "Annotations" if kind == ".txt" and len(folders) > 2 else path
+    if annotations.is_dir():
         from dbloader.ext.sources.voc import VOCSource
 
-        if path.is_dir():
-            return VOCSource(path, checked_root(source))
-        # ImageSets/Main/train.txt, next to Annotations/
-        return VOCSource(path.absolute().parents[2] / "Annotations", checked_root(source), path)
+        return VOCSource(annotations, checked_root(source), None if path.is_dir() else path)
     from dbloader.ext.sources.listing import read_listing
 
-    return read_listing(path, source, file_fields)
+    return read_listing(listing, source, file_fields, encoding=reading.encoding)
 
 
 def _open_place(
@@ -124,7 +131,13 @@ def _open_place(
         from dbloader.ext.sources.listing import find_metadata, read_listing
 
         if (listing := find_metadata(Path(source))) is not None:
-            return read_listing(listing, source, file_fields, is_metadata=True)
+            if zips := find_archives(source, ZIPS):
+                from dbloader.ext.sources.listed_zip import read_listed_zip
+
+                return read_listed_zip(source, zips, listing, file_fields, reading.encoding, is_metadata=True)
+            return read_listing(listing, source, file_fields, is_metadata=True, encoding=reading.encoding)
+    if (annotations := Path(source, "_annotations.coco.json")).is_file():  # an export of Roboflow
+        return _open_listing(source, Listing(annotations), file_fields, reading)
     file = find_lmdb(source)
     if file is not None or is_sharded(source):
         from dbloader.ext.sources.other_lmdb import LMDBSource
@@ -144,11 +157,11 @@ def _open_place(
     if tars:
         from dbloader.ext.sources.tar import TarSource
 
-        return _with_others(TarSource(source, tars, file_fields), source, tars)
+        return _with_others(TarSource(source, tars, file_fields, reading), source, tars)
     if zips:
         from dbloader.ext.sources.zip import ZipSource
 
-        return _with_others(ZipSource(source, zips), source, zips)
+        return _with_others(ZipSource(source, zips, reading), source, zips)
     return None
 
 
@@ -183,6 +196,7 @@ def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) ->
         with os.scandir(text) as entries:
             inside = [entry for entry in entries if not entry.name.startswith(".")]
         names = sorted(entry.name for entry in inside if entry.name.lower().endswith(extensions) and entry.is_file())
+        inside = [entry for entry in inside if not is_system(entry.name)]
         is_folder = any(entry.is_dir() or entry.name.lower().endswith(EXTENSIONS) for entry in inside)
         return [] if is_folder else [Path(text, name) for name in names]
     except OSError:

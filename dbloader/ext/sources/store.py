@@ -14,6 +14,7 @@ from dbloader._places import is_mongo
 from dbloader.errors import DamagedRecordError, OptionError, SourceError
 from dbloader.ext.queries.select import find_matching
 from dbloader.records.columns import NO_LABEL
+from dbloader.records.manifest import TARGET
 from dbloader.records.record import TILES
 from dbloader.sources.base import Entry, Loaded, Problem, Source, Tally, full_path
 from dbloader.stores.open import open_store
@@ -56,6 +57,7 @@ class StoreSource(Source):
             self._crc32 = store.column("crc32")
             self.stores = (store,)
             self.file_fields, self.field_classes = manifest.file_fields, manifest.field_classes
+            self.target = str(manifest.source.get(TARGET) or "")
             if self._is_tiled:
                 what = "without tile (--tile), the tiles are lost; dbloader copy keeps them"
                 self.warnings = (f"the images of the store are tiled: {what}",)

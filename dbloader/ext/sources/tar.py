@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import json
 import lzma
 import os
 import posixpath
@@ -31,14 +30,25 @@ from dbloader.ext.sources.archive import ArchiveSource, number_folders
 from dbloader.ext.sources.labels import FIELDS_FILE, number_labels, read_classes
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
-from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, read_file, readable
-from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS
+from dbloader.sources.base import (
+    KEPT_FIELDS,
+    UNDECIDED,
+    Entry,
+    FieldFile,
+    Problem,
+    Tally,
+    field_value,
+    read_file,
+    readable,
+)
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS, is_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from dbloader.sources.base import Loaded
+    from dbloader.sources.base import Loaded, Reading
+
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.ext.exports.webdataset` writes
@@ -78,7 +88,13 @@ class TarSource(ArchiveSource):
     ``FIELDS_FILE`` beside the first tar, contains "mask".
     """
 
-    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        paths: Sequence[Path],
+        file_fields: Sequence[str] = (),
+        reading: Reading = UNDECIDED,
+    ) -> None:
         self._decompressed: dict[bytes, IO[bytes]] = {}
         with ExitStack() as after_error:
             after_error.callback(self.close)
@@ -87,12 +103,11 @@ class TarSource(ArchiveSource):
             )
             if not folders:
                 raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}")
-            classes, shared = read_classes(paths[0].parent), None
+            classes = read_classes(paths[0].parent)
             if classes is not None or labels:
-                classes, label_of = number_labels(labels, readable(place), classes)
+                super().__init__(place, paths, *number_labels(labels, readable(place), classes))
             else:
-                classes, label_of, shared = number_folders(folders, readable(place))
-            super().__init__(place, paths, classes, label_of, shared)
+                super().__init__(place, paths, *number_folders(folders, readable(place), reading))
             self.file_fields = fields
             self.compressed = next(map(readable, self._decompressed), "")
             after_error.pop_all()
@@ -159,7 +174,7 @@ class TarSource(ArchiveSource):
                 if extension == FIELDS:
                     more = _stored_fields(file, other)
                 else:
-                    more = {checked_field_name(extension.replace(".", "_")): _field(file, extension, other)}
+                    more = {checked_field_name(extension.replace(".", "_")): field_value(extension, _read(file, other))}
                 for field in fields.keys() & more.keys():
                     raise FieldError(f"two files would be the field {field!r}")  # noqa: TRY301
                 fields |= more
@@ -302,7 +317,7 @@ def _files(
     """Yield the files of a tar and of the tars in it. ``start`` is the position of this tar in the outer tar."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            end = 0
+            end, plain = 0, None
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
                 if member.size < 0 or tar.offset <= end:  # as newer versions of tarfile do
@@ -312,8 +327,13 @@ def _files(
                 name = posixpath.basename(path)
                 if member.isdir():
                     continue
-                if name.startswith("."):
-                    tally.hidden += 1
+                if member.islnk():
+                    plain = _plain_files(file, start) if plain is None else plain
+                    target = plain.get(posixpath.normpath(member.linkname))
+                if is_left_out(path, tally):
+                    continue
+                if member.islnk() and target is not None:
+                    yield _TarredFile(path, *target)
                 elif not member.isreg() or member.issparse():
                     if _is_image(path):
                         yield Problem(readable(path), f"is a link, device or sparse file in {where}, not a plain file")
@@ -332,6 +352,18 @@ def _files(
         yield Problem(where, f"is damaged, and files after the damage are missing: {error}")
 
 
+def _plain_files(file: IO[bytes], start: int) -> dict[str, tuple[int, int]]:
+    """Return the position and size of each plain file in a tar, for hard links, by its name in the header."""
+    file.seek(0)
+    found = {}
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
+            if member.isreg() and not member.issparse():
+                found[posixpath.normpath(member.name)] = start + member.offset_data, member.size
+    return found
+
+
 def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
     """Yield a problem if a tar has no end mark. tarfile takes a damaged header for the end."""
     file.seek(offset)
@@ -342,14 +374,6 @@ def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
 
 def _is_image(path: str) -> bool:
     return path.lower().endswith(EXTENSIONS)
-
-
-def _field(file: IO[bytes], extension: str, found: _TarredFile) -> Any:
-    """Return the value of the field in a file beside the image; ValueError if the file cannot be read."""
-    data = _read(file, found)
-    if extension == "json":
-        return json.loads(data)
-    return data.decode() if extension == "txt" else data
 
 
 def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NoReturn
+import posixpath
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 from xml.etree import ElementTree as ET
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
+from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -24,6 +27,8 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 class VOCSource(Source):
     """The images that XML files name, with their boxes: all files in ``folder``, or the files that ``chosen`` lists."""
+
+    follows = ("boxes",)
 
     def __init__(self, folder: Path, root: Path, chosen: Path | None = None) -> None:
         try:
@@ -36,17 +41,16 @@ class VOCSource(Source):
             raise SourceError(f"{readable(chosen or folder)}: cannot be read: {error.strerror}") from error
         if not names:
             raise SourceError(f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files")
-        classes = set()
-        for name in names:
-            found = _parse(folder / name)
-            if not isinstance(found, str):
-                classes |= {_text(item, "name") for item in found.iterfind("object")}
-        super().__init__(root, tuple(sorted(classes - {""})))
+        super().__init__(root, find_classes(folder / name for name in names))
         self._folder, self._names = folder, names
+        boxes = f"{len(names):,} XML files"
+        self.understood = (f"boxes: {boxes}, of images of the size that they give unless --boxes says otherwise",)
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
+        stems: dict[bytes, list[bytes]] | None = None
+        renamed = 0
         for file in self._names:
             found = _parse(self._folder / file)
             if isinstance(found, str):
@@ -56,14 +60,53 @@ class VOCSource(Source):
             if isinstance(path, str):
                 yield Problem(readable(file), path)
                 continue
+            if not os.path.lexists(posixpath.join(os.fsencode(self.root), path)):
+                # Labeling tools leave the extension out, or keep the name from before the file was renamed.
+                stems = self._stems() if stems is None else stems
+                same = stems.get(posixpath.splitext(posixpath.basename(os.fsencode(file)))[0], [])
+                path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
             try:
                 yield _entry(found, path, name_below(path, prefix), labels)
             except (ValueError, RecursionError) as error:
                 yield Problem(name_below(path, prefix), f"its annotation {readable(file)} {error}")
-        return Tally()
+        names = counted(renamed, "<filename>")
+        warning = f"{names} not found: the image with the name of the XML file is taken, because it is the only one"
+        return Tally([warning] if renamed else [])
+
+    def _stems(self) -> dict[bytes, list[bytes]]:
+        """Return the paths of the images below the root, by their names without extension."""
+        stems: dict[bytes, list[bytes]] = {}
+        with suppress(SourceError):  # there is no image
+            for item in FolderSource(self.root, as_one_class=True).entries():
+                if isinstance(item, Entry):
+                    path = posixpath.normpath(item.location[0])
+                    stems.setdefault(posixpath.splitext(posixpath.basename(path))[0], []).append(path)
+        return stems
+
+
+def find_classes(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return the sorted names of all objects in some XML files. Leave out files that cannot be read."""
+    parsed = map(_parse, paths)
+    return tuple(sorted({name for found in parsed if not isinstance(found, str) for name in object_names(found)}))
+
+
+def object_names(found: ET.Element) -> set[str]:
+    """Return the class names of the objects in an annotation."""
+    return {_text(item, "name") for item in found.iterfind("object")} - {""}
+
+
+def size_of(found: ET.Element) -> tuple[int, int]:
+    """Return the width and height of the image in an annotation, or OWN_SIZE if they are missing."""
+    width, height = (_text(found, f"size/{side}") for side in ("width", "height"))
+    return (int(width), int(height)) if width.isdecimal() and height.isdecimal() else OWN_SIZE
 
 
 def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) -> Entry:
+    return Entry(name, (path,), None, object_fields(found, labels), boxes_in=size_of(found))
+
+
+def object_fields(found: ET.Element, labels: dict[str, int]) -> dict[str, Any]:
+    """Return the fields of a record for an annotation, before ``fit_boxes``. Raise ValueError if it is wrong."""
     objects = [*found.iterfind("object")]
     boxes = []
     for item in objects:
@@ -79,9 +122,7 @@ def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) ->
     for flag in ("difficult", "truncated"):
         fields[flag] = np.array([_text(item, flag) == "1" for item in objects], np.int64)
     fields["annotations"] = ET.tostring(found, encoding="unicode")
-    width, height = (_text(found, f"size/{side}") for side in ("width", "height"))
-    known = width.isdecimal() and height.isdecimal()
-    return Entry(name, (path,), None, fields, boxes_in=(int(width), int(height)) if known else OWN_SIZE)
+    return fields
 
 
 class _Tree(ET.TreeBuilder):

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -14,7 +14,7 @@ from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.sources.base import Entries, Entry, Problem, Source, readable
 from dbloader.sources.boxes import FRACTIONS, box_fields, read_annotation
-from dbloader.sources.folder import FolderSource
+from dbloader.sources.folder import SPLITS, FolderSource
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Tally
 
 _PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML, with or without quotes
+_NO_LABELS = (b"classes.txt", b"README.txt", b"README.dataset.txt", b"README.roboflow.txt")
+_TRIANGLE = 7  # numbers in the shortest line of a polygon: a class, and x and y of three corners
 _CLASSES_TXT = "give a classes.txt with a name in each line as the listing (--listing)"
 
 
@@ -44,12 +46,26 @@ def _read_names(text: str, where: str) -> list[str]:
     return [name.strip().strip("'\"") for name in found]
 
 
+def _images_of(root: Path) -> Path:
+    """Return the folder of the images in the root of a data set; SourceError if they are in several splits."""
+    folder = root / "images"
+    splits = [path for path in sorted(folder.iterdir()) if path.name.lower().rstrip("0123456789_-") in SPLITS]
+    if len(splits) > 1:
+        found = ", ".join(path.name for path in splits)
+        raise SourceError(
+            f"{readable(folder)}: has several splits ({found}): convert one at a time, first {readable(splits[0])}"
+        )
+    return folder
+
+
 class YOLOSource(Source):
     """All images in a folder, with the boxes of their label files.
 
     ``listing`` is ``data.yaml`` or ``classes.txt`` with class names. The labels of ``images/train/x.jpg`` are in
     ``labels/train/x.txt``. If no folder in the path is called ``images``, they are in ``x.txt`` beside the image.
     """
+
+    follows = ("boxes",)
 
     def __init__(self, listing: Path, root: Path) -> None:
         try:
@@ -62,11 +78,21 @@ class YOLOSource(Source):
             names = _read_names(text, readable(listing))
         if len({*names}) < len(names):
             raise SourceError(f"{readable(listing)}: two of its classes have the same name: {short_repr(names)}")
+        if "images" not in root.absolute().parts and (root / "images").is_dir() and (root / "labels").is_dir():
+            root = _images_of(root)
         super().__init__(root, tuple(names))
+        keypoints = re.search(r"^kpt_shape[ \t]*:[ \t]*\[[ \t]*(\d+)[ \t]*,[ \t]*(\d+)[ \t]*\]", text, re.MULTILINE)
+        # numbers in a line with keypoints; None if data.yaml does not say that lines have keypoints
+        self._pose = 5 + int(keypoints[1]) * int(keypoints[2]) if keypoints else None
+        if keypoints is None and re.search(r"^kpt_shape\b", text, re.MULTILINE):
+            raise SourceError(f"{readable(listing)}: its kpt_shape is not a list such as [17, 3]: write one")
         parts = [*root.absolute().parts]
         if "images" in parts:
             parts[len(parts) - 1 - parts[::-1].index("images")] = "labels"  # replaces the last "images" in the path
         self._labels = os.fsencode(Path(*parts))
+        self.understood = (
+            f"boxes: labels in {readable(self._labels)}, of upright images unless --boxes says otherwise",
+        )
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -77,37 +103,51 @@ class YOLOSource(Source):
                 continue
             path = posixpath.normpath(item.location[0])
             file = posixpath.splitext(path)[0] + b".txt"
-            files.add(hash(file))
-            there = os.path.lexists(posixpath.join(self._labels, file))  # no file means no objects
+            labels = posixpath.join(self._labels, file)
+            there = os.path.lexists(labels)  # no file means no objects
+            files.add(hash(labels))
             labelled |= there
             try:
-                fields = box_fields(*self._read(file)) if there else box_fields([], [])
+                fields = self._read(labels) if there else box_fields([], [])
             except ValueError as error:
                 yield Problem(readable(path), f"its labels {readable(file)} cannot be used: {error}")
                 continue
             yield Entry(readable(path), (path,), None, fields, boxes_in=FRACTIONS)
         if not labelled:
             raise SourceError(f"{readable(self._labels)}: there is no .txt file in it for any image of {self.place}")
-        for folder, folders, names in os.walk(self._labels):
-            folders.sort()
+        for folder, inside, names in os.walk(self._labels):
+            inside.sort()
             for name in sorted(names):
-                file = posixpath.relpath(posixpath.join(folder, name), self._labels)
-                if name.endswith(b".txt") and name != b"classes.txt" and hash(file) not in files:
+                labels = posixpath.join(folder, name)
+                if name.endswith(b".txt") and name not in _NO_LABELS and hash(labels) not in files:
+                    file = posixpath.relpath(labels, self._labels)
                     yield Problem(readable(file), "labels an image that is not there")
         return images.tally
 
-    def _read(self, file: bytes) -> tuple[list[list[float]], list[int]]:
-        boxes, labels = [], []
-        text = read_annotation(posixpath.join(self._labels, file)).decode("utf-8-sig")
+    def _read(self, file: bytes) -> dict[str, Any]:
+        """Return the fields of a label file. A polygon or keypoints become a box, and the field ``annotations`` too."""
+        boxes, labels, is_plain = [], [], True
+        text = read_annotation(file).decode("utf-8-sig")
         for number, line in enumerate(text.splitlines(), 1):
             values = line.split()
             if not values:
                 continue
-            if len(values) != 5:
-                raise ValueError(f"line {number} must be a class and x, y, width, height, got {short_repr(line)}")
-            label, (x, y, width, height) = int(values[0]), map(float, values[1:])
+            is_polygon = self._pose is None and len(values) >= _TRIANGLE and len(values) % 2
+            if len(values) not in (5, self._pose) and not is_polygon:
+                form = "a class and x, y, width, height"
+                if self._pose is not None:
+                    form += f", perhaps with {self._pose - 5} numbers of keypoints"
+                raise ValueError(f"line {number} must be {form}, got {short_repr(line)}")
+            is_plain &= len(values) == 5
+            label, numbers = int(values[0]), [*map(float, values[1:])]
+            if is_polygon:
+                if outside := next((value for value in numbers if not 0 <= value <= 1), None):
+                    raise ValueError(f"line {number} has a corner outside of 0 to 1: {outside:g}")
+                low, high = ((edge(numbers[::2]), edge(numbers[1::2])) for edge in (min, max))
+                numbers = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2, high[0] - low[0], high[1] - low[1]]
+            x, y, width, height = numbers[:4]
             if not 0 <= label < len(self.classes):
                 raise ValueError(f"line {number} has the class {label}, but classes are 0 to {len(self.classes) - 1}")
             labels.append(label)
             boxes.append([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
-        return boxes, labels
+        return {**box_fields(boxes, labels), **({} if is_plain else {"annotations": text})}

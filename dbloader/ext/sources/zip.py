@@ -11,6 +11,7 @@ import os
 import posixpath
 import stat
 import struct
+import unicodedata
 import zipfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,12 +22,14 @@ from typing_extensions import override
 from dbloader._describe import counted
 from dbloader.errors import SourceError
 from dbloader.ext.sources.archive import ArchiveSource, number_folders
-from dbloader.sources.base import MAX_BYTES, Entry, Problem, Tally, read_file, readable
-from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR
+from dbloader.sources.base import MAX_BYTES, UNDECIDED, Entry, FieldFile, Problem, Tally, read_file, readable
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, SIDECARS, is_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from dbloader.sources.base import Reading
 
 # Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
 _LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of name and extra field
@@ -55,46 +58,70 @@ class ZipSource(ArchiveSource):
     names of folders. While a directory is read, memory also holds about 600 bytes for each of its files.
     """
 
-    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path]) -> None:
+    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], reading: Reading = UNDECIDED) -> None:
         folders: set[str] = set()
-        first = ""
+        first, tally = "", Tally()
         for path in paths:
-            for item in _images(path, Tally()):
+            for item in _images(path, tally, reading.encoding):
                 if isinstance(item, Problem):
                     first = first or f"; {item.name}: {item.reason}"
                 else:
-                    folders.add(posixpath.dirname(item[0]))
+                    folders.add(posixpath.dirname(item.name))
         if not folders:
             raise SourceError(f"{readable(place)}: there is not one image in it: {LOOKED_FOR}{first}")
-        super().__init__(place, paths, *number_folders(folders, readable(place)))
+        super().__init__(place, paths, *number_folders(folders, readable(place), reading))
+        self.follows += ("encoding",)
+        self.warnings += tuple(tally.warnings)
 
     @override
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
-        for item in _images(path, tally):
-            if isinstance(item, Problem):
-                yield item
-            else:
-                name, location = item
-                yield Entry(name, location, self._label(name), {})
+        for item in _images(path, tally, self._reading.encoding):
+            yield item if isinstance(item, Problem) else item._replace(label=self._label(item.name))
+        tally.warnings.clear()  # the constructor has them
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
-        for entry in entries:
-            path, start, packed, size, crc32, method = _Location(*entry.location)
-            header = read_file(entry.name, path, hold, start, _LOCAL.size)
-            if isinstance(header, Problem):
-                yield header
-                continue
-            magic, name_bytes, extra_bytes = _LOCAL.unpack(header)
-            if magic != _LOCAL_MAGIC:
-                yield Problem(entry.name, f"is not at its position in {readable(path)}: the zip is damaged")
-                continue
-            data = read_file(entry.name, path, hold, start + _LOCAL.size + name_bytes + extra_bytes, packed)
-            if isinstance(data, bytes) and method == zipfile.ZIP_DEFLATED:
-                data = _unpacked(entry.name, data, size, hold)
-            if isinstance(data, bytes) and (len(data), isal_zlib.crc32(data)) != (size, crc32):
-                data = Problem(entry.name, f"is damaged in {readable(path)}: its size or its CRC-32 is wrong")
-            yield data
+        return read_members(entries, hold)
+
+
+def read_members(entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+    """Yield the bytes of files in zips, or why they cannot be read; as in ``Source.read``."""
+    for entry in entries:
+        path, start, packed, size, crc32, method = _Location(*entry.location)
+        header = read_file(entry.name, path, hold, start, _LOCAL.size)
+        if isinstance(header, Problem):
+            yield header
+            continue
+        magic, name_bytes, extra_bytes = _LOCAL.unpack(header)
+        if magic != _LOCAL_MAGIC:
+            yield Problem(entry.name, f"is not at its position in {readable(path)}: the zip is damaged")
+            continue
+        data = read_file(entry.name, path, hold, start + _LOCAL.size + name_bytes + extra_bytes, packed)
+        if isinstance(data, bytes) and method == zipfile.ZIP_DEFLATED:
+            data = _unpacked(entry.name, data, size, hold)
+        if isinstance(data, bytes) and (len(data), isal_zlib.crc32(data)) != (size, crc32):
+            data = Problem(entry.name, f"is damaged in {readable(path)}: its size or its CRC-32 is wrong")
+        yield data
+
+
+def index_zips(paths: Sequence[Path], tally: Tally, encoding: str | None) -> dict[str, _Location]:
+    """Return the location of each file in zips, by each path (in Unicode's form NFC) that means it and no other file.
+
+    These are its path in the zip, this path without the folder that all files of the zip have in common, and either one
+    behind the name of the zip, as if the zip were extracted into a folder.
+    """
+    exact, others = dict[str, _Location | None](), dict[str, _Location | None]()
+    for path in paths:
+        there = [item for item in read_directory(path, tally, encoding) if not isinstance(item, Problem)]
+        there = [(name, member) for name, member in there if not is_left_out(name, tally) and not _problem(member)]
+        top = {name.partition("/")[0] if "/" in name else "" for name, _ in there}
+        for name, member in there:
+            inner = name.partition("/")[2] if len(top) == 1 and "" not in top else name
+            exact[name] = None if name in exact else _location(path, member)
+            for key in {inner, f"{path.stem}/{name}", f"{path.stem}/{inner}"}:
+                others[key] = None if key in others else _location(path, member)
+    found = {unicodedata.normalize("NFC", key): location for key, location in {**others, **exact}.items()}
+    return {key: location for key, location in found.items() if location is not None}
 
 
 def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) -> bytes | Problem:
@@ -108,9 +135,40 @@ def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) 
         return Problem(name, f"cannot be unpacked: {error}")
 
 
-def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Problem]:
-    """Yield the name and location of each image in a zip, and a problem for each that cannot be read."""
-    where, archive = readable(path), os.fsencode(path.absolute())
+def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[Entry | Problem]:
+    """Yield an entry without a label for each image in a zip, and a problem for each that cannot be read."""
+    members, images, beside = read_directory(path, tally, encoding), [], dict[str, dict[str, FieldFile]]()
+    for item in members:
+        if isinstance(item, Problem):
+            yield item
+            continue
+        name, found = item
+        if is_left_out(name, tally):
+            continue
+        stem, extension = posixpath.splitext(name)
+        if name.lower().endswith(EXTENSIONS):
+            images.append(item)
+        elif extension.lower().encode() in SIDECARS and not _problem(found):
+            beside.setdefault(stem, {})[extension[1:].lower()] = FieldFile(name, _location(path, found))
+        else:
+            tally.skip(os.fsencode(posixpath.basename(name)))
+    for name, found in images:
+        if problem := _problem(found):
+            yield Problem(name, f"{problem} ({readable(path)})")
+            continue
+        files = beside.get(posixpath.splitext(name)[0]) or beside.get(name) or {}
+        tally.count_beside(files)
+        yield Entry(name, _location(path, found), None, {}, files=dict(sorted(files.items())))
+    for stem in beside.keys() - {key for name, _ in images for key in (name, posixpath.splitext(name)[0])}:
+        for file in beside[stem].values():
+            tally.skip(os.fsencode(posixpath.basename(file.name)))
+
+
+def read_directory(
+    path: Path, tally: Tally, encoding: str | None = None
+) -> Iterator[tuple[str, zipfile.ZipInfo] | Problem]:
+    """Yield the normalized name and the facts of each file in a zip, in its order; one problem if it is damaged."""
+    where = readable(path)
     try:
         with path.open("rb") as opened, zipfile.ZipFile(opened) as file:
             members = file.infolist()
@@ -120,19 +178,36 @@ def _images(path: Path, tally: Tally) -> Iterator[tuple[str, _Location] | Proble
         return
     except OSError as error:
         raise SourceError(f"{where}: cannot be read: {error.strerror or error}") from error
+    old = [found.filename for found in members if not found.flag_bits & _IS_UTF8 and not found.filename.isascii()]
+    as_utf8 = {name: utf8 for name in old if (utf8 := _decoded(name, "utf-8"))}
+    if encoding is not None:
+        names = {name: _decoded(name, encoding) for name in old}
+    else:
+        names = as_utf8 if len(as_utf8) == len({*old}) else {}
+    if wrong := next((name for name in old if not names.get(name, name)), None):
+        raise SourceError(f"{where}: the name {wrong!r} is not in the encoding {encoding!r}: give another (--encoding)")
+    if old and not names:
+        what = f"{where} has {counted(len(old), 'name')} whose encoding is not UTF-8, such as {old[0]!r}"
+        tally.warnings.append(f"{what}: name it, as in encoding='gbk' (--encoding gbk, shift_jis or cp437)")
     for found in members:
-        name = posixpath.normpath(_name(found)).lstrip("/")
-        if found.filename.endswith("/"):
-            continue
-        if posixpath.basename(name).startswith("."):
-            tally.hidden += 1
-        elif not name.lower().endswith(EXTENSIONS):
-            tally.skip(os.fsencode(posixpath.basename(name)))
-        elif problem := _problem(found):
-            yield Problem(name, f"{problem} ({where})")
-        else:
-            numbers = found.header_offset, found.compress_size, found.file_size, found.CRC, found.compress_type
-            yield name, _Location(archive, *numbers)
+        name = names.get(found.filename) or found.filename
+        if "\\" in name:
+            tally.backslashes += 1
+            name = name.replace("\\", "/")
+        if not name.endswith("/"):
+            yield posixpath.normpath(name).lstrip("/"), found
+
+
+def _decoded(name: str, encoding: str) -> str:
+    """Return a name that zipfile has decoded as code page 437, decoded anew; "" if that is impossible."""
+    with suppress(UnicodeError):
+        return name.encode("cp437").decode(encoding)
+    return ""
+
+
+def _location(path: Path, found: zipfile.ZipInfo) -> _Location:
+    numbers = found.header_offset, found.compress_size, found.file_size, found.CRC, found.compress_type
+    return _Location(os.fsencode(path.absolute()), *numbers)
 
 
 def _check_count(file: io.BufferedReader, count: int) -> None:
@@ -165,11 +240,3 @@ def _problem(found: zipfile.ZipInfo) -> str:
     if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return f"is compressed by method {found.compress_type}, and only deflate is read: pack it again"
     return ""
-
-
-def _name(found: zipfile.ZipInfo) -> str:
-    """Return the name of a file. Without the flag for UTF-8, it may still be UTF-8, else code page 437."""
-    if not found.flag_bits & _IS_UTF8:
-        with suppress(UnicodeError):
-            return found.filename.encode("cp437").decode()
-    return found.filename

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 TOO_LARGE = "larger than a file may be here: raise the limit (ulimit -f), or choose another disk"
+_NO_MEMORY, _NO_MAP = (errno.ENOMEM,), (errno.ENODEV,)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 # LMDB raises these for errors of the operating system. Its other classes mean that the file's content is wrong.
 _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
@@ -68,6 +69,11 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
         return NotAStoreError(f"another version of LMDB wrote {place}: {text}{remedy}")
     if _mentions(NO_ROOM, text):
         return StoreFullError(f"no room is left for {place}: {text}")
+    if _mentions(_NO_MEMORY, text):
+        why = "a map takes as many addresses as the file has bytes: raise their limit (ulimit -v), which is no memory"
+        return StoreError(f"{place} cannot be {use}: {text}; {why}")
+    if _mentions(_NO_MAP, text):
+        return StoreError(f"{place}: this file system cannot map files ({text}): convert to a local disk")
     if _mentions(_NO_RIGHT, text):
         return StoreAccessError(f"{place} cannot be {use}: {text}")
     if type(error) is lmdb.Error or isinstance(error, _SYSTEM):

@@ -1,0 +1,150 @@
+"""The classes that the user gives for a source, such as the classes of the training data.
+
+A source numbers its own classes. `use_classes` maps these numbers to the positions in the given list.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dbloader._describe import short_repr
+from dbloader._options import checked_names
+from dbloader._places import is_mongo, is_remote
+from dbloader.errors import DBLoaderError, OptionError, SourceError
+from dbloader.ext.sources.labels import read_classes
+from dbloader.sources.base import Listing
+from dbloader.sources.folder import FolderSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dbloader.sources.base import Source
+
+NUMBERS = "numbers"
+
+_NAMED = 5  # most classes in a message
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_CHEAP = (".zip", ".csv", ".tsv", ".txt", ".jsonl")
+_TRAIN = ("train", "training", "Train", "Training", "TRAIN")
+_SPLIT = re.compile(r"(?i)(?<![a-z])(?:valid(?:ation)?|val|test(?:ing)?|dev|eval)(?![a-z])")
+
+
+def given_classes(classes: str | os.PathLike[str] | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    """Return the names that the option ``classes`` gives; None without the option, and "numbers" unchanged.
+
+    Raises:
+        OptionError: The option names nothing that has names of classes.
+        SourceError: The file with the names cannot be read.
+    """
+    if classes is None or classes == NUMBERS:
+        return classes
+    if isinstance(classes, (str, os.PathLike)):
+        names = _names_at(os.fspath(classes))
+    else:
+        names = checked_names("classes", classes, "('cat', 'dog')")
+    if not names or len({*names}) < len(names) or not all(name.strip() for name in names):
+        raise OptionError(f"classes (--classes) must be different names, got {short_repr(list(names), 100)}")
+    return names
+
+
+def _names_at(place: str) -> tuple[str, ...]:
+    """Return the names of the classes in a store or a file, or the names that a text lists."""
+    path = Path(place)
+    if path.suffix.lower() in (".txt", ".names") and path.is_file():
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{place}: the names of the classes cannot be read: {error}") from error
+        return tuple(line.strip() for line in lines if line.strip())
+    if path.suffix.lower() == ".json" and path.is_file():
+        return read_classes(path.parent, path.name) or ()
+    if is_mongo(place) or is_remote(place) or path.exists():
+        from dbloader.stores.open import open_store
+
+        with open_store(place) as store:
+            if not store.manifest.classes:
+                raise OptionError(f"classes (--classes): {store.place} has no names of classes")
+            return store.manifest.classes
+    if "," in place:
+        return tuple(name.strip() for name in place.split(","))
+    raise OptionError(
+        f"classes (--classes) is a store, a .txt with a name on each line, a .json list, names with commas, such as "
+        f"cat,dog, or {NUMBERS}; there is no file or store {short_repr(place, 100)}"
+    )
+
+
+def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
+    """Make a source give the numbers of the given classes, or the integers that its classes are called.
+
+    Raises:
+        OptionError: The source has a class that is not among them, or that is no integer.
+    """
+    own = found.classes
+    if isinstance(given, str):
+        if not own:
+            raise OptionError(f"classes (--classes) {NUMBERS}: the labels of {found.place} are integers: leave it out")
+        if odd := [name for name in own if not _INTEGER.fullmatch(name)]:
+            raise _error(found, odd, f"{'is' if len(odd) == 1 else 'are'} no integer")
+        found.given_classes, found.label_table = (), [*map(int, own)]
+        if len({*found.label_table}) < len(own):
+            raise OptionError(f"{found.place}: two of its classes are the same integer: {short_repr(list(own), 100)}")
+        return
+    number = {name: label for label, name in enumerate(given)}
+    if unknown := [name for name in own if name not in number]:
+        raise _error(found, unknown, f"{'is' if len(unknown) == 1 else 'are'} not among the {len(given):,} given")
+    found.given_classes, found.label_table = given, [number[name] for name in own] if own else [*range(len(given))]
+
+
+def _error(found: Source, names: list[str], what: str) -> OptionError:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    named = ", ".join(map(repr, names[:_NAMED]))
+    return OptionError(
+        f"classes (--classes): {len(names):,} of the {len(found.classes):,} classes of {found.place} {what}: "
+        f"{named}{more}"
+    )
+
+
+def compare_with_train(
+    found: Source,
+    source: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | Listing | None,
+    read: Callable[..., Source],
+) -> None:
+    """Warn if a source is a split, such as ``val``, and ``train`` beside it has other classes.
+
+    Tars are not compared, because opening one reads all of it.
+    """
+    is_cheap = isinstance(found, FolderSource) or os.fspath(
+        source if listing is None else Listing.of(listing).path
+    ).lower().endswith(_CHEAP)
+    if not found.classes or is_remote(source) or is_mongo(source) or not is_cheap:
+        return
+    train = _train_of(source)
+    listed = None if listing is None else _train_of(Listing.of(listing).path)
+    if listed is not None and isinstance(listing, Listing):
+        listed = replace(listing, path=listed)
+    for place, rows in ((source, listed), (train, listed), (train, None)):
+        if place is None or (place == source and rows is None) or (rows is None and listed is not None):
+            continue
+        with suppress(DBLoaderError), closing(read(place, rows)) as other:
+            if other.classes and other.classes != found.classes:
+                name = place if rows is None else Listing.of(rows).path
+                found.warnings = (
+                    *found.warnings,
+                    f"{name} has other classes ({len(other.classes):,}; here {len(found.classes):,}), so the same "
+                    "label may mean another class: convert it first, and give its store as classes= (--classes)",
+                )
+            return
+
+
+def _train_of(path: str | os.PathLike[str]) -> Any:
+    """Return the path of the training split beside a path such as ``data/val``; None if there is none."""
+    text = os.path.normpath(os.fspath(path))
+    folder, name = os.path.split(text)
+    paths = (os.path.join(folder, _SPLIT.sub(word, name)) for word in _TRAIN)  # noqa: PTH118 - any str
+    return next((found for found in paths if found != text and os.path.exists(found)), None)  # noqa: PTH110

@@ -1,0 +1,79 @@
+"""The images in zip files that a listing or the metadata beside the zips names."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from dbloader._describe import counted
+from dbloader.ext.sources.listing import ListingSource, read_listing
+from dbloader.ext.sources.zip import index_zips, read_members
+from dbloader.sources.base import Problem, Tally, full_path
+from dbloader.sources.folder import EXTENSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from pathlib import Path
+
+    from dbloader.sources.base import Entry, Listing
+
+
+def read_listed_zip(
+    place: str | os.PathLike[str],
+    zips: Sequence[Path],
+    listing: Listing | str | os.PathLike[str],
+    file_fields: Sequence[str] = (),
+    encoding: str | None = None,
+    **options: Any,
+) -> ListingSource:
+    """Return the source of the images that a listing names, in zip files. ``options`` are those of ``read_listing``."""
+    make = partial(ListedZip, place, zips, encoding)
+    return read_listing(listing, os.sep, file_fields, make=make, **options)
+
+
+class ListedZip(ListingSource):
+    """The images that a listing names, in zip files; made by ``read_listed_zip``.
+
+    A path is that of a file in a zip, or lacks the folder that all files of the zip have in common, or begins with the
+    name of the zip. While the entries are listed, memory holds the directories of the zips.
+    """
+
+    def __init__(
+        self, place: str | os.PathLike[str], zips: Sequence[Path], encoding: str | None, *described: Any
+    ) -> None:
+        super().__init__(*described)
+        self.place, self._zips, self._encoding = full_path(place), zips, encoding
+
+    @override
+    def entries(self) -> Generator[Entry | Problem, None, Tally]:
+        tally = Tally()
+        members = index_zips(self._zips, tally, self._encoding)
+        unused = {location for key, location in members.items() if key.lower().endswith(EXTENSIONS)}
+        where = " and ".join(path.name for path in self._zips[:3])
+        for item in super().entries():
+            if isinstance(item, Problem):
+                yield item
+                continue
+            wanted = {name: members.get(unicodedata.normalize("NFC", name)) for name in _names(item)}
+            found = {name: location for name, location in wanted.items() if location is not None}
+            if missing := ", ".join(wanted.keys() - found.keys()):
+                yield Problem(item.name, f"{missing} is not in {where}, or twice")
+                continue
+            unused.difference_update(found.values())
+            files = {field: file._replace(location=found[file.name]) for field, file in item.files.items()}
+            yield item._replace(location=found[item.name], files=files)
+        if unused and self._rules.is_metadata:
+            tally.warnings.append(f"{counted(len(unused), 'image')} of {where} in no row of the metadata: left out")
+        return tally
+
+    @override
+    def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
+        return read_members(entries, hold)
+
+
+def _names(entry: Entry) -> list[str]:
+    return [entry.name, *(file.name for file in entry.files.values())]

@@ -1,0 +1,104 @@
+"""The columns of a listing: which one names the images, which has the labels, and which hold numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+PATH_COLUMNS = ("path", "image", "file", "filename")
+LABEL_COLUMNS = ("label", "class", "target")
+ALL = "*"  # as the label: every other column is a class
+
+# Further names of the column of images, in lower case and without "_", "-" and spaces.
+_PATHS = {
+    *PATH_COLUMNS, "filepath", "imagepath", "imgpath", "imagefile", "imgfile", "imagefilename", "imagename", "imgname",
+    "img", "images",
+}  # fmt: skip
+_IDS = {"id", "imageid", "imgid", "fileid", "name", "uuid"}  # its values may be names of files without extension
+_CORNERS = (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2"), ("left", "top", "right", "bottom"))
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+# As Python, C and pandas write floats. 1e5 may be a part of a hash, so an exponent needs a sign or a decimal point.
+_FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)?\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]e[+-][0-9]{2,3}|inf)|nan|NaN")
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_EXACT = 2**53  # as pandas, other programs may have read a larger integer as a float
+
+
+def plain(column: str) -> str:
+    """Return the name of a column in lower case, without what only separates words."""
+    return re.sub(r"[\s_-]", "", column).lower()
+
+
+def path_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that may name the images: several only if all are equally likely."""
+    for known in ({*PATH_COLUMNS}.__contains__, lambda column: plain(column) in _PATHS, lambda c: plain(c) in _IDS):
+        if found := [column for column in columns if known(column)]:
+            return found
+    return []
+
+
+def is_certain(column: str) -> bool:
+    """Return whether a column names the images whatever its values are."""
+    return plain(column) in _PATHS
+
+
+def label_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that may have the labels."""
+    return [column for column in columns if column in LABEL_COLUMNS] or [
+        column for column in columns if plain(column) in (*LABEL_COLUMNS, "predictionstring")
+    ]
+
+
+def corner_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns with x_min, y_min, x_max and y_max of a box; () without them."""
+    by_name = {plain(column): column for column in columns}
+    return next((tuple(map(by_name.__getitem__, names)) for names in _CORNERS if by_name.keys() >= {*names}), ())
+
+
+class ColumnTypes:
+    """Finds which columns of a CSV hold only integers, only numbers, or only booleans. Empty values do not count.
+
+    A column stays text if a value would not come back: 007, +3, 1e5, or an integer beyond 2**53.
+    """
+
+    def __init__(self, kept: Collection[str]) -> None:
+        self._types: dict[str, Callable[[str], Any]] = dict.fromkeys(kept, str)
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Take the values of a row into account."""
+        types = self._types
+        for name, value in values.items():
+            known = types.get(name)
+            if known is str or value == "":
+                continue
+            new = _type_of(value)
+            if known is not None and known is not new:
+                new = float if {known, new} == {int, float} else str
+            types[name] = new
+
+    def found(self) -> dict[str, Callable[[str], Any]]:
+        """Return the function that makes a value of a text, for each column that is not text."""
+        return {name: of for name, of in self._types.items() if of is not str}
+
+
+def _type_of(value: object) -> Callable[[str], Any]:
+    if not isinstance(value, str):
+        return str
+    if _INTEGER.fullmatch(value):
+        return int if abs(int(value)) <= _EXACT else str
+    if is_float(value):
+        return float
+    return boolean if value in _BOOLEANS else str
+
+
+def boolean(text: str) -> bool:
+    """Return the boolean that a text means."""
+    return _BOOLEANS[text]
+
+
+def is_float(text: str) -> bool:
+    """Return whether a text is a number with a fraction or an exponent."""
+    return _FLOAT.fullmatch(text) is not None

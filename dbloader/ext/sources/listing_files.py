@@ -1,0 +1,126 @@
+r"""Find the files that a listing names in another way than the disk: ids, Windows' ``\``, NFC for NFD.
+
+A rule finds a file only if exactly one file fits. Most listings need no rule, and no file is looked up for them.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import unicodedata
+from array import array
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dbloader.sources.base import readable
+from dbloader.sources.folder import SUFFIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SLASHES, ROOTED = r"\ in a path is read as /", "a path that begins with / starts from the folder"
+FORM = "a name is found in its other Unicode form (NFC, NFD)"
+STEM = "a name without its extension or folder finds the one image with this name"
+
+
+class ListedFiles:
+    """The files below a folder that a listing may name; None for a place whose files cannot be looked up.
+
+    Attributes:
+        rules: The rules that have found a file.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = b"" if root is None else os.fsencode(root)
+        self._looks_up = False  # whether the first paths of the listing were not there
+        self._folders: list[bytes] = []
+        self._extensions: list[bytes] = []
+        self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+        self.rules = Counter[str]()
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether files cannot be looked up, as in a bucket."""
+        return not self._root
+
+    def probe(self, path: bytes) -> bool:
+        """Return whether a path names a file. If not as it is written, look up all paths from now on."""
+        if not self._root or self._exists(path):
+            return True
+        self._looks_up = True
+        found = self.find(path)
+        return found != path and isinstance(found, bytes)
+
+    def find(self, path: bytes) -> bytes | str:
+        """Return the path of the file that a path means, the path itself if there is none, or why that is unclear."""
+        odd = b"\\" in path or not path.isascii()
+        if not self._root or not (self._looks_up or odd) or self._exists(path):
+            return path
+        for rule, other in self._spellings(path):
+            if self._exists(other):
+                self.rules[rule] += 1
+                return other
+        return self._find_stem(path) if self._looks_up else path
+
+    def _exists(self, path: bytes) -> bool:
+        return os.path.lexists(posixpath.join(self._root, path))
+
+    def _spellings(self, path: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield other ways to write a path, and the rule."""
+        paths = {path: FORM, path.replace(b"\\", b"/"): SLASHES, path.lstrip(b"/"): ROOTED}
+        for other, rule in paths.items():
+            if other != path:
+                yield rule, other
+            text = readable(other)
+            for form in ("NFC", "NFD") if not text.isascii() else ():
+                yield FORM, unicodedata.normalize(form, text).encode()
+
+    def _find_stem(self, path: bytes) -> bytes | str:
+        head, name = posixpath.split(posixpath.normpath(path.replace(b"\\", b"/")).lstrip(b"/"))
+        stem, extension = posixpath.splitext(name)
+        found = [file for file in self._with_stem(name) if _is_below(file, head)]
+        if extension.lower() in SUFFIXES:
+            alike = (file for file in self._with_stem(stem) if file.lower().endswith(extension.lower()))
+            found += [file for file in alike if _is_below(file, head)]
+        found = [file for file in found if posixpath.dirname(file) == head] or found
+        if len(found) > 1:
+            one, other = map(readable, sorted(found)[:2])
+            return f"{readable(path)} may be {one} or {other}: write the path below the folder"
+        if not found:
+            return path
+        self.rules[STEM] += 1
+        return found[0]
+
+    def _with_stem(self, stem: bytes) -> list[bytes]:
+        """Return the images with a name without its extension, anywhere below the folder."""
+        if self._hashes is None:
+            self._list()
+        assert self._hashes is not None
+        at = slice(*(int(self._hashes.searchsorted(hash(stem), side)) for side in ("left", "right")))
+        codes = ((code >> 12, code & 4095) for code in self._codes[at].tolist())
+        files = (posixpath.join(self._folders[folder], stem + self._extensions[kind]) for folder, kind in codes)
+        return [file for file in files if self._exists(file)]
+
+    def _list(self) -> None:
+        """List all images below the folder. Memory holds 16 bytes for each."""
+        hashes, codes, kinds = array("q"), array("q"), dict[bytes, int]()
+        for folder, folders, files in os.walk(self._root):
+            folders[:] = sorted(name for name in folders if not name.startswith(b"."))
+            for name in files:
+                stem, extension = posixpath.splitext(name)
+                if extension.lower() in SUFFIXES and not name.startswith(b"."):
+                    hashes.append(hash(stem))
+                    codes.append(len(self._folders) << 12 | kinds.setdefault(extension, len(kinds)))
+            self._folders.append(b"" if folder == self._root else posixpath.relpath(folder, self._root))
+        order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")
+        self._hashes = np.frombuffer(hashes, np.int64)[order]
+        self._codes = np.frombuffer(codes, np.int64)[order]
+        self._extensions = [*kinds]
+
+
+def _is_below(file: bytes, head: bytes) -> bool:
+    folder = posixpath.dirname(file)
+    return not head or folder == head or folder.endswith(b"/" + head)

@@ -1,0 +1,85 @@
+"""Read a text file that lists images: a path on each line, alone, or before a label, a text or attributes."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader._describe import short_repr
+from dbloader.errors import SourceError
+from dbloader.sources.base import Problem, readable
+from dbloader.sources.folder import EXTENSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Lines = Callable[[], Iterator[str]]
+
+_SAMPLE = 1000  # lines that decide what follows the paths
+# The path ends with the first extension of an image that a space, a tab or the end of the line follows.
+_LINE = re.compile(rf"(.*?(?:{'|'.join(map(re.escape, EXTENSIONS))}))(?:\s+(.*?))?\s*", re.IGNORECASE | re.DOTALL)
+_DEVKIT = (
+    "its lines have only numbers, and no paths: give a list with a path on each line; for ImageNet's validation "
+    "images, Kaggle has one: dbloader convert val val.lmdb --listing LOC_val_solution.csv --classes train.lmdb"
+)
+
+
+class TextLayout(NamedTuple):
+    """How the lines of a text file are written."""
+
+    column: str = ""  # what follows the path: "label", "text", or "" for nothing
+    attributes: tuple[str, ...] = ()  # names of 0/1 values after each path, from the second line, as in CelebA
+    header: str = ""  # separator of a table with a header
+
+
+def find_layout(lines: Lines, has_paths: Callable[[list[str]], bool], where: str) -> TextLayout | None:
+    """Return how a text file is written; None if it names no image files.
+
+    ``has_paths`` gets the columns of a possible header. Raise SourceError for a file of numbers.
+    """
+    sample = [line.strip() for line in islice(filter(str.strip, lines()), _SAMPLE)]
+    separator = next((mark for mark in "\t,;" if sample and has_paths(sample[0].split(mark))), "")
+    if separator:
+        return TextLayout(header=separator)
+    if sample and all(re.fullmatch(r"[\d\s.+-]+", line) for line in sample):
+        raise SourceError(f"{where}: {_DEVKIT}")
+    found = [match for line in sample if (match := _LINE.fullmatch(line))]
+    if not found:
+        return None
+    if sample[0].isdecimal() and len(sample) > 2 and not any(map(_LINE.fullmatch, sample[:2])):
+        return TextLayout(attributes=tuple(sample[1].split()))
+    rests = [match[2] for match in found if match[2]]
+    if not rests:
+        return TextLayout()
+    if any(_LINE.fullmatch(rest) for rest in rests[:1]):
+        raise SourceError(
+            f"{where}: its lines name two files, {short_repr(found[0][0], 100)}: write a CSV with the columns path and "
+            "mask, and give the option --file-field mask"
+        )
+    has_tabs = any("\t" in match[0] for match in found)
+    are_numbers = all(re.fullmatch(r"-?[0-9.]+", rest) for rest in rests)
+    is_text = any(" " in rest or "\t" in rest for rest in rests) or (has_tabs and 2 * len({*rests}) > len(rests))
+    return TextLayout("text" if is_text and not are_numbers else "label")
+
+
+def read_text(listing: Path, lines: Lines, layout: TextLayout) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+    """Yield the number and the columns of each line, or why it cannot be used."""
+    for number, line in enumerate(lines(), 1):
+        if not line.strip() or (layout.attributes and number <= 2):
+            continue
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
+            yield Problem(f"row {number}", f"it names no image: {short_repr(line.strip(), 50)}")
+        elif layout.attributes:
+            values = (match[2] or "").split()
+            if len(values) == len(layout.attributes):
+                yield number, {"path": match[1], **dict(zip(layout.attributes, values, strict=True))}
+            else:
+                wrong = f"{len(values)} values, and {len(layout.attributes)} have a name"
+                yield Problem(f"row {number}", f"it has {wrong} in row 2 of {readable(listing)}")
+        elif layout.column:
+            yield number, {"path": match[1], layout.column: match[2] or ""}
+        else:
+            yield number, {"path": match[1]}

@@ -1,0 +1,49 @@
+"""Leave out the metadata of a PNG for which Pillow would refuse the image."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+# Chunks that do not decide which pixels Pillow decodes (https://www.w3.org/TR/png-3/#11Ancillary-chunks).
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_METADATA = (*_TEXTS, b"iCCP", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"pHYs", b"tIME", b"bKGD", b"hIST", b"sPLT")
+_CHUNK = struct.Struct(">I4s")  # length and type; the data and a CRC of 4 bytes follow
+
+_MOST_BYTES = 2**20  # of a decompressed text or profile, PngImagePlugin.MAX_TEXT_CHUNK
+_LEAST_BYTES = _MOST_BYTES // 1032  # zlib compresses no better
+
+
+def without_refused(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+    """Return a PNG without the metadata for which Pillow would refuse it; ``data`` itself if there is none.
+
+    Pillow refuses a text or profile of more than 1 MiB after decompression, and metadata with a wrong CRC.
+    """
+    kept, first, at = [], 0, 8
+    while at + 12 <= len(data):
+        length, kind = _CHUNK.unpack_from(data, at)
+        end = at + length + 12
+        if kind in _METADATA and end <= len(data) and _is_refused(kind, bytes(data[at + 4 : end])):
+            kept.append(data[first:at])
+            first = end
+        at = end if kind != b"IEND" else len(data)
+    return b"".join((*kept, data[first:])) if kept else data
+
+
+def _is_refused(kind: bytes, chunk: bytes) -> bool:
+    """Return whether Pillow refuses a chunk, given without its length."""
+    body = chunk[4:-4]
+    if zlib.crc32(chunk[:-4]) != int.from_bytes(chunk[-4:], "big"):
+        # If the length is wrong, the chunk contains other chunks, which must not be left out.
+        return not any(other in body for other in (b"IDAT", b"PLTE", b"tRNS", b"IEND"))
+    if len(body) < _LEAST_BYTES or kind not in (b"zTXt", b"iTXt", b"iCCP"):
+        return False
+    _, _, packed = body.partition(b"\0")  # after the keyword, then the method
+    if kind == b"iTXt":
+        if packed[:1] != b"\x01":  # not compressed
+            return False
+        packed = b"\0" + packed[2:].split(b"\0", 2)[-1]
+    try:
+        return len(zlib.decompressobj().decompress(packed[1:], _MOST_BYTES + 1)) > _MOST_BYTES
+    except zlib.error:
+        return False  # Pillow ignores it
