@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.layouts.base import Layout
     from tests.support.layouts.outcome import Ran
 
-RECORDED = Path("tests/sources/layouts.json")
+RECORDED = Path("tests/ext/sources/layouts.json")
 TOOLS = Path(__file__).parent / "layout_tools.py"
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
-from dbloader import Collate, LMDBDataset, create_loader, write_store
+from dbloader import Collate, LMDBDataset, create_loader
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import OptionError
 from tests.support.images import photo
+from tests.support.stores import store_samples
 
 CLASSES = [[1, 0, 1], [0, 0, 1], [0, 1, 0], [1, 1, 1]]
 FIELDS = ("image", "boxes", "box_labels", "iscrowd", "classes", "words")
@@ -23,7 +24,7 @@ FIELDS = ("image", "boxes", "box_labels", "iscrowd", "classes", "words")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stores") / "boxes.lmdb"
-    write_store([record(n) for n in range(4)], place)
+    store_samples([record(n) for n in range(4)], place)
     return place
 
 
@@ -105,13 +106,16 @@ def test_ragged_field_raises_unless_lists_names_the_field(place: Path, name: str
     assert all(isinstance(values, torch.Tensor) for values in batch[name])
 
 
-def test_boxes_of_concatenated_stores_are_refused_with_the_field_name(place: Path) -> None:
+def test_boxes_of_concatenated_stores_become_lists_as_of_one_store(place: Path) -> None:
     dataset = LMDBDataset(place, fields=("image", "boxes"), decode=RandomResizedCrop(16))
-    both: ConcatDataset[Any] = ConcatDataset([dataset] * 2)
+    both: ConcatDataset[Any] = ConcatDataset([Subset(dataset, range(2)), dataset])
+    batch = next(iter(loader(both, input_size=None)))
+    assert all(isinstance(boxes, torch.Tensor) and boxes.shape[1] == 4 for boxes in batch["boxes"])
+    mixed: ConcatDataset[Any] = ConcatDataset([dataset, cast(Any, [dataset[0]])])
     with pytest.raises(
         OptionError, match=r"^'boxes' has the shape .* in sample \d of ConcatDataset .*: pass collate_fn="
     ):
-        next(iter(loader(both, input_size=None)))
+        next(iter(loader(mixed, input_size=None)))
 
 
 def test_images_of_different_sizes_are_refused_with_a_remedy() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from dbloader import LMDBDataset, Record, write_store
+from dbloader import LMDBDataset, Record
 from dbloader.batches.base import call_now
 from dbloader.batches.fetchers import SampleBatchFetcher, create_fetcher
 from dbloader.batches.tensors import TensorBatchFetcher
@@ -19,6 +19,7 @@ from dbloader.sampling.rng import SeededIndices
 from tests.support.images import photo
 from tests.support.loaders import thread_loader
 from tests.support.samples import same
+from tests.support.stores import store_samples
 
 LENGTH = 10
 
@@ -26,7 +27,7 @@ LENGTH = 10
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
-    write_store((Record(f"{n}.jpg", n % 3, photo(n), fields={"n": n}) for n in range(LENGTH)), place)
+    store_samples((Record(f"{n}.jpg", n % 3, photo(n), fields={"n": n}) for n in range(LENGTH)), place)
     return place
 
 
@@ -78,7 +79,7 @@ def test_fetcher_uses_the_call_of_a_decoder_subclass(place: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_first_error_in_a_batch_names_the_damaged_record(tmp_path: Path, workers: int) -> None:
     images = [photo(0), photo(1), b"\xff\xd8\xff damaged", photo(3), b"\xff\xd8\xff too", photo(5)]
-    write_store((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
+    store_samples((Record(f"{n}.jpg", 0, image) for n, image in enumerate(images)), tmp_path / "some.lmdb")
     with LMDBDataset(tmp_path / "some.lmdb", decode=RandomResizedCrop(8)) as dataset:
         iterator = iter(thread_loader(dataset, 2, num_workers=workers))
         assert next(iterator).samples == 2

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dbloader import convert
-from tests.ext.caching.conftest import cache, origin  # noqa: F401 - fixtures of test_cache.py
 from tests.support.images import plant_photos
 from tests.support.shell import Shell
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -17,14 +16,12 @@ import click
 import pytest
 
 import dbloader
+from dbloader._extensions import COMMANDS as ALL
+from dbloader._extensions import has_extensions
 from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
-from dbloader.ext.parts.part import convert_part
-from dbloader.ext.parts.publish import publish
-from tests.support.children import run_program
-from tests.support.conversion import plan_conversion
-from tests.support.engine_kills import descendants, makes_a_part
+from tests.support.children import descendants, run_program
 from tests.support.images import (
     WAIT_S,
     Outcome,
@@ -39,7 +36,7 @@ from tests.support.images import (
 )
 from tests.support.shell import Shell, check_error
 
-COMMANDS = subcommands()
+COMMANDS = {name: subcommands()[name] for name in ("convert", "info", "show", "verify")}
 BIN = Path(sys.executable).parent
 
 
@@ -65,26 +62,17 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
     [
         (["convert"], r"Missing argument 'SOURCE'. \(see dbloader convert --help\)"),
         (["convert", "images", "new.lmdb", "more"], r"unexpected extra argument \('?more'?\)"),
-        (["convert", "file.txt", "new.lmdb"], "file.txt: convert cannot read this file: give"),
         (["convert", "images", "."], r"\. must be a file, not a folder: name a file, such as \./train\.lmdb"),
         (["convert", "images", "old.lmdb"], r"old.lmdb exists already; overwrite \(--overwrite\) replaces it"),
         (["convert", "images", "file.txt", "--overwrite"], "file.txt is not a dbloader store and will not be overwri"),
         (["convert", "images", "old.lmdb", "--resume"], "old.lmdb is already finished: there is nothing to resume"),
-        (["convert", "images", "s3://bucket/x"], "s3://bucket/x is in object storage, which this operation does not s"),
         (["convert", "images", ""], "a place must be the path of an LMDB file"),
         (["convert", "images", " \t"], r"a place must be the path of an LMDB file or .*, got ' \\t'"),
-        (["convert", "images", " ", "--shards", "2"], "a place must be the path of an LMDB file"),
         (["convert", " ", "new.lmdb"], r"the source must be the path of a folder, got ' '"),
-        (["copy", " ", "new.lmdb"], "a place must be the path of an LMDB file or .*, got ' '"),
-        (["copy", "old.lmdb", " "], "a place must be the path of an LMDB file or .*, got ' '"),
         (["convert", "images", "--", "--overwrite"], "'--overwrite', which looks like an option; such a file is ./--o"),
-        (["copy", "old.lmdb", "--", "-q"], "got '-q', which looks like an option; such a file is ./-q"),
-        (["export", "old.lmdb", " "], "the destination must be the path of a folder, such as ./images, got ' '"),
-        (["export", "old.lmdb", "--", "--format"], "path of a folder, such as ./images, got '--format'"),
         (["info", "--", "--json"], "got '--json', which looks like an option"),
         (["convert", "new.lmdb", "images"], "if the two are swapped, write dbloader convert images new.lmdb"),
         (["convert", "old.lmdb", "images", "--overwrite"], "swapped, write dbloader convert images old.lmdb"),
-        (["convert", "new.lmdb", "images", "--shards", "2"], "swapped, write dbloader convert images new.lmdb"),
         ([*NEW, "--raw", "--tile"], r"raw \(--raw\) stores pixels, and tile \(--tile\) stores"),
         ([*NEW, "--workers", "0"], "workers must be at least 1, got 0"),
         ([*NEW, "--workers", "two"], "Invalid value for '--workers': 'two' is not a valid"),
@@ -96,7 +84,6 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["info", "old.lmdb", "--json", "--report"], "--json and --report cannot be combined: choose one"),
         (["info", "mongodb://localhost/images"], "has the form mongodb://host/database.collection, got another form"),
         (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),
-        (["bench", "old.lmdb", "--workers", "1;2"], "must be numbers separated by commas, such as 1,2,4, got '1;"),
         (["convrt"], rf"No such command 'convrt'\.{SUGGESTION} \(see dbloader --help\)"),
         (["old.lmdb"], r"No such command 'old.lmdb'. \(see dbloader --help\)"),
         ([*NEW, "--shuffle-seed"], r"Option '--shuffle-seed' requires an argument"),
@@ -107,6 +94,10 @@ def test_invalid_input_prints_one_line_on_stderr_and_changes_no_file(
     shell: Shell, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(folder)
+    check_refusal(shell, folder, arguments, message)
+
+
+def check_refusal(shell: Shell, folder: Path, arguments: list[str], message: str) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     check_error(shell(*arguments), message)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
@@ -142,22 +133,16 @@ def test_system_error_or_lack_of_memory_prints_one_line(
     check_error(shell("convert", "images", "out.lmdb"), message)
 
 
-def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
+
+def test_interruption_prints_one_line_and_gives_status_130(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbloader.cli.convert.convert", interrupt)
-    monkeypatch.setattr("dbloader.ext.cli.copy.copy_store", interrupt)
     monkeypatch.setattr("dbloader.cli.verify.isolated", interrupt)
     message = "Interrupted: committed records are kept; --resume continues after them\n"
-    for command_name in ("convert", "copy"):
-        assert shell(command_name, "images", "out.lmdb") == Outcome(130, "", message)
+    assert shell("convert", "images", "out.lmdb") == Outcome(130, "", message)
     assert shell("verify", "out.lmdb") == Outcome(130, "", "Interrupted\n")
-    message = "Interrupted: copied files are kept; the same command copies the remaining files\n"
-    assert shell("copy", "s3://bucket/train.lmdb", "out.lmdb") == Outcome(130, "", message)
-    for options, again in (((), "the same command"), (("--overwrite",), "the same command with --resume")):
-        message = f"Interrupted: finished parts are kept; {again} makes the remaining parts\n"
-        assert shell("convert", "images", "out.lmdb", "--shards", "2", *options) == Outcome(130, "", message)
 
 
 @pytest.mark.slow
@@ -194,10 +179,16 @@ def _has_numpy(pid: int) -> bool:
         return False
 
 
+at_each_start = pytest.mark.parametrize("began", [_is_worker, _has_numpy], ids=["at its start", "while it imports"])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("began", [_is_worker, _has_numpy], ids=["at its start", "while it imports"])
-@pytest.mark.parametrize("arguments", [["convert", "images", "new.lmdb", "--shards", "4"], ["verify", "out.lmdb"]])
-def test_ctrl_c_at_the_start_prints_one_line(store: Path, arguments: list[str], began: Callable[[int], bool]) -> None:
+@at_each_start
+def test_ctrl_c_at_the_start_prints_one_line(store: Path, began: Callable[[int], bool]) -> None:
+    check_ctrl_c(store, ["verify", "out.lmdb"], began)
+
+
+def check_ctrl_c(store: Path, arguments: list[str], began: Callable[[int], bool]) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with running(command(*arguments), cwd=store.parent, start_new_session=True, **pipes) as process:
         assert wait_until(process, lambda: any(map(began, descendants(process.pid))))
@@ -205,18 +196,6 @@ def test_ctrl_c_at_the_start_prints_one_line(store: Path, arguments: list[str], 
         _, stderr = process.communicate(timeout=WAIT_S)
     assert (process.returncode, len(stderr.splitlines())) == (130, 1), stderr
     assert stderr.startswith("Interrupted")
-
-
-@pytest.mark.slow
-def test_background_conversion_ignores_sigint_as_its_shell_asks(store: Path) -> None:
-    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does for a job with &
-    arguments = command("convert", "images", "new.lmdb", "--shards", "2")
-    options = {"stderr": subprocess.PIPE, "start_new_session": True, "preexec_fn": ignore}
-    with running(arguments, cwd=store.parent, **options) as process:
-        assert wait_until(process, lambda: any(map(makes_a_part, descendants(process.pid))))
-        os.killpg(process.pid, signal.SIGINT)
-        _, stderr = process.communicate(timeout=WAIT_S)
-    assert (process.returncode, stderr) == (0, "")
 
 
 # Help
@@ -230,12 +209,23 @@ def test_help_names_the_commands(shell: Shell, arguments: list[str]) -> None:
         assert re.search(rf"^  {name}  +\w", outcome.stdout, re.MULTILINE)
 
 
+def test_command_line_has_no_command_that_is_not_installed(shell: Shell) -> None:
+    there = {name for name, module in ALL.items() if has_extensions() or not module.startswith("ext.")}
+    assert subcommands().keys() == there
+    for name in ALL.keys() - there:
+        check_error(shell(name), rf"No such command '{name}'\. \(see dbloader --help\)")
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_of_each_command_describes_every_option_and_ends_with_examples(shell: Shell, name: str) -> None:
+    check_help(shell, name, COMMANDS[name])
+
+
+def check_help(shell: Shell, name: str, command: click.Command) -> None:
     outcome = shell(name, "--help")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert re.search(rf"\n\n  Examples?:\n(    dbloader {name} .*\n)+$", outcome.stdout)
-    for parameter in COMMANDS[name].params:
+    for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help
             assert f"  {parameter.opts[-1]}" in outcome.stdout or f", {parameter.opts[0]}" in outcome.stdout
@@ -267,13 +257,16 @@ def test_tab_completes_commands_options_and_places(typed: str, shown: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        *((arguments, 0) for arguments in (["ls", "out.lmdb"], ["ls", "out.lmdb", "--json"], ["info", "out.lmdb"])),
+        (["info", "out.lmdb"], 0),
         *((arguments, 0) for arguments in (["show", "out.lmdb", "0"], [], ["--help"], ["convert", "--help"])),
         (["verify", "out.lmdb"], 2),  # whoever reads only the status must not take the store for intact
-        (["doctor"], 2),
     ],
 )
 def test_closed_pipe_prints_nothing(store: Path, arguments: list[str], status: int) -> None:
+    check_closed_pipe(store, arguments, status)
+
+
+def check_closed_pipe(store: Path, arguments: list[str], status: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -294,17 +287,22 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path, place: Path) -> None:
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
+CLOSED = ["> /dev/full", "--json > /dev/full", "| true"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["> /dev/full", "--json > /dev/full", "| true"])
+@pytest.mark.parametrize("closed", CLOSED)
 def test_error_about_stdout_says_that_the_result_is_complete(tmp_path: Path, closed: str) -> None:
     plant(tmp_path / "src", {"cat/0.jpg": photo()})
-    for *arguments, made in (["convert", "src", "x.lmdb"], ["copy", "x.lmdb", "y.lmdb"], ["export", "x.lmdb", "out"]):
-        line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command(*arguments, made)]
-        _, stderr = run_program(*line, status=2, cwd=tmp_path)
-        reason = "Broken pipe" if "|" in closed else "No space left on device"
-        assert stderr == f"Error: {reason}: {made} is complete, and only the report could not be printed\n"
-    assert [verify_store(tmp_path / name).problems for name in ("x.lmdb", "y.lmdb")] == [{}, {}]
-    assert (tmp_path / "out" / "cat" / "0.jpg").is_file()
+    check_error_about_stdout(tmp_path, closed, ["convert", "src", "x.lmdb"])
+    assert verify_store(tmp_path / "x.lmdb").problems == {}
+
+
+def check_error_about_stdout(folder: Path, closed: str, arguments: list[str]) -> None:
+    line = ["bash", "-c", f'set -o pipefail; "$@" {closed}', "bash", *command(*arguments)]
+    _, stderr = run_program(*line, status=2, cwd=folder)
+    reason = "Broken pipe" if "|" in closed else "No space left on device"
+    assert stderr == f"Error: {reason}: {arguments[-1]} is complete, and only the report could not be printed\n"
 
 
 @pytest.mark.slow
@@ -348,35 +346,16 @@ def test_names_that_are_not_utf8_are_printed_escaped(tmp_path: Path, place: Path
 # --json
 
 
-# The test replaces STORE by a store, NEW by a new place, FOLDER by a folder of images, PLAN by a plan with its part,
-# and SHARDS by a store of shards.
-ARGUMENTS = {
-    "cache": ("NEW", "--fill", "SHARDS"),
-    "convert": ("FOLDER", "NEW"),
-    "show": ("STORE", "0"),
-    "copy": ("STORE", "NEW"),
-    "export": ("STORE", "NEW"),
-    "plan": ("FOLDER", "NEW", "--shards", "2"),
-    "part": ("PLAN", "0"),
-    "parts": ("PLAN",),
-    "publish": ("PLAN",),
-    "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
-}
-LINES = ("ls",)  # commands that print one line of JSON for each record
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"view"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_command_prints_only_valid_json(name: str, root: Path, store: Path, tmp_path: Path) -> None:
-    planned = str(tmp_path / "planned")
-    words = {"STORE": str(store), "NEW": str(tmp_path / "new"), "FOLDER": str(root), "PLAN": planned, "SHARDS": planned}
-    if {"PLAN", "SHARDS"} & {*ARGUMENTS.get(name, ())}:
-        plan_conversion(root, planned, 1)
-        convert_part(planned, 0)
-    if name == "cache":
-        publish(planned)
-    arguments = [words.get(word, word) for word in ARGUMENTS.get(name, ("STORE",))]
+    arguments: dict[str, list[str | Path]] = {"convert": [root, tmp_path / "new"], "show": [store, "0"]}
+    check_json(name, *arguments.get(name, [store]))
+
+
+def check_json(name: str, *arguments: str | Path, lines: bool = False) -> None:
+    """Check that a command prints JSON, or a line of JSON for each record."""
     outcome = run(name, *arguments, "--json")
     assert (outcome.stderr, outcome.stdout.isascii()) == ("", True)
-    for text in outcome.stdout.splitlines() if name in LINES else [outcome.stdout]:
+    for text in outcome.stdout.splitlines() if lines else [outcome.stdout]:
         assert isinstance(json.loads(text, parse_constant=pytest.fail), (dict, list))

@@ -5,7 +5,6 @@ The tests of LMDB and MongoDB inherit this class.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import re
@@ -18,7 +17,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from dbloader import Record, copy_store, write_store
+from dbloader import Record
 from dbloader.datasets.store import StoreDataset
 from dbloader.errors import (
     DamagedRecordError,
@@ -29,9 +28,11 @@ from dbloader.errors import (
     StoreNotFoundError,
 )
 from dbloader.records.columns import NO_LABEL
+from dbloader.records.manifest import CLASS_LISTS, TARGET
 from dbloader.records.record import encode
 from dbloader.stores.open import create_store
 from tests.contracts.records import opener_of
+from tests.support.stores import store_samples
 
 WAIT_S = 60.0  # only a failing test waits so long
 LENGTH = 24
@@ -149,29 +150,6 @@ class DatasetContract:
         ):
             self.kind(stored, fields=("captions",))
 
-    def test_where_selects_the_records_that_match_a_query(self, stored: Any) -> None:
-        query = 'width>=110 (class:a or caption~"2")'
-        chosen = [index for index in range(10, LENGTH) if index % 7 == 0 or (index % 2 and "2" in str(index))]
-        with self.kind(stored, decode=None, where=query) as dataset, self.kind(stored, decode=None) as whole:
-            assert read_all(dataset) == [EXPECTED[index] for index in chosen]
-            assert dataset.targets.tolist() == [index % 7 for index in chosen]
-            assert list(dataset.names) == [f"{index}.x" for index in chosen]
-            assert dataset.column("width").tolist() == [100 + index for index in chosen]
-            assert dataset.column("caption").tolist() == [f"number {index}" if index % 2 else "" for index in chosen]
-            assert [dataset.find(f"{index}.x") for index in chosen] == [*range(len(chosen))]
-            with pytest.raises(RecordNotFoundError, match=r"the query does not select the record '3\.x'"):
-                dataset.find("3.x")
-            indices = hashlib.sha256(np.array(chosen, "<i8").tobytes()).hexdigest()
-            assert dataset.content_digest == f"{whole.content_digest}/{indices}"
-            assert repr(dataset).endswith(f"Where: {query} ({len(chosen)} of {LENGTH} records)")
-            assert read_all(pickle.loads(pickle.dumps(dataset))) == read_all(dataset)  # noqa: S301
-            assert whole.column("width").tolist() == [100 + index for index in range(LENGTH)]
-        with pytest.warns(UserWarning, match="^the query 'width<3' finds no record of ") as caught:
-            nothing = self.kind(stored, where="width<3")
-        with nothing:
-            assert len(nothing) == 0
-        assert caught[0].filename == __file__
-
     def test_transform_error_names_the_record_in_any_process(self, stored: Any) -> None:
         with self.kind(stored, fail_at_9, decode=None) as dataset:
             for use in (read_all, in_worker):
@@ -225,13 +203,26 @@ class DatasetContract:
                     dataset.find(wrong)
 
     def test_store_without_labels_needs_fields(self, fresh: Any) -> None:
-        write_store([Record("a", image=b"x", fields={"caption": "words"})], fresh)
+        store_samples([Record("a", image=b"x", fields={"caption": "words"})], fresh)
         with pytest.raises(OptionError, match=r"has a label.*choose fields, such as fields=\('image',\); .* caption$"):
             self.kind(fresh)
         with self.kind(fresh, fields=("name", "label")) as dataset:
             assert dataset[0] == {"name": "a", "label": None}
             assert dataset.targets.tolist() == [NO_LABEL]
             assert (dataset.classes, dataset.class_to_idx) == ([], {})
+
+    def test_target_is_a_field_that_the_store_or_the_user_names(self, fresh: Any) -> None:
+        fields = [{"target": n / 2, CLASS_LISTS: [0, n % 2 + 1]} for n in range(5)]
+        for target in ("target", CLASS_LISTS):
+            with create_store(fresh, overwrite=True) as writer:
+                writer.write(encode(Record(f"{n}", image=b"x", fields=fields[n])) for n in range(5))
+                writer.finish(classes=("a", "b", "c"), source={TARGET: target})
+            with self.kind(fresh, decode=None, target="index") as dataset:
+                assert [index for _, index in read_all(dataset)] == [0, 1, 2, 3, 4]
+            with self.kind(fresh, decode=None) as dataset:
+                found = [np.asarray(value).tolist() for _, value in read_all(dataset)]
+                assert found == dataset.targets.tolist()
+                assert found[1] == (0.5 if target == "target" else [1, 0, 1])
 
     def test_empty_store_is_an_empty_dataset(self, fresh: Any) -> None:
         make(fresh, 0)
@@ -262,8 +253,6 @@ class DatasetContract:
             ({"transform": 3}, "^transform must be a callable or None, got 3$"),
             ({"target_transform": "x"}, "^target_transform must be a callable or None, got 'x'$"),
             ({"decode": "x"}, "^decode must be a callable or None, got 'x'$"),
-            ({"where": 3}, r"^where must be a query, such as 'score>0.5', got 3$"),
-            ({"where": "size>3"}, "^query, letter 1: this store has no field 'size'; .*, event, caption; to find "),
             ({"fields": 3}, r"^fields must be names, such as \('image', 'label'\), or None, got 3$"),
             ({"fields": "image"}, r"^fields must be several names, such as \('image',\), got the one str 'image'$"),
         ],
@@ -352,11 +341,3 @@ class DatasetContract:
                 pytest.raises(NotAStoreError, match=r"has been replaced since .*: make the dataset again"),
             ):
                 use(dataset)
-
-    def test_dataset_accepts_a_copy_in_place_of_its_store(self, fresh: Any, tmp_path: Path) -> None:
-        make(fresh)
-        with self.kind(fresh, decode=None) as dataset:
-            copy_store(fresh, tmp_path / "copy.lmdb")
-            copy_store(tmp_path / "copy.lmdb", fresh, overwrite=True)
-            dataset.close()
-            assert read_all(dataset) == EXPECTED

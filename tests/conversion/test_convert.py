@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from PIL import ImageFile
 
-from dbloader.checking.verify_store import verify_store
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress
 from dbloader.conversion.transcode import ImageFormat
@@ -23,8 +22,7 @@ from dbloader.errors import (
 )
 from dbloader.sources.folder import LATE, FolderSource
 from dbloader.stores.open import open_store
-from tests.conversion.test_shards import Here
-from tests.support.conversion import documents, events, records, report_lines, siblings, verified
+from tests.support.conversion import documents, events, records, siblings, verified
 from tests.support.images import KINDS, photo, plant, plant_kinds, plant_photos
 
 
@@ -73,44 +71,16 @@ def test_seed_shuffles_the_records_without_loss(root: Path, tmp_path: Path) -> N
         assert [record.index for record in store] == [*range(30)]
 
 
-def test_missing_files_of_a_listing_are_rejected(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 2)
-    listing = tmp_path / "all.csv"
-    listing.write_text("path\ncat/0000.jpg\ncat/none.jpg\ncat/0000.jpg,too,many\n")
-    report = convert(root, place, listing=listing)
-    assert (report.records, report.files, report.rejected) == (1, 3, 2)
-    assert [(event["name"], event["event"], event["reason"]) for event in events(place)] == [
-        ("cat/none.jpg", "rejected", "cannot be read: No such file or directory"),
-        ("row 4", "rejected", "the header has 1 field, but this row has 3"),
-    ]
-
-
-def test_unstorable_field_rejects_its_row(root: Path, place: Path, tmp_path: Path) -> None:
-    plant_photos(root, 1)
-    listing = tmp_path / "all.jsonl"
-    good, *bad = ["1", "99999999999999999999", '"\\ud800"', '{"a\\u0000b": 1}', "[" * 300 + "]" * 300]
-    listing.write_text("".join(f'{{"path": "cat/0000.jpg", "field": {value}}}\n' for value in (good, *bad)))
-    report = convert(root, place, listing=listing)
-    assert [record.fields for record in records(place)] == [{"field": 1}]
-    assert [event["name"] for event in report_lines(report)] == ["cat/0000.jpg"] * len(bad)
-    assert report_lines(report)[0]["reason"] == "its fields cannot be stored: an integer has more than 64 bits"
-    for event in report_lines(report):
-        assert event["reason"].startswith(("its fields cannot be stored: ", "field 'field' has more than"))
-
-
 def test_relative_and_nested_places_are_allowed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant_photos(root, 3)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.csv").write_text("path,label\ncat/0000.jpg,cat\n")
     first = convert("images", "o ü.db")
     second = convert("images/", "images/cat/out.lmdb")
-    convert(".//images//.", "listed.lmdb", listing="./list.csv")
     monkeypatch.chdir(root)
     third = convert(".", "out.lmdb")
     assert first.digest == second.digest == third.digest
-    with open_store(tmp_path / "o ü.db") as store, open_store(tmp_path / "listed.lmdb") as listed:
-        assert store.manifest.source["path"] == listed.manifest.source["path"] == str(root)
-        assert listed.manifest.source["listing"] == str(tmp_path / "list.csv")
+    with open_store(tmp_path / "o ü.db") as store:
+        assert store.manifest.source["path"] == str(root)
 
 
 def test_load_truncated_images_does_not_hide_damage(root: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +141,6 @@ def test_source_that_cannot_be_converted_leaves_nothing(root: Path, place: Path,
         convert(root, place, **options)
     with pytest.raises(SourceNotFoundError, match="there is no such folder"):
         convert(root / "none", place, **options)
-    with pytest.raises(SourceNotFoundError, match="the listing cannot be read: No such file"):
-        convert(root, place, listing=root / "none.csv", **options)
     assert siblings(place) == set()
 
 
@@ -187,8 +155,12 @@ def test_unwritable_destination_is_refused_before_the_source_is_read(root: Path,
     assert taken.read_text() == "not a store"
 
 
-@pytest.mark.parametrize("shards", [None, 2])
-def test_every_image_of_a_changing_folder_is_stored_or_named(root: Path, place: Path, shards: int | None) -> None:
+def test_every_image_of_a_changing_folder_is_stored_or_named(root: Path, place: Path) -> None:
+    convert_while_changing(root, place)
+
+
+def convert_while_changing(root: Path, place: Path, **options: Any) -> None:
+    """Convert a folder while its files change, and check that the report names each file that is not stored."""
     plant_photos(root, 40)
 
     def change(progress: Progress) -> None:
@@ -198,7 +170,6 @@ def test_every_image_of_a_changing_folder_is_stored_or_named(root: Path, place: 
             (root / "cat" / "0000.jpg").unlink()
             (root / "dog" / "0001.jpg").rename(root / "dog" / "renamed.jpg")
 
-    options: dict[str, Any] = {"shards": shards, "executor": Here()} if shards else {}
     report = convert(root, place, progress=change, **options)
     late = ["cat/late.jpg", "dog/renamed.jpg", "owl/0.jpg", "owl/more/1.jpg"]
     lines = [json.loads(line) for line in Path(report.report_file).read_text().splitlines()]
@@ -207,21 +178,9 @@ def test_every_image_of_a_changing_folder_is_stored_or_named(root: Path, place: 
     assert {*gone.values()} == {"cannot be read: No such file or directory"}
     assert named == dict.fromkeys(late, LATE)
     assert (report.files, report.records, report.rejected, report.warnings) == (44, 38, 6, ())
-    assert verify_store(place, against=root).problems == ({"missing": 4} if shards else {})
 
 
-def test_late_images_of_shards_are_named_by_a_warning_if_the_report_cannot_be_written(root: Path, place: Path) -> None:
-    plant_photos(root, 4)
-    place.with_name(f"{place.name}.report.jsonl").mkdir()
-
-    def change(progress: Progress) -> None:
-        if progress.done == 0:
-            plant(root, {"cat/late.jpg": photo(90)})
-
-    report = convert(root, place, progress=change, shards=2, executor=Here())
-    (warning,) = report.warnings
-    assert "cannot be written: Is a directory" in warning
-    assert warning.endswith(
-        "the store contains the same report, without cat/late.jpg, which came late: read it with dbloader info --report"
-    )
-    assert (report.files, report.records, report.rejected, report.report_file) == (5, 4, 1, "")
+def test_image_folder_may_contain_its_store(tmp_path: Path) -> None:
+    root = plant_photos(tmp_path / "images", 6)
+    for _ in range(2):
+        assert convert(root, root / "train.lmdb", overwrite=True).records == 6

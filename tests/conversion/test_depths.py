@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dbloader import ImageFormat, convert, write_store
+from dbloader import ImageFormat, convert
 from dbloader.stores.open import open_store
-from tests.conversion.test_shards import Here
 from tests.support.conversion import records, report_lines
 from tests.support.deep import BYTES, COLORED, GRAY, PLANES, UNKNOWN, UPPER, moving, planar_tiff, tiff
-from tests.support.images import photo, plant, plant_photos
+from tests.support.images import photo, plant
 
 
 @pytest.fixture
@@ -70,19 +68,6 @@ def test_raw_scales_deep_values_of_known_range_and_rejects_unknown_ranges(root: 
         assert store.manifest.depths == {"8-bit": 3}
 
 
-@pytest.mark.parametrize("shards", [None, 2])
-@pytest.mark.parametrize("raw", [False, True])
-def test_append_warns_of_its_own_deep_images(
-    root: Path, tmp_path: Path, place: Path, shards: int | None, raw: bool
-) -> None:
-    base, images = (ImageFormat(raw=True), None) if not raw else (None, ImageFormat(raw=True))
-    convert(plant_photos(tmp_path / "old", 3), place, shards=1, images=base, executor=Here())
-    report = convert(root, place, append=True, shards=shards, images=images, executor=Here())
-    lost = r"^2 images have more than 8 bits per value, and only the upper 8 bits are stored: leave out raw"
-    kept = r"^3 images have values of more than 8 bits"
-    assert re.match(lost if raw else kept, report.warnings[-1])
-
-
 def test_resized_gray_keeps_16_bits_and_resized_color_is_reported(root: Path, place: Path) -> None:
     report = convert(root, place, images=ImageFormat(max_side=25))
     assert (report.records, report.resized) == (4, 4)
@@ -91,14 +76,6 @@ def test_resized_gray_keeps_16_bits_and_resized_color_is_reported(root: Path, pl
     reasons = {line["name"]: line["reason"] for line in report_lines(report)}
     assert reasons["cat/colors.png"] == "has 16-bit values, and is stored with 8-bit values"
     assert "all bits are stored" in reasons["cat/gray.png"]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "depth"), [("u1", "8-bit"), ("<u2", "16-bit"), ("i1", "8-bit signed"), ("<f4", "32-bit float")]
-)
-def test_write_store_counts_the_depth_of_pixels(dtype: str, depth: str, tmp_path: Path) -> None:
-    manifest = write_store([(np.zeros((4, 5, 3), dtype), 0)] * 2, tmp_path / "s.lmdb")
-    assert manifest.depths == {depth: 2}
 
 
 UNREAD = [

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Report
-from dbloader.decoding import decode_pil
+from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import ConversionError
 from dbloader.sources.folder import FolderSource
 from dbloader.stores.open import open_store
@@ -106,3 +108,42 @@ def test_header_that_claims_gigapixels_is_rejected(root: Path, place: Path) -> N
         for event, name in zip(report_lines(report), ("cat/1.jpg", "cat/2.png"), strict=True):
             assert (event["name"], event["event"]) == (name, "rejected")
             assert event["reason"].startswith("is too large to be decoded: ")
+
+
+def test_transparent_pixels_are_a_remark(root: Path, place: Path) -> None:
+    flat = Image.new("RGB", (24, 18), "red")
+    flat.paste("blue", (0, 0, 12, 18))
+    palette = flat.convert("P", palette=Image.Palette.ADAPTIVE)
+    seen = {
+        "rgba.png": encoded(Image.new("RGBA", (24, 18), (9, 9, 9, 254)), "PNG"),
+        "palette.png": encoded(palette, "PNG", transparency=0),
+        "bytes.png": encoded(palette, "PNG", transparency=b"\xff\x7f"),
+        "gray.png": encoded(Image.new("LA", (24, 18), (9, 0)), "PNG"),
+        "color.png": encoded(flat, "PNG", transparency=(0, 0, 255)),
+    }
+    opaque = {
+        "opaque.png": encoded(Image.new("RGBA", (24, 18), (9, 9, 9, 255)), "PNG"),
+        "unused.png": encoded(palette, "PNG", transparency=200),
+        "photo.jpg": photo(),
+    }
+    plant(root, {f"cat/{name}": data for name, data in {**seen, **opaque}.items()})
+    report = convert(root, place)
+    assert (report.records, report.transparent, report.warnings) == (8, 5, ())
+    assert {event["name"] for event in events(place) if event["event"] == "transparent"} == {
+        f"cat/{name}" for name in seen
+    }
+
+
+def test_palette_with_opacity_decodes_without_a_warning_to_pillows_pixels() -> None:
+    palette = Image.radial_gradient("L").convert("P", palette=Image.Palette.ADAPTIVE)
+    data = encoded(palette, "PNG", transparency=bytes(range(256)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        right = np.asarray(palette.convert("RGB"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = decode_pil(data)
+        tensor = DecodeTensor()(data)
+    assert not caught
+    assert np.array_equal(np.asarray(found), right)
+    assert np.array_equal(tensor.permute(1, 2, 0).numpy(), right)

@@ -50,17 +50,6 @@ def pixels(path: Path) -> np.ndarray[Any, Any]:
     return np.asarray(decode_pil(path.read_bytes()))
 
 
-def test_field_named_tiles_is_refused_in_a_tiled_store(root: Path, place: Path) -> None:
-    plant_photos(root, 2)
-    listing = place.with_name("all.jsonl")
-    listing.write_text('{"path": "cat/0000.jpg", "tiles": 7}\n{"path": "dog/0001.jpg"}\n')
-    report = convert(root, place, listing=listing, images=ImageFormat(tile=True, quality=90))
-    reason = "tile stores the lengths of tiles in field 'tiles': give your field another name"
-    assert report_lines(report) == [{"name": "cat/0000.jpg", "event": "rejected", "reason": reason}]
-    convert(root, place, listing=listing, overwrite=True)
-    assert records(place)[0].fields == {"tiles": 7}
-
-
 @jpegs.needs_jpegtran
 def test_untileable_image_is_stored_unchanged_and_named(root: Path, place: Path) -> None:
     padded = photo()[:-2] + bytes(40) + END  # the check accepts this file and jpegtran refuses it

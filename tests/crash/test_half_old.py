@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dbloader import LMDBDataset, Record, create_loader
+from dbloader import LMDBDataset, Record, copy_store, create_loader
 from dbloader.errors import DBLoaderError
 from dbloader.ext.publishing.publish_shards import index_shards, put_manifest
 from dbloader.records.record import encode
@@ -83,7 +83,11 @@ def _half(newer: Path, older: Path, rng: random.Random) -> bytes:
 
 def read_all(place: Path) -> dict[str, Any]:
     """Return what each way of reading a store returns, or the error that it raises."""
-    return {**observe(place, COUNT), "epoch": outcome_of(epoch, place)}
+    return {**observe(place, COUNT), "copy": outcome_of(copied, place), "epoch": outcome_of(epoch, place)}
+
+
+def copied(place: Path) -> str:
+    return copy_store(place, f"{place}.copy", overwrite=True).digest
 
 
 def epoch(place: Path) -> list[Any]:

@@ -19,10 +19,10 @@ from dbloader.stores.lmdb.files import unnamed_warning
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
-from tests.support.conversion import plan_conversion
+from tests.support.children import descendants
 from tests.support.crash import Whole, check_whole, kill, trials
-from tests.support.engine_kills import descendants
 from tests.support.images import WAIT_S
+from tests.support.parts import plan_conversion
 
 PARTS = 7
 pytestmark = pytest.mark.slow

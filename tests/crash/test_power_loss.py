@@ -23,8 +23,8 @@ from dbloader.ext.parts.publish import publish
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
 from tests.crash.disk import MODELS, Disk, build_library, record
-from tests.support.conversion import plan_conversion
 from tests.support.images import plant_kinds, plant_photos
+from tests.support.parts import plan_conversion
 
 STATES = int(os.environ.get("DBLOADER_STATES", 129))  # of each command, in scripts/nightly
 OUT = "out.lmdb"

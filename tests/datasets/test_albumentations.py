@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
-from dbloader import LMDBDataset, create_loader, write_store
+from dbloader import LMDBDataset, create_loader
 from dbloader.errors import OptionError
 from tests.support.samples import same
+from tests.support.stores import store_samples
 
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # otherwise albumentations asks a server for its newest version
 import albumentations as A  # noqa: N812
@@ -34,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels = np.random.default_rng(label).integers(0, 256, (40, 48, 3), dtype=np.uint8)
             yield {"image": Image.fromarray(pixels), "mask": Image.fromarray(pixels[:, :, 0]), "label": label}
 
-    write_store(samples(), place, file_fields=("mask",))
+    store_samples(samples(), place, file_fields=("mask",))
     return place
 
 
@@ -67,7 +68,7 @@ def test_image_and_mask_are_transformed_together(place: Path) -> None:
 def test_boxes_are_transformed_with_their_image(tmp_path: Path) -> None:
     boxes = np.array([[0, 0, 8, 4]], np.float32)
     sample = {"image": Image.new("RGB", (32, 16)), "boxes": boxes, "box_labels": np.array([3])}
-    write_store([sample], tmp_path / "boxes.lmdb")
+    store_samples([sample], tmp_path / "boxes.lmdb")
     parameters = A.BboxParams(format="pascal_voc", label_fields=["box_labels"])
     fields = {"image": "image", "bboxes": "boxes", "box_labels": "box_labels"}
     flip = A.Compose([A.HorizontalFlip(p=1)], bbox_params=parameters)

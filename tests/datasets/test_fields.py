@@ -16,13 +16,14 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from dbloader import LMDBDataset, create_loader, write_store
+from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import Crop, Decoder, DecodeTensor, RandomCrop, RandomResizedCrop, ResizeCenterCrop, decode_pil
 from dbloader.device import Normalize
 from dbloader.errors import OptionError
 from dbloader.sampling.rng import SeededIndices
 from tests.support.images import encoded, photo
 from tests.support.jpegs import turned_exif
+from tests.support.stores import store_samples
 
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
@@ -83,7 +84,7 @@ def make_fields(place: Any, *changed: dict[str, Any]) -> Any:
     samples = [sample_of(index) for index in range(LENGTH)]
     for sample, change in zip(samples, changed, strict=False):
         sample.update(change)
-    write_store(samples, place, file_fields=FILES)
+    store_samples(samples, place, file_fields=FILES)
     return place
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from dbloader import ImageFormat, LMDBDataset, convert, create_loader, write_store
+from dbloader import ImageFormat, LMDBDataset, convert, create_loader
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.decoding.lazy import LazyImage
 from dbloader.errors import DamagedImageError, OptionError
@@ -95,18 +95,6 @@ def test_error_about_late_damage_in_a_worker_names_the_record_once(tmp_path: Pat
     # The thread that sends the images decodes them, and must not lose the error.
     loader = DataLoader(dataset, 2, num_workers=1, collate_fn=as_list, multiprocessing_context="fork")
     assert message_of(loader).count("in record 0 (cat/0000.jpg)") == 1
-
-
-def test_write_store_stores_lazy_images_and_their_crops(place: Path, tmp_path: Path) -> None:
-    write_store(LMDBDataset(place, resize="fast"), tmp_path / "copy.lmdb")
-    assert LMDBDataset(tmp_path / "copy.lmdb").content_digest == LMDBDataset(place).content_digest
-    write_store(LMDBDataset(place, lambda image: image.crop((3, 4, 50, 60))), tmp_path / "crops.lmdb")
-    crops = LMDBDataset(tmp_path / "crops.lmdb")
-    for at in range(len(crops)):
-        image = crops[at][0]
-        assert image.size == (47, 56)
-        source = np.asarray(eager(LMDBDataset(place), at).crop((3, 4, 50, 60))).astype(int)
-        assert np.abs(source - np.asarray(image)).mean() < 8
 
 
 def test_wrong_resize_is_refused_and_repr_shows_resize(place: Path) -> None:

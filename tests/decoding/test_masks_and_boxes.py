@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
-from dbloader import LMDBDataset, create_loader, write_store
+from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import DecodeTensor, RandomResizedCrop
 from dbloader.decoding.masks_and_boxes import refuse_masks
 from dbloader.errors import OptionError
 from tests.support.images import encoded, photo
+from tests.support.stores import store_samples
 
 HEIGHT, WIDTH = 30, 40
 
@@ -36,7 +37,7 @@ OTHERS = {
 
 
 def store(place: Path, **values: Any) -> Path:
-    write_store([{"image": photo(n), "label": n, **values} for n in range(6)], place)
+    store_samples([{"image": photo(n), "label": n, **values} for n in range(6)], place)
     return place
 
 
@@ -72,7 +73,7 @@ def test_loader_refuses_a_mask_that_it_cannot_crop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_mask_of_a_later_record_is_refused_in_its_batch(tmp_path: Path, workers: Any) -> None:
     records = [{"image": photo(n), "label": n, "mask": MASKS["array"] if n == 4 else 0} for n in range(6)]
-    write_store(records, tmp_path / "s.lmdb")
+    store_samples(records, tmp_path / "s.lmdb")
     dataset = LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask"))
     with loader(dataset, worker_type=workers, normalize=None) as batches:
         iterator = iter(batches)

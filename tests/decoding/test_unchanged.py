@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dbloader import LMDBDataset, convert, create_loader, write_store
+from dbloader import LMDBDataset, convert, create_loader
 from dbloader.decoding import ResizeCenterCrop, decode_gray, decode_pil, decode_unchanged
 from dbloader.decoding.masks_and_boxes import decode_field, values_of
 from dbloader.decoding.pillow import open_file
@@ -23,6 +23,7 @@ from dbloader.errors import DamagedImageError, NotAnImageError, OptionError, Pix
 from tests.support import jpegs
 from tests.support.deep import COLORED, COLORS, DEEP, FLOATS, GRAY, PLANES, UNKNOWN, planar_tiff, tiff
 from tests.support.images import encoded, photo, plant
+from tests.support.stores import store_samples
 
 
 def read_array(data: bytes | memoryview) -> Any:
@@ -167,7 +168,7 @@ def test_decoding_what_is_no_file_names_its_type(decode: Any, image: Any) -> Non
 
 def test_deep_array_can_be_loaded_as_its_error_says(tmp_path: Path) -> None:
     array = np.array([[0, 300, 65535]], np.uint16)
-    write_store([{"image": array, "label": 0}], tmp_path / "deep.lmdb")
+    store_samples([{"image": array, "label": 0}], tmp_path / "deep.lmdb")
     dataset = LMDBDataset(tmp_path / "deep.lmdb", decode=decode_unchanged)
     with pytest.raises(OptionError, match="transform=None and normalize=None leave arrays as is"):
         next(iter(create_loader(dataset, batch_size=1, transform=ResizeCenterCrop(8))))

@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-from dbloader import LMDBDataset, write_store
+from dbloader import LMDBDataset
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import create_loader
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import OrderedSampler, ResumableSampler, SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
 from tests.support.loaders import Numbers, process_loader, thread_loader
+from tests.support.stores import store_samples
 
 LENGTH = 23
 
@@ -344,7 +345,7 @@ def test_state_of_a_loader_without_batches_counts_samples() -> None:
 
 def dataset_at(place: Path, first: int = 0) -> LMDBDataset:
     """Return a dataset over a new store of LENGTH records. ``first`` determines the images."""
-    write_store(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)
+    store_samples(((bytes([number]), number % 3) for number in range(first, first + LENGTH)), place)
     return LMDBDataset(place, decode=None, fields=("index", "label"))
 
 

@@ -20,22 +20,23 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, SequentialSampler, Subset
 
-from dbloader import LMDBDataset, Record, open_store, write_store
+from dbloader import LMDBDataset, Record, open_store
 from dbloader.decoding import ResizeCenterCrop, decode_unchanged
-from dbloader.device import Normalize, Preparation, RandomErasing
+from dbloader.device import Normalize, Preparation
 from dbloader.errors import LoaderError, OptionError
 from dbloader.loading.create import cpu_share, create_loader
-from dbloader.sampling import BlockShuffleSampler, OrderedSampler, SeededBatchSampler, ShuffleSampler, WeightedSampler
+from dbloader.sampling import OrderedSampler, SeededBatchSampler, ShuffleSampler
 from tests.support import jpegs
-from tests.support.children import run_two_ranks
+from tests.support.children import run_ranks
 from tests.support.images import encoded
+from tests.support.preparations import Noise
 from tests.support.samples import same
+from tests.support.stores import store_samples
 
 LENGTH = 22
 SIZELESS: dict[str, Any] = {"device": None, "batch_size": 4, "num_workers": 0}
 CPU: dict[str, Any] = {**SIZELESS, "input_size": 16}
-ERASING = RandomErasing(0.7, mode="pixel", max_count=2)
-RANDOM: dict[str, Any] = {**CPU, "is_training": True, "preparation": ERASING}
+RANDOM: dict[str, Any] = {**CPU, "is_training": True, "preparation": Noise()}
 
 
 def photo(seed: int) -> Image.Image:
@@ -69,7 +70,7 @@ class Alone(Folder):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
-    write_store((Record(f"{n}.png", n % 3, encoded(photo(n), "PNG")) for n in range(LENGTH)), place)
+    store_samples((Record(f"{n}.png", n % 3, encoded(photo(n), "PNG")) for n in range(LENGTH)), place)
     return place
 
 
@@ -268,14 +269,14 @@ def test_attribute_set_on_the_dataset_applies_from_the_next_epoch(place: Path) -
 
 
 def test_record_without_an_image_is_an_error(tmp_path: Path) -> None:
-    write_store([Record("a", 0, encoded(photo(0), "PNG")), Record("b", 1, None)], tmp_path / "some.lmdb")
+    store_samples([Record("a", 0, encoded(photo(0), "PNG")), Record("b", 1, None)], tmp_path / "some.lmdb")
     with pytest.raises(LoaderError, match=r"record 1 \(b\) of .* has no image for the batch: leave"):
         list(create_loader(LMDBDataset(tmp_path / "some.lmdb"), **CPU))
 
 
 def partly_labelled(place: Path) -> Path:
     labels = [0, 1, None, 2]
-    write_store((Record(f"{n}.png", label, encoded(photo(n), "PNG")) for n, label in enumerate(labels)), place)
+    store_samples((Record(f"{n}.png", label, encoded(photo(n), "PNG")) for n, label in enumerate(labels)), place)
     return place
 
 
@@ -331,11 +332,8 @@ def test_given_sampler_determines_the_order(place: Path) -> None:
 @pytest.mark.parametrize(
     ("sampler", "population"),
     [
-        (WeightedSampler([1, 2]), 2),
-        (WeightedSampler([1, 2], LENGTH), 2),
         (ShuffleSampler(range(1)), 1),
         (OrderedSampler(range(LENGTH + 1)), LENGTH + 1),
-        (BlockShuffleSampler(range(6)), 6),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -353,7 +351,7 @@ def test_each_rank_gets_its_share_of_the_samples(place: Path, tmp_path: Path) ->
             loader = create_loader(dataset, distributed=distributed, **{**CPU, "normalize": None})
             assert [index for batch in loader for index in batch["index"].tolist()] == [*expected]
 
-    run_two_ranks(load, tmp_path)
+    run_ranks(load, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from dbloader import PrefetchLoader
 from dbloader.sampling import SeededBatchSampler, ShuffleSampler
 from dbloader.sampling.permutation import Permutation
-from tests.support.caching import wait_for
 from tests.support.loaders import Numbers, numbers
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls set_vital
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from dbloader.device import Preparation, RandomErasing, transfer
+from dbloader.device import Preparation, transfer
 from dbloader.device.transfer import Transfer
 from dbloader.errors import LoaderError
 from dbloader.loading.background import BackgroundThread
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import OrderedSampler
 from tests.support.loaders import Numbers, numbers, process_loader, thread_loader
+from tests.support.preparations import Noise
 
 
 class Stream(IterableDataset[int]):
@@ -297,21 +298,19 @@ def test_forked_process_starts_its_own_iteration() -> None:
     assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5]]
 
 
-def erased(loader: Any) -> list[torch.Tensor]:
+def changed(loader: Any) -> list[torch.Tensor]:
     torch.manual_seed(3)
-    return [
-        batch["pixels"] for batch in PrefetchLoader(loader, preparation=Preparation(RandomErasing(1.0), image="pixels"))
-    ]
+    return [batch["pixels"] for batch in PrefetchLoader(loader, preparation=Preparation(Noise(), image="pixels"))]
 
 
-def test_erasing_without_a_seeded_sampler_depends_on_the_torch_seed() -> None:
+def test_random_preparation_without_a_seeded_sampler_depends_on_the_torch_seed() -> None:
     pixels = torch.ones(12, 3, 8, 8)
     # The first tensor of a batch is not an image.
     batches = [{"scale": torch.ones(1), "pixels": part} for part in (pixels[:5], pixels[5:])]
-    first = torch.cat(erased(batches))
-    assert torch.equal(torch.cat(erased([{"pixels": part} for part in (pixels[:3], pixels[3:])])), first)
-    assert len({image.numpy().tobytes() for image in first}) > 6  # each image has a different rectangle
-    loader = PrefetchLoader(batches, preparation=Preparation(RandomErasing(1.0), image="pixels"))
+    first = torch.cat(changed(batches))
+    assert torch.equal(torch.cat(changed([{"pixels": part} for part in (pixels[:3], pixels[3:])])), first)
+    assert len({image.numpy().tobytes() for image in first}) > 6
+    loader = PrefetchLoader(batches, preparation=Preparation(Noise(), image="pixels"))
     assert not torch.equal(torch.cat([batch["pixels"] for batch in loader]), first)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from dbloader import LMDBDataset, Record, create_loader, write_store
+from dbloader import LMDBDataset, Record, create_loader
 from dbloader.batches.shared_memory import SharedBatchPool, SharedSlot
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError
@@ -26,6 +26,7 @@ from tests.support.children import from_child, in_child, run_program
 from tests.support.images import WAIT_S, photo
 from tests.support.loaders import batches_of, process_loader
 from tests.support.samples import same
+from tests.support.stores import store_samples
 
 LENGTH = 48
 SHAPE = (2, 8, 8, 3)
@@ -35,7 +36,7 @@ NBYTES = 2 * 8 * 8 * 3
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stores") / "photos.lmdb"
-    write_store((Record(f"{n}.jpg", n, photo(n)) for n in range(LENGTH)), place)
+    store_samples((Record(f"{n}.jpg", n, photo(n)) for n in range(LENGTH)), place)
     return place
 
 

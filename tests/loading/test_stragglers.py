@@ -16,15 +16,16 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from dbloader import LMDBDataset, PrefetchLoader, Record, create_loader, write_store
+from dbloader import LMDBDataset, PrefetchLoader, Record, create_loader
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import LoaderError
 from dbloader.loading.board import Board
 from dbloader.sampling import OrderedSampler
-from tests.support.children import run_two_ranks
+from tests.support.children import run_ranks
 from tests.support.images import photo
 from tests.support.loaders import Numbers, batches_of, numbers, process_loader
 from tests.support.samples import same
+from tests.support.stores import store_samples
 
 WAIT_S = 20.0  # only a broken test waits so long
 FIRST_PART = 2  # samples of a dataset in Python; images are decoded in parts of 16
@@ -61,7 +62,7 @@ def test_free_worker_makes_a_part_of_the_last_batch() -> None:
 @pytest.mark.parametrize("fields", [("image", "label"), ("label", "name")])
 def test_batch_made_by_two_processes_equals_the_batch_made_by_threads(tmp_path: Path, fields: tuple[str, ...]) -> None:
     place = tmp_path / "photos.lmdb"
-    write_store((Record(f"{n}.jpg", n, photo(n)) for n in range(32)), place)
+    store_samples((Record(f"{n}.jpg", n, photo(n)) for n in range(32)), place)
 
     def loader(function: Callable[[int], Any], workers: Any) -> Any:
         dataset = LMDBDataset(place, decode=RandomResizedCrop(16), fields=fields, target_transform=function)
@@ -79,7 +80,7 @@ def test_helper_reads_only_the_part_that_it_makes(tmp_path: Path) -> None:
             read.put([*indices])
             return super().records(indices)
 
-    write_store((Record(f"{n}.jpg", n, photo(n)) for n in range(BATCH)), tmp_path / "photos.lmdb")
+    store_samples((Record(f"{n}.jpg", n, photo(n)) for n in range(BATCH)), tmp_path / "photos.lmdb")
     dataset = Counting(tmp_path / "photos.lmdb", fields=("label",), target_transform=Meeting())
     (batch,) = batches_of(process_loader(dataset, BATCH, num_workers=2))
     assert batch["label"].tolist() == [*range(BATCH)]
@@ -231,7 +232,7 @@ def test_each_rank_draws_other_numbers_from_global_generators(tmp_path: Path) ->
         torch.distributed.all_gather(both, draws)
         assert len({*torch.cat(both).tolist()}) == 2 * draws.numel()
 
-    run_two_ranks(train, tmp_path)
+    run_ranks(train, tmp_path)
 
 
 def test_second_iterator_over_a_loader_ends_the_first() -> None:

@@ -33,8 +33,8 @@ from dbloader.ext.caching.care import fill_cache
 from dbloader.ext.parts.part import convert_part
 from dbloader.stores.mongo.uri import parse
 from tests.support.children import run_program, run_script
-from tests.support.conversion import plan_conversion
 from tests.support.images import photo, plant, plant_coco, plant_photos, subcommands
+from tests.support.parts import plan_conversion
 from tests.support.shell import Shell
 from tests.support.viewer import browser, viewer
 

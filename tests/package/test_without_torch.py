@@ -89,7 +89,7 @@ assert list(PrefetchLoader(range(5))) == [0, 1, 2, 3, 4]
 
 # Exported names that do not need torch.
 WITHOUT_TORCH = """
-    __version__ DBLoaderError ImageFormat PrefetchLoader Record Skip convert copy_store
+    __version__ DBLoaderError ImageFormat Listing PrefetchLoader Record Skip convert copy_store
     export_store find_duplicates open_store verify_store view write_store
 """
 NEEDING = sorted({*dbloader.__all__} - {*WITHOUT_TORCH.split()})

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 from dbloader.errors import OptionError
 from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.sampling import OrderedSampler, ShuffleSampler
-from tests.support.children import run_two_ranks
+from tests.support.children import run_ranks
 
 LENGTH = 25
 
@@ -65,7 +65,7 @@ def train(rank: int, early: ShuffleSampler, folder: Path) -> None:
 
 def test_two_processes_divide_the_samples_and_refuse_loaders_that_do_not(tmp_path: Path) -> None:
     early = ShuffleSampler(range(5))  # created before the process group
-    run_two_ranks(partial(train, early=early, folder=tmp_path), tmp_path)
+    run_ranks(partial(train, early=early, folder=tmp_path), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, seen in enumerate(ranks):
         assert seen["ranks"] == [[2, rank], [2, 0], [5, 4]]

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbloader import convert, open_store
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Problem
-from dbloader.sources.folder import EXTENSIONS, FolderSource
+from dbloader.sources.base import Entry, Loaded, Problem, Reading, Tally
+from dbloader.sources.folder import EXTENSIONS, FolderSource, find_other_form
 from tests.support.children import traced_peak
-from tests.support.images import as_nobody
+from tests.support.images import as_nobody, plant_kinds
 from tests.support.tallies import contents, entries, only_entries, tally_of, warnings_of
 
 TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -240,11 +241,148 @@ def test_name_in_another_encoding_is_stored_as_text(tmp_path: Path) -> None:
     assert warnings_of(source) == ("3 names are not valid UTF-8: each invalid byte is written as in '\\xfcber'",)
 
 
-def test_folder_without_classes_is_an_error_with_remedy(tmp_path: Path) -> None:
-    plant(tmp_path, "1.jpg", "2.jpg", "3.txt", ".git/")
+def test_folder_without_classes_and_images_is_an_error_with_remedy(tmp_path: Path) -> None:
+    plant(tmp_path, "3.txt", ".git/1.jpg", "@eaDir/2.jpg")
     remedy = "put the images of each class into a folder or use --listing FILE"
-    with pytest.raises(SourceError, match=rf"it contains no class folders \(2 images directly in it\): {remedy}$"):
+    with pytest.raises(SourceError, match=rf"it contains no class folders \(no image directly in it\): {remedy}$"):
         FolderSource(tmp_path)
+
+
+def test_images_directly_in_a_folder_have_no_label(tmp_path: Path) -> None:
+    plant(tmp_path, "2.jpg", "1.JPG", "notes/day.txt", ".git/3.jpg", "README.md")
+    source = FolderSource(tmp_path)
+    assert [(entry.name, entry.label) for entry in only_entries(source)] == [("1.JPG", None), ("2.jpg", None)]
+    assert source.classes == ()
+    assert source.in_words(Tally())[1:] == ["labels: none, for lack of class folders"]
+    assert warnings_of(source) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "listing"),
+    [
+        ("_annotations.coco.json", "_annotations.coco.json"),
+        ("labels.CSV", "labels.CSV"),
+        ("1.xml", ""),
+        ("z.jsonl", "z.jsonl"),
+    ],
+)
+def test_file_that_may_have_labels_gives_a_warning_beside_images(tmp_path: Path, name: str, listing: str) -> None:
+    plant(tmp_path, "1.jpg", "1.json", name)
+    (warning,) = warnings_of(FolderSource(tmp_path))
+    assert warning.startswith(f"{name} beside the images is not read: ")
+    assert warning.endswith(f"(--listing {tmp_path / listing})")
+
+
+SYSTEM = [
+    *("@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot", "$RECYCLE.BIN", "$Recycle.Bin", "RECYCLER"),
+    *("System Volume Information", "FOUND.000", "lost+found", "__MACOSX", "Network Trash Folder", "Temporary Items"),
+]
+
+
+@pytest.mark.parametrize("name", SYSTEM)
+def test_folders_of_a_mac_nas_or_windows_are_left_out_and_named(tmp_path: Path, name: str) -> None:
+    plant(tmp_path, "cat/1.jpg", f"{name}/cat/9.jpg", f"cat/{name}/1.jpg/THUMB.jpg", f"cat/deep/{name}.jpg")
+    source = FolderSource(tmp_path)
+    assert source.classes == ("cat",)
+    assert names(source) == ["cat/1.jpg", f"cat/deep/{name}.jpg"]
+    line = f"left out: {name} (2), added by a Mac, a NAS or Windows"
+    assert source.in_words(tally_of(source))[-1] == line
+
+
+@pytest.mark.parametrize("name", ["@eaDirs", "recycler", "my #recycle", "snapshot", "$", "lost", "@home", "__MACOS"])
+def test_other_folders_are_classes(tmp_path: Path, name: str) -> None:
+    plant(tmp_path, f"{name}/1.jpg", "zebra/2.jpg")
+    assert FolderSource(tmp_path).classes == (name, "zebra")
+
+
+@pytest.mark.parametrize(
+    ("by", "classes", "labels"),
+    [
+        ("first", ("a", "b"), [0, 0, 0, 1]),
+        ("last", ("a", "in", "out"), [0, 1, 2, 1]),
+        ("path", ("a", "a/x/in", "a/x/out", "b/in"), [0, 1, 2, 3]),
+    ],
+)
+def test_class_folder_chooses_the_folder_that_is_the_class(
+    tmp_path: Path, by: str, classes: tuple[str, ...], labels: list[int]
+) -> None:
+    plant(tmp_path, "a/0.jpg", "a/x/in/1.jpg", "a/x/out/2.jpg", "b/in/3.jpg", "b/empty/")
+    source = FolderSource(tmp_path, Reading(class_folder=by))
+    assert (source.classes, [entry.label for entry in only_entries(source)]) == (classes, labels)
+    assert warnings_of(source) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "warns"),
+    [
+        ("a/x/1.jpg b/y/2.jpg", True),
+        ("a/x/1.jpg a/y/2.jpg b/x/3.jpg", True),
+        ("a/images/1.jpg b/images/2.jpg", False),  # Tiny ImageNet
+        ("a/x/1.jpg b/y/2.jpg b/3.jpg", False),
+    ],
+)
+def test_class_folders_of_only_folders_give_a_warning(tmp_path: Path, files: str, warns: bool) -> None:
+    found = warnings_of(FolderSource(plant(tmp_path, *files.split())))
+    assert ["contain only folders" in warning and "--class-folder" in warning for warning in found] == [True] * warns
+    assert warnings_of(FolderSource(tmp_path, Reading(class_folder="first"))) == ()
+
+
+@pytest.mark.parametrize(
+    ("folders", "number"),
+    [
+        ([*range(10)], None),
+        ([*range(11)], "'10' is 2"),
+        ([1, 2, 3], "'1' is 0"),
+        (["00", "01", "02"], None),
+        (["0", "2", "x"], None),
+    ],
+)
+def test_class_folders_that_are_other_numbers_than_labels_give_a_warning(
+    tmp_path: Path, folders: list[object], number: str | None
+) -> None:
+    source = FolderSource(plant(tmp_path, *(f"{name}/1.jpg" for name in folders)))
+    said = f"the label of {number}: classes='numbers' (--classes numbers)"
+    assert [said in warning for warning in source.warnings] == [True] * bool(number)
+
+
+@pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("cat", "cat ")])
+def test_class_folders_that_look_alike_give_a_warning(tmp_path: Path, pair: tuple[str, str]) -> None:
+    source = FolderSource(plant(tmp_path, *(f"{name}/1.jpg" for name in pair), "dog/1.jpg"))
+    (warning,) = source.warnings
+    assert "look alike" in warning
+    assert len(source.classes) == 3
+
+
+UTF8 = "'utf-8' codec can't decode byte 0xff in position 0"
+
+
+def test_files_beside_images_become_fields(tmp_path: Path) -> None:
+    plant(tmp_path, "cat/1.jpg", "cat/2.png", "cat/3.jpg", "cat/x/1.jpg", "cat/notes.txt", "cat/3.md")
+    (tmp_path / "cat/1.txt").write_text("\ufeffa cat", encoding="utf-8")
+    (tmp_path / "cat/1.JSON").write_text('{"age": 3}')
+    (tmp_path / "cat/2.png.json").write_text("[1, 2]")
+    (tmp_path / "cat/3.txt").write_bytes(b"\xff")
+    source = FolderSource(tmp_path)
+    loaded = source.load(entries(source), lambda _: None)
+    assert [item.entry.fields if isinstance(item, Loaded) else item for item in loaded] == [
+        {"txt": "a cat", "json": {"age": 3}},
+        {"json": [1, 2]},
+        Problem("cat/3.jpg", f"its cat/3.txt cannot be the field 'txt': {UTF8}: invalid start byte"),
+        b"",
+    ]
+    tally = tally_of(source)
+    assert tally.skipped == {".txt": 1, ".md": 1}
+    assert source.in_words(tally)[-1] == "fields: json (2 of 4 images), txt (2 of 4 images), from the file beside each"
+
+
+def test_path_is_found_in_the_other_normal_form_of_each_part(tmp_path: Path) -> None:
+    nfc, nfd = "caf\u00e9", "cafe\u0301"
+    plant(tmp_path, f"{nfd}/{nfc}.jpg", "both/" + nfc, "both/" + nfd)
+    root = os.fsencode(tmp_path) + b"/"
+    assert find_other_form(root + f"{nfc}/{nfd}.jpg".encode()) == root + f"{nfd}/{nfc}.jpg".encode()
+    assert find_other_form(root + f"{nfc}/2.jpg".encode()) is None
+    assert find_other_form(root + f"both/{nfc}".encode()) is None  # two files
+    assert find_other_form(b"caf\xff") is None
 
 
 def test_folder_without_images_is_an_error_with_extensions(tmp_path: Path) -> None:
@@ -257,3 +395,15 @@ def test_two_classes_of_the_same_name_are_an_error_before_anything_is_read(tmp_p
     plant(tmp_path, rb"caf\xe9/1.jpg", b"caf\xe9/1.jpg", "cat/1.jpg")
     with pytest.raises(SourceError, match=r"two class folders would have the same name, .*: rename one"):
         FolderSource(tmp_path)
+
+
+def test_folder_says_how_it_is_read_in_the_store_and_in_its_report(tmp_path: Path) -> None:
+    root = tmp_path / "pets"
+    plant_kinds(root)
+    report = convert(root, tmp_path / "o.lmdb")
+    assert report.understood == [
+        f"images: {root}",
+        "labels: the first folder of each path: 2 classes, 'cat' is 0 and 'dog' is 1",
+    ]
+    with open_store(tmp_path / "o.lmdb") as store:
+        assert store.manifest.understood == report.understood

@@ -25,8 +25,8 @@ from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
 from dbloader.ext.remote.bucket import Bucket
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE
-from tests.support.conversion import plan_conversion
 from tests.support.object_store import HOST, free_ports
+from tests.support.parts import plan_conversion
 
 # The account that Azurite's documentation names.
 ACCOUNT = "devstoreaccount1"

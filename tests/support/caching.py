@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,7 @@ from dbloader.ext.publishing.publish_shards import index_shards, put_manifest
 from dbloader.stores.base import Store
 from tests.support.leaks import has_ended
 from tests.support.stores import store_records
-
-WAIT_S = 60.0  # only a failing test waits this long
+from tests.support.waiting import WAIT_S, wait_for
 
 
 def image_of(index: int, size: int = 8000) -> bytes:
@@ -86,13 +84,6 @@ def forks(function: Callable[[int, Any], None], count: int) -> Iterator[list[Any
         process.close()
         ours.close()
         theirs.close()
-
-
-def wait_for(condition: Any, what: str) -> None:
-    until = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until, f"waited for: {what}"
-        time.sleep(0.01)
 
 
 def wait_until_ended(cache: Path) -> None:

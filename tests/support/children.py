@@ -12,7 +12,8 @@ import tempfile
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -63,17 +64,17 @@ def from_child(function: Callable[[], object], wait_s: float = WAIT_S) -> Any:
         return found
 
 
-def run_two_ranks(function: Callable[[int], object], folder: Path) -> None:
-    """Run a function with each rank of a process group of two forked processes. A file in the folder connects them."""
+def run_ranks(function: Callable[[int], object], folder: Path, count: int = 2) -> None:
+    """Run a function with each rank of a process group of forked processes. A file in the folder connects them."""
     from torch import distributed
 
     def run(rank: int) -> None:
-        distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+        distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=count)
         function(rank)
         distributed.destroy_process_group()
 
-    with _child(lambda: run(0)) as first, _child(lambda: run(1)) as second:
-        for process in (first, second):
+    with ExitStack() as stack:
+        for process in [stack.enter_context(_child(partial(run, rank))) for rank in range(count)]:
             process.join(WAIT_S)
             assert process.exitcode == 0
 
@@ -132,3 +133,13 @@ def run_script(script: Path, *arguments: object, folder: Path) -> tuple[int, str
         status = in_child(execute)
         printed.seek(0)
         return status, printed.read().decode()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all processes below a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *descendants(child)]
+    return found

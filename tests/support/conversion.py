@@ -16,9 +16,6 @@ from dbloader._parallel import return_large_blocks
 from dbloader.conversion import convert_files
 from dbloader.conversion.convert import convert
 from dbloader.conversion.report import Progress, Report
-from dbloader.conversion.settings import Settings
-from dbloader.ext.parts.make_plan import plan_parts
-from dbloader.ext.parts.plan import Plan
 from dbloader.records.record import Record
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
@@ -27,19 +24,6 @@ from tests.support.children import from_child
 fork = multiprocessing.get_context("fork")
 
 WAIT_S = 100.0  # for work that takes seconds, even on a busy machine
-
-
-def plan_conversion(
-    source: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    shards: int,
-    *,
-    append: bool = False,
-    overwrite: bool = False,
-    **options: Any,
-) -> Plan:
-    """Plan a conversion with the options of ``convert``."""
-    return plan_parts(Settings(source=source, **options), destination, shards, append=append, overwrite=overwrite)
 
 
 def records(place: str | os.PathLike[str]) -> list[Record]:

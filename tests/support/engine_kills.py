@@ -25,9 +25,11 @@ from pathlib import Path
 from dbloader import convert
 from dbloader.ext.parts.part import list_parts
 from dbloader.ext.parts.plan import partial_folder
-from tests.support.conversion import documents, plan_conversion
+from tests.support.children import descendants
+from tests.support.conversion import documents
 from tests.support.crash import Whole, check_whole
 from tests.support.images import plant_kinds, plant_photos
+from tests.support.parts import plan_conversion
 
 ENGINES = ("threads", "processes", "ray", "dask", "array")
 SHARDS = (1, 3, 64)
@@ -49,16 +51,6 @@ elif engine == "dask":
     how = {"executor": Client()}
 convert(root, place, shards=int(shards), **how)
 """
-
-
-def descendants(pid: int) -> list[int]:
-    """Return all processes below a process."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                found += [child, *descendants(child)]
-    return found
 
 
 def makes_a_part(pid: int) -> bool:

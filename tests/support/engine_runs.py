@@ -22,8 +22,8 @@ from dbloader import convert
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
 from tests.support.azure_run import AZURITE, by_azure
-from tests.support.conversion import plan_conversion
 from tests.support.images import KINDS, plant_kinds, plant_photos
+from tests.support.parts import plan_conversion
 
 SHARDS = 6
 WAIT_S = 300

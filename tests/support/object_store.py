@@ -149,7 +149,7 @@ def plan_then_change(place: str, destination: Path, changes: dict[str, bytes]) -
     """Plan the conversion of a source, change the source, and convert it."""
     from dbloader.ext.parts.part import convert_part
     from dbloader.ext.parts.publish import publish
-    from tests.support.conversion import plan_conversion
+    from tests.support.parts import plan_conversion
 
     plan_conversion(place, destination, 1)
     put(place, changes)

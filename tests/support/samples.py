@@ -7,7 +7,6 @@ import io
 import math
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +15,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from typing_extensions import override
 
-from dbloader.ext.collecting.write_store import write_store
 from dbloader.records.record import Record
-from dbloader.stores.open import open_store
 from tests.support.images import encoded
 
 
@@ -60,15 +57,6 @@ class Annotated:
     image: Any
     label: int
     caption: str = "a caption"
-
-
-def written(samples: Any, folder: Path, **options: Any) -> list[Record]:
-    """Return the records that write_store makes."""
-    place = folder / "s.lmdb"
-    place.unlink(missing_ok=True)
-    write_store(samples, place, **options)
-    with open_store(place) as store:
-        return list(store)
 
 
 def image_of(record: Record) -> Image.Image:

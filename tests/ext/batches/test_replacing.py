@@ -27,7 +27,7 @@ from dbloader.errors import (
 )
 from dbloader.loading.stats import Stats
 from dbloader.sampling import BlockShuffleSampler, ClassBalancedSampler, OrderedSampler
-from tests.support.children import run_two_ranks
+from tests.support.children import run_ranks
 from tests.support.damaged import (
     CUT,
     DAMAGED,
@@ -96,7 +96,7 @@ def test_two_ranks_get_the_same_number_of_complete_batches(place: Path, tmp_path
         assert same(batches, expected(0, range(rank, LENGTH, 2)))
         assert [len(labels) for _, labels in batches] == [4, 4, 4]
 
-    run_two_ranks(train, tmp_path)
+    run_ranks(train, tmp_path)
 
 
 @pytest.mark.parametrize(

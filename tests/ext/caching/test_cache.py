@@ -21,7 +21,6 @@ from dbloader.ext.caching.store import CachedStore
 from dbloader.stores.open import open_store
 from tests.support.caching import (
     IMAGES,
-    WAIT_S,
     fetcher_of,
     forks,
     image_of,
@@ -34,6 +33,7 @@ from tests.support.children import from_child
 from tests.support.images import as_nobody
 from tests.support.leaks import has_ended
 from tests.support.mongo import Mongod
+from tests.support.waiting import WAIT_S
 
 # Python >= 3.12 warns about every fork of a process with threads, and every MongoDB client has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -20,8 +20,9 @@ from dbloader.ext.caching.folder import read_stats
 from dbloader.ext.caching.store import CachedStore
 from dbloader.records.record import Record
 from dbloader.sampling import ShuffleSampler
-from tests.support.caching import IMAGES, WAIT_S, forks, image_of, images_of, make_shards, wait_for, wait_until_ended
+from tests.support.caching import IMAGES, forks, image_of, images_of, make_shards, wait_until_ended
 from tests.support.lmdb_files import tamper_with_records
+from tests.support.waiting import WAIT_S, wait_for
 
 Fault = Callable[[Path, random.Random], None]
 

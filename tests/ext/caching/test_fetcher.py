@@ -29,16 +29,15 @@ from dbloader.ext.caching.folder import read_stats
 from dbloader.ext.caching.store import CachedStore
 from tests.support.caching import (
     IMAGES,
-    WAIT_S,
     SlowFile,
     fetcher_of,
     images_of,
     kill_fetcher,
     make_shards,
     shards_in,
-    wait_for,
     wait_until_ended,
 )
+from tests.support.waiting import WAIT_S, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

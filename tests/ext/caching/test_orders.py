@@ -18,7 +18,8 @@ from dbloader.ext.caching import client
 from dbloader.ext.caching.folder import read_stats
 from dbloader.ext.caching.policy import CachePolicy, needs_of
 from dbloader.sampling import BlockShuffleSampler, OrderedSampler, ResumableSampler, ShuffleSampler, WeightedSampler
-from tests.support.caching import WAIT_S, SlowFile, make_shards, shards_in, wait_for, wait_until_ended
+from tests.support.caching import SlowFile, make_shards, shards_in, wait_until_ended
+from tests.support.waiting import WAIT_S, wait_for
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork:DeprecationWarning", "ignore:most shards have records of one class only"

@@ -18,7 +18,8 @@ from typing_extensions import override
 from dbloader import LMDBDataset, create_loader, write_store
 from dbloader.errors import FieldError, OptionError
 from dbloader.ext.collecting.sample_to_record import SampleEncoder
-from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same, written
+from tests.ext.collecting.written import written
+from tests.support.samples import IMAGE, Items, Sample, image_of, noise, same
 
 
 def test_samples_keep_the_order_of_a_shuffling_loader(tmp_path: Path) -> None:

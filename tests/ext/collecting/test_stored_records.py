@@ -15,8 +15,9 @@ from dbloader import LMDBDataset, convert, write_store
 from dbloader.decoding import DecodeTensor, decode_pil
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.stores.open import open_store
-from tests.support.conversion import plan_conversion, records
+from tests.support.conversion import records
 from tests.support.images import photo, picture, plant, plant_photos
+from tests.support.parts import plan_conversion
 
 
 @pytest.fixture

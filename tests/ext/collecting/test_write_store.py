@@ -16,8 +16,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from dbloader import LMDBDataset, PrefetchLoader, Record, open_store, write_store
 from dbloader.errors import FieldError, OptionError, StoreNotFoundError
 from dbloader.ext.sources.labels import IMAGE_NAMES
+from tests.ext.collecting.written import written
 from tests.support.images import photo
-from tests.support.samples import IMAGE, Items, Stream, noise, same, written
+from tests.support.samples import IMAGE, Items, Stream, noise, same
 
 
 @pytest.mark.parametrize(
@@ -252,6 +253,11 @@ def test_photographs_as_png_are_a_warning_that_names_convert(tmp_path: Path, ima
     written([{"image": IMAGE, "mask": image}], tmp_path)  # a mask must not lose a bit
 
 
+def test_record_without_an_image_does_not_decide_the_field_of_the_image(tmp_path: Path) -> None:
+    first, second = written([Record("a", 0), {"img": Image.new("RGB", (4, 4)), "label": 1}], tmp_path)
+    assert (first.image, second.format) == (None, "PNG")
+
+
 def test_image_of_a_png_file_is_stored_as_png_without_a_warning(tmp_path: Path) -> None:
     file = io.BytesIO()
     LARGE.save(file, "PNG")
@@ -262,3 +268,11 @@ def test_image_of_a_png_file_is_stored_as_png_without_a_warning(tmp_path: Path) 
 def test_single_split_must_be_chosen_of_a_dict_of_datasets(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"got dict: .* choose a dataset, such as samples\['train'\]"):
         written({"train": [(IMAGE, 1)]}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "depth"), [("u1", "8-bit"), ("<u2", "16-bit"), ("i1", "8-bit signed"), ("<f4", "32-bit float")]
+)
+def test_write_store_counts_the_depth_of_pixels(dtype: str, depth: str, tmp_path: Path) -> None:
+    manifest = write_store([(np.zeros((4, 5, 3), dtype), 0)] * 2, tmp_path / "s.lmdb")
+    assert manifest.depths == {depth: 2}

@@ -31,7 +31,6 @@ from dbloader.ext.parts.publish import publish
 from dbloader.stores.lmdb.shard_table import ShardTable
 from dbloader.stores.open import open_store
 from tests.contracts.records import stored
-from tests.support.conversion import plan_conversion
 from tests.support.http_proxy import EXPIRED, LOST, SLOW_DOWN, Change, HTTPProxy, flip, other_etag, shorten
 from tests.support.images import plant_photos
 from tests.support.object_store import (
@@ -46,6 +45,7 @@ from tests.support.object_store import (
     put_folder,
     read_table,
 )
+from tests.support.parts import plan_conversion
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("object_store")]
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from dbloader.device import RandomErasing
-from dbloader.errors import OptionError
+from dbloader.errors import LoaderError, OptionError
 from dbloader.ext.device.erasing import normal
 from dbloader.sampling.rng import STEP, SampleRNG, scramble
+from tests.device.test_normalize import check_images_only
+from tests.device.test_streams import Placed
 from tests.support.tensors import DTYPES, pixels, sevens
 
 MODES = ("const", "rand", "pixel")
@@ -148,3 +150,14 @@ def test_noise_is_splitmix64_mapped_to_normal_quantiles() -> None:
     quantiles = torch.special.ndtri((torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16).numpy()
     expected = quantiles[chosen].astype(np.float32).reshape(5, *shape)
     assert (normal(keys, shape, torch.float32, CPU).numpy() == expected).all()
+
+
+def test_input_without_images_is_refused() -> None:
+    check_images_only(RandomErasing())
+
+
+def test_erasing_refuses_to_be_captured_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    images = torch.zeros(2, 3, 8, 8).as_subclass(Placed)
+    with pytest.raises(LoaderError, match="each replay of a CUDA graph would erase the same rectangles: call it befo"):
+        RandomErasing(1.0)(images)

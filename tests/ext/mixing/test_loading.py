@@ -295,7 +295,7 @@ def test_shuffling_sampler_keeps_the_shares(places: list[str], expected: list[tu
 
 
 def test_mixture_announces_the_order_to_the_cache_of_a_source(places: list[str], tmp_path: Path) -> None:
-    from tests.conversion.test_shards import Here
+    from tests.ext.parts.test_shards import Here
 
     root = plant_photos(tmp_path / "s", 12, width=64)
     convert(root, tmp_path / "s.lmdb", shards=4, executor=Here())

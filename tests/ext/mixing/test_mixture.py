@@ -16,7 +16,7 @@ from dbloader import LMDBDataset, MongoDataset, Record, convert, copy_store, mix
 from dbloader.decoding import ResizeCenterCrop
 from dbloader.errors import OptionError, RecordIndexError, StoreNotFoundError
 from dbloader.stores.lmdb.store import LMDBStore
-from tests.conversion.test_shards import Here
+from tests.ext.parts.test_shards import Here
 from tests.support.images import photo, plant_photos
 
 CLASSES = {"a": ("cat", "dog"), "b": ("dog", "emu"), "c": ("ant", "cat", "dog")}

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from dbloader import LMDBDataset, convert, write_store
 from dbloader.errors import OptionError
 from dbloader.sampling import BlockShuffleSampler
-from tests.sampling.kinds import Sharded, interleaved
+from tests.ext.sampling.kinds import Sharded
+from tests.sampling.kinds import interleaved
 from tests.support.images import plant_photos
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=12)

@@ -21,7 +21,7 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from dbloader import copy_store, open_store
+from dbloader import open_store
 from dbloader.errors import DBLoaderError
 from dbloader.records.columns import COLUMNS, DTYPES, seal_chunk
 from dbloader.records.document import open_sealed, seal
@@ -52,7 +52,6 @@ def observe(place: Path, count: int = RECORDS) -> dict[str, Any]:
             "events": lambda: list(store.events()),
             "verify": store.verify,
             "find": lambda: store.find(str(store.name(2))),
-            "copy": lambda: copy_store(place, f"{place}.copy", overwrite=True).digest,
         }
         seen = {what: outcome_of(read) for what, read in reads.items()}
         for column in DTYPES:
@@ -217,8 +216,10 @@ def damage_the_file(place: Path, rng: random.Random) -> None:
 # ---- Trials
 
 
-def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, Any]) -> tuple[bool, list[str]]:
-    """Damage a copy of a store and read all of it.
+def try_one(
+    kind: str, seed: int, whole: Path, place: Path, expected: dict[str, Any], read: Callable[[Path], dict[str, Any]]
+) -> tuple[bool, list[str]]:
+    """Damage a copy of a store and read it.
 
     Returns:
         Whether a read raised an error, and a list of what is wrong: reads that returned another value without an error,
@@ -235,7 +236,7 @@ def try_one(kind: str, seed: int, whole: Path, place: Path, expected: dict[str, 
         (DAMAGE | LYING)[kind](place, rng)
     began = time.monotonic()
     try:
-        seen: dict[str, Any] = observe(place)
+        seen = read(place)
     except Exception as error:
         seen = {"open": error}
     errors = {use: value for use, value in seen.items() if isinstance(value, Exception)}
@@ -255,13 +256,15 @@ def _is_clear(error: Exception) -> bool:
     return isinstance(error, DBLoaderError) and "\n" not in str(error) and len(str(error)) < 2000
 
 
-def run_trials(kind: str, trials: int, folder: Path) -> tuple[int, list[str]]:
+def run_trials(
+    kind: str, trials: int, folder: Path, read: Callable[[Path], dict[str, Any]] = observe
+) -> tuple[int, list[str]]:
     """Run trials in a child process, because LMDB or the kernel may end it.
 
     Return the number of trials with an error, and what is wrong.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_run_trials, args=(sender, kind, trials, folder))
+    process = multiprocessing.get_context("fork").Process(target=_run_trials, args=(sender, kind, trials, folder, read))
     process.start()
     sender.close()
     outcomes: list[tuple[bool, list[str]]] = []
@@ -275,16 +278,16 @@ def run_trials(kind: str, trials: int, folder: Path) -> tuple[int, list[str]]:
     return sum(found for found, _ in outcomes), wrong
 
 
-def _run_trials(sender: Any, kind: str, trials: int, folder: Path) -> None:
+def _run_trials(sender: Any, kind: str, trials: int, folder: Path, read: Callable[[Path], dict[str, Any]]) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     gc.freeze()  # collecting the parent's objects as garbage would be slow
     whole, place = folder / "whole.lmdb", folder / "damaged.lmdb"
     write_whole(whole)
-    expected = observe(whole)
+    expected = read(whole)
     assert not any(isinstance(value, Exception) for value in expected.values()), expected
     for seed in range(trials):
-        sender.send(try_one(kind, seed, whole, place, expected))
+        sender.send(try_one(kind, seed, whole, place, expected, read))
         gc.collect()  # tracebacks of errors keep maps of damaged files open, and these maps count toward the limit
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from dbloader import Record, write_store
+from dbloader import Record
 from dbloader.stores.lmdb.readahead import ReadAhead
 from dbloader.stores.open import open_store
 from tests.contracts.records import documents_of
 from tests.support.lmdb_files import open_descriptors
+from tests.support.stores import store_samples
 
 HEAD = 16  # bytes of a page's header, before its value
 
@@ -23,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with three levels of pages. Every fiftieth record has overflow pages."""
     noise = random.Random(0)
     place = tmp_path_factory.mktemp("readahead") / "store.lmdb"
-    write_store((Record(image=noise.randbytes(300 if index % 50 else 20_000)) for index in range(4000)), place)
+    store_samples((Record(image=noise.randbytes(300 if index % 50 else 20_000)) for index in range(4000)), place)
     return place
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,17 +10,13 @@ from typing import Any
 import bson
 import numpy as np
 import pytest
-from bson.int64 import Int64
 
 from dbloader import open_store
 from dbloader.errors import StoreError
-from dbloader.records.columns import COLUMNS
 from dbloader.records.document import open_sealed, seal
-from dbloader.records.field_columns import column_names
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER
 from tests.contracts.records import make_records
-from tests.stores.lmdb.test_sharded import write_shards
-from tests.support.lmdb_files import content_of, value_at
+from tests.support.shards import write_shards
 
 
 def numbers(*values: int) -> bytes:
@@ -59,36 +53,6 @@ def place(tmp_path: Path) -> Path:
     write_shards(str(tmp_path / "other.lmdb"), make_records(4, seed=9), [2])
     (tmp_path / "other.lmdb" / SHARD_FOLDER / "00000.lmdb").rename(tmp_path / "outside.lmdb")
     return tmp_path / "store.lmdb"
-
-
-def test_manifest_and_index_have_the_documented_form(place: Path) -> None:
-    data = (place / MANIFEST_FILE).read_bytes()
-    values = bson.decode(data)
-    shards = [place / SHARD_FOLDER / name for name in NAMES]
-    with open_store(shards[0]) as one, open_store(shards[1]) as two:
-        digests = bytes.fromhex(one.manifest.digest + two.manifest.digest)
-        columns = [*COLUMNS, *column_names(one.manifest.fields | two.manifest.fields)]
-    assert values == {
-        "format": "dbloader shards",
-        "version": 1,
-        "manifest": value_at(place / values["index"], b"meta", b"manifest"),
-        "index": values["index"],
-        "names": NAMES,
-        "lengths": struct.pack("<2q", 2, 2),
-        "nbytes": struct.pack("<2q", *(shard.stat().st_size for shard in shards)),
-        "digests": digests,
-        "previous": "",
-        "crc32": zlib.crc32(data[4:-16]),
-    }
-    assert list(values)[-1] == "crc32"
-    assert data[data.index(b"version\0") - 1] == 0x10  # int32
-    assert type(values["crc32"]) is Int64
-    meta = [b"column/%s/%s" % (name.encode(), bytes(8)) for name in columns]
-    index = content_of(place / values["index"])
-    assert list(index) == [b"meta", b"records"]
-    assert list(index[b"meta"]) == sorted([*meta, b"manifest", b"shards"])
-    assert index[b"meta"][b"shards"] == b""
-    assert index[b"records"] == {}
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +12,6 @@ from typing_extensions import override
 
 from dbloader import Record, open_store
 from dbloader.errors import DamagedStoreError
-from dbloader.ext.publishing.publish_shards import index_shards, put_manifest
-from dbloader.records.columns import CHUNK
-from dbloader.records.field_columns import MAX_FIELDS
 from dbloader.records.manifest import Manifest
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 from tests.contracts.backend import FileBackend
@@ -23,21 +19,7 @@ from tests.contracts.processes import ProcessesContract
 from tests.contracts.reading import ReadingContract
 from tests.contracts.records import documents_of, make_records, salt_of, stored
 from tests.support.lmdb_files import tamper_with_records
-from tests.support.stores import store_records
-
-
-def write_shards(place: str, records: list[Record], bounds: list[int]) -> Manifest:
-    """Make a sharded store. ``bounds`` lists the index after the last record of each shard."""
-    folder = Path(place)
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / SHARD_FOLDER).mkdir(parents=True)
-    names = []
-    for number, (begin, end) in enumerate(zip([0, *bounds], [*bounds, len(records)], strict=True)):
-        names.append(f"{number:05}.lmdb")
-        store_records(folder / SHARD_FOLDER / names[-1], (record for record in records[begin:end]))
-    table = index_shards(folder, names, [None] * len(names))
-    put_manifest(folder, table)
-    return table.manifest
+from tests.support.shards import write_shards
 
 
 class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
@@ -83,13 +65,3 @@ class TestShardedStore(FileBackend, ProcessesContract, ReadingContract):
         sizes = [(Path(place) / SHARD_FOLDER / shard.name).stat().st_size for shard in table.shards]
         shards = [shard._replace(nbytes=size) for shard, size in zip(table.shards, sizes, strict=True)]
         manifest.write_bytes(table._replace(shards=shards).encode())
-
-
-@pytest.mark.parametrize("fields", [[MAX_FIELDS + 1, 0], [MAX_FIELDS, 1]])
-def test_store_with_too_many_fields_has_no_field_columns(tmp_path: Path, fields: list[int]) -> None:
-    first, second = ({f"{number} {place}": place for number in range(count)} for place, count in enumerate(fields))
-    records = [Record(fields={**first, "score": 1})] * (CHUNK + 1) + [Record(fields={**second, "score": 2})]
-    manifest = write_shards(str(tmp_path / "store.lmdb"), records, [CHUNK + 1])
-    with open_store(tmp_path / "store.lmdb") as store:
-        assert manifest.columns == {}
-        assert store.verify() == manifest.digest

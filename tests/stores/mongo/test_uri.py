@@ -371,8 +371,7 @@ def test_command_line_prints_no_credentials(
     for status, *arguments in (
         (1, "convert", root, user_place),
         (0, "verify", user_place),
-        *((2, *line, refused) for line in (["info"], ["bench"], ["copy", user_place], ["convert", root])),
-        (1, "doctor", refused),
+        *((2, *line, refused) for line in (["info"], ["convert", root])),
         (2, "info", f"{user_place}&unknown=sentinel"),
     ):
         done = shell(*arguments)

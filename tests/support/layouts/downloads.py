@@ -139,7 +139,7 @@ def roboflow_coco(at: Path) -> Answer:
 
 
 @layout(28, "the root of a data set of Ultralytics", "coco8 STORE --listing coco8/data.yaml",
-        says=r"there is no [.]txt file in it", remedy=r"images/train",
+        says=r"there is no [.]txt file in it|has several splits", remedy=r"images/train",
         option="coco8/images/train STORE --listing coco8/data.yaml")  # fmt: skip
 def ultralytics_root(at: Path) -> Answer:
     images = photos(["000.jpg", "001.jpg"])
@@ -174,7 +174,7 @@ def celeba(at: Path) -> Answer:
 
 
 @layout(29, "CelebA's list_attr_celeba.csv", "img_align_celeba STORE --listing list_attr_celeba.csv", says=COLUMNS,
-        option="img_align_celeba STORE --listing list_attr_celeba.csv --image image_id --label Bald,Eyeglasses,Smiling",
+        option="img_align_celeba STORE --listing list_attr_celeba.csv --label-column Bald,Eyeglasses,Smiling",
         tool="pandas")  # fmt: skip
 def celeba_csv(at: Path) -> Answer:
     images = photos(_FACES)

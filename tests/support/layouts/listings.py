@@ -169,7 +169,7 @@ class _Named(list[tuple[Image.Image, torch.Tensor]]):
 
 
 @layout(16, "Kaggle's id,breed", "train STORE --listing labels.csv", says=COLUMNS, tool="pandas",
-        option="train STORE --listing labels.csv --image id --label breed")  # fmt: skip
+        option="train STORE --listing labels.csv --label-column breed")  # fmt: skip
 def breeds(at: Path) -> Answer:
     labels = {"000bec18.jpg": "boston_bull", "001513df.jpg": "dingo", "001cdf01.jpg": "pekinese"}
     images = photos(labels)
@@ -179,7 +179,7 @@ def breeds(at: Path) -> Answer:
 
 
 @layout(16, "Path,Target", ". STORE --listing train.csv", says=COLUMNS, tool="pandas",
-        option=". STORE --listing train.csv --image Path --label Target")  # fmt: skip
+        option=". STORE --listing train.csv --image-column Path --label-column Target")  # fmt: skip
 def capitals(at: Path) -> Answer:
     labels: dict[str, Label] = {"train/p1/v1.jpg": 0, "train/p1/v2.jpg": 1, "train/p2/v3.jpg": 1}
     images = photos(labels)
@@ -189,7 +189,7 @@ def capitals(at: Path) -> Answer:
 
 
 @layout(16, "image_id,label,score, files in a subfolder", "data STORE --listing data/train.csv", says=COLUMNS,
-        tool="pandas", option="data STORE --listing data/train.csv --image image_id")  # fmt: skip
+        tool="pandas", option="data STORE --listing data/train.csv --image-column image_id")  # fmt: skip
 def image_ids(at: Path) -> Answer:
     rows = [("1000015157", 0, 0.5), ("1000201771", 3, 1.25), ("0000427214", 1, "")]
     images = photos(f"train_images/{row[0]}.jpg" for row in rows)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 from typing_extensions import override
 
 from dbloader import LMDBDataset, write_store
@@ -240,7 +240,7 @@ def _pixel_differences(records: list[Record], keys: dict[bytes, list[str]]) -> I
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, of EXIF and of palettes with transparency
-            with Image.open(BytesIO(data)) as image:
+            with _lenient_pillow(), Image.open(BytesIO(data)) as image:
                 upright = ImageOps.exif_transpose(image).size
                 wanted = np.asarray(image.convert("RGB"), np.int16)
             try:
@@ -253,6 +253,17 @@ def _pixel_differences(records: list[Record], keys: dict[bytes, list[str]]) -> I
             yield f"{record.name} has other pixels than Pillow's"
         if (turned.shape[2], turned.shape[1]) != upright:
             yield f"{record.name} is {turned.shape[2]} x {turned.shape[1]} upright, and Pillow's is {upright}"
+
+
+@contextlib.contextmanager
+def _lenient_pillow() -> Iterator[None]:
+    """Make Pillow open every PNG that browsers show: with wrong checksums of its metadata, and with long texts."""
+    most, ImageFile.LOAD_TRUNCATED_IMAGES = PngImagePlugin.MAX_TEXT_CHUNK, True
+    PngImagePlugin.MAX_TEXT_CHUNK = 2**30
+    try:
+        yield
+    finally:
+        PngImagePlugin.MAX_TEXT_CHUNK, ImageFile.LOAD_TRUNCATED_IMAGES = most, False
 
 
 # --- boxes ------------------------------------------------------------------------------------------------------------

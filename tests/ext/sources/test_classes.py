@@ -1,0 +1,199 @@
+"""The option ``classes``: labels get the numbers of given classes, from every source, and nothing shifts in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbloader import LMDBDataset, convert, verify_store
+from dbloader.conversion.dry_run import dry_run
+from dbloader.conversion.settings import Settings
+from dbloader.errors import DBLoaderError, OptionError, StoreExistsError
+from dbloader.ext.parts.make_plan import plan_parts
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
+from tests.support.images import plant
+from tests.support.layouts.base import coco, photos, write, write_csv, write_zip
+
+
+@pytest.fixture
+def val(tmp_path: Path) -> Path:
+    """Images of the classes a and c."""
+    return plant(tmp_path / "pets", photos(["a/7.jpg", "c/8.jpg"], 20))
+
+
+def labels(place: Path) -> tuple[list[str], list[int]]:
+    with LMDBDataset(place, decode=None) as dataset:
+        return [*dataset.classes], dataset.targets.tolist()
+
+
+def _names(kind: str, folder: Path) -> Any:
+    if kind == "store":
+        plant(folder / "all", photos(f"{name}/{name}.jpg" for name in "abc"))
+        convert(folder / "all", folder / "train.lmdb", progress=None)
+        return folder / "train.lmdb"
+    if kind == "text":
+        return write(folder, "names.txt", "a\nb\r\n\nc\n")
+    if kind == "json":
+        return write(folder, "names.json", json.dumps(["a", "b", "c"]))
+    return "a,b, c" if kind == "commas" else ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", ["store", "text", "json", "commas", "list"])
+def test_labels_get_the_numbers_of_the_given_classes(val: Path, tmp_path: Path, kind: str) -> None:
+    given = _names(kind, tmp_path)
+    report = convert(val, tmp_path / "val.lmdb", classes=given, progress=None)
+    assert labels(tmp_path / "val.lmdb") == (["a", "b", "c"], [0, 2])
+    assert report.warnings == ()
+    assert dry_run(val, classes=given).labels == {"a": 1, "b": 0, "c": 1}
+    with LMDBDataset(tmp_path / "val.lmdb") as dataset:
+        assert dataset.manifest.source["classes"] == "given"
+
+
+def test_class_that_is_not_given_is_an_error_with_count_and_names(val: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"1 of the 2 classes of .*pets is not among the 2 given: 'c'$"):
+        convert(val, tmp_path / "val.lmdb", classes=["a", "b"], progress=None)
+    for name in "defghij":
+        plant(val, photos([f"{name}/1.jpg"]))
+    with pytest.raises(OptionError, match=r"8 of the 9 classes .*: 'c', 'd', 'e', 'f', 'g' and 3 more$"):
+        convert(val, tmp_path / "val.lmdb", classes=["a"], progress=None)
+    assert not (tmp_path / "val.lmdb").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "listing"])
+def test_numbers_takes_names_of_classes_as_labels(tmp_path: Path, kind: str) -> None:
+    images = photos(f"{number}/{number}.jpg" for number in (1, 2, 10))
+    source, listing = plant(tmp_path / "ages", images), None
+    if kind == "zip":
+        source = write_zip(tmp_path / "ages.zip", images)
+    elif kind == "listing":
+        rows = [{"path": name, "label": name.split("/")[0]} for name in images]
+        listing = write(tmp_path, "ages.jsonl", "\n".join(map(json.dumps, rows)))
+    convert(source, tmp_path / "ages.lmdb", listing=listing, classes="numbers", progress=None)
+    names, numbers = labels(tmp_path / "ages.lmdb")
+    assert names == []
+    assert sorted(numbers) == [1, 2, 10]
+    assert verify_store(tmp_path / "ages.lmdb", against=source, listing=listing).problems == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(["1", "b", "c"], "2 of the 3 classes of .* are no integer: 'b', 'c'"), (["1", "01"], "are the same integer")],
+)
+def test_numbers_refuses_names_that_are_not_different_integers(tmp_path: Path, names: list[str], message: str) -> None:
+    plant(tmp_path / "x", photos(f"{name}/0.jpg" for name in names))
+    with pytest.raises(OptionError, match=message):
+        convert(tmp_path / "x", tmp_path / "x.lmdb", classes="numbers", progress=None)
+
+
+def test_integer_labels_get_the_given_names_and_must_be_in_range(tmp_path: Path) -> None:
+    plant(tmp_path / "photos", photos(["0.jpg", "1.jpg", "2.jpg"]))
+    write_csv(tmp_path, "x.csv", [("path", "label"), ("0.jpg", 1), ("1.jpg", 0), ("2.jpg", 2)])
+    report = convert(
+        tmp_path / "photos", tmp_path / "x.lmdb", listing=tmp_path / "x.csv", classes="cat,dog", progress=None
+    )
+    assert labels(tmp_path / "x.lmdb") == (["cat", "dog"], [1, 0])
+    assert report.rejected == 1
+    assert "has the label 2, but no class has this label" in Path(report.report_file).read_text()
+
+
+def test_boxes_get_the_numbers_of_the_given_classes(tmp_path: Path) -> None:
+    images = photos(["0.jpg"])
+    plant(tmp_path / "photos", images)
+    write(tmp_path, "coco.json", coco([("0.jpg", 40, 30)], {"0.jpg": [("dog", 1, 2, 9, 9)]}, ["dog"]))
+    place = tmp_path / "x.lmdb"
+    convert(tmp_path / "photos", place, listing=tmp_path / "coco.json", classes="cat,dog", progress=None)
+    with LMDBDataset(place, decode=None, fields=("box_labels",)) as dataset:
+        assert dataset.classes == ["cat", "dog"]
+        assert dataset[0]["box_labels"].tolist() == [1]
+
+
+def test_plan_keeps_the_names_when_the_store_that_had_them_is_gone(val: Path, tmp_path: Path) -> None:
+    given = _names("store", tmp_path)
+    plan = plan_parts(Settings(source=val, classes=given), tmp_path / "val.shards", 2)
+    given.unlink()
+    for number in range(plan.parts):
+        convert_part(tmp_path / "val.shards", number)
+    publish(tmp_path / "val.shards")
+    assert labels(tmp_path / "val.shards") == (["a", "b", "c"], [0, 2])
+
+
+def test_appended_images_get_the_numbers_of_the_store(val: Path, tmp_path: Path) -> None:
+    plant(tmp_path / "new", photos(["c/1.jpg", "b/2.jpg"], 50))
+    convert(val, tmp_path / "x.shards", shards=1, progress=None)
+    convert(tmp_path / "new", tmp_path / "x.shards", append=True, classes=["b", "c", "d"], progress=None)
+    assert labels(tmp_path / "x.shards") == (["a", "c", "b", "d"], [0, 1, 2, 1])
+
+
+def test_resume_with_other_classes_is_refused(val: Path, tmp_path: Path) -> None:
+    plant(val, {"c/9.jpg": b"damaged"})
+    with pytest.raises(DBLoaderError, match=r"9\.jpg"):
+        convert(val, tmp_path / "x.lmdb", classes="a,b,c", on_bad="fail", progress=None)
+    with pytest.raises(StoreExistsError, match=r"begun with another classes \(--classes\) \(3 names"):
+        convert(val, tmp_path / "x.lmdb", classes="a,c", resume=True, progress=None)
+    convert(val, tmp_path / "x.lmdb", classes="a,b,c", resume=True, progress=None)
+    assert labels(tmp_path / "x.lmdb") == (["a", "b", "c"], [0, 2])
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "listing"])
+def test_split_with_other_classes_than_train_beside_it_is_a_warning(tmp_path: Path, kind: str) -> None:
+    for split, names in (("train", "abc"), ("val", "ac"), ("test", "abc")):
+        images = photos(f"{name}/{name}.jpg" for name in names)
+        if kind == "zip":
+            write_zip(tmp_path / f"{split}.zip", images)
+        elif kind == "folder":
+            plant(tmp_path / split, images)
+        else:
+            plant(tmp_path / "all", images)
+            write_csv(tmp_path, f"my-{split}.csv", [("path", "label"), *((name, name[0]) for name in images)])
+
+    def warnings(split: str) -> tuple[str, ...]:
+        source = tmp_path / {"zip": f"{split}.zip", "folder": split, "listing": "all"}[kind]
+        listing = tmp_path / f"my-{split}.csv" if kind == "listing" else None
+        return convert(source, tmp_path / f"{split}.lmdb", listing=listing, progress=None).warnings
+
+    (warning,) = warnings("val")
+    assert "has other classes (3; here 2), so the same label may mean another class" in warning
+    assert "--classes" in warning
+    assert warnings("test") == warnings("train") == ()
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ("cat", "there is no file or store 'cat'"),
+        ([], "must be different names"),
+        (["a", "a"], "must be different names"),
+        (7, "must be"),
+        ([1, 2], r"must be names, such as \('cat', 'dog'\)"),
+    ],
+)
+def test_wrong_classes_are_an_error(val: Path, tmp_path: Path, classes: Any, message: str) -> None:
+    with pytest.raises((OptionError, TypeError), match=message):
+        convert(val, tmp_path / "x.lmdb", classes=classes, progress=None)
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "warns"),
+    [
+        ("train", "val", True),
+        ("Train", "Validation", True),
+        ("pets_train", "pets_test", True),
+        ("training", "val", True),
+        ("trained", "val", False),
+        ("train", "valley", False),
+    ],
+)
+def test_other_classes_in_train_beside_a_split_give_a_warning(
+    tmp_path: Path, train: str, val: str, warns: bool
+) -> None:
+    files = [f"{train}/{name}/1.jpg" for name in "abc"] + [f"{val}/{name}/2.jpg" for name in "ac"]
+    plant(tmp_path, photos(files, 20))
+    found = Settings(source=tmp_path / val).open().warnings
+    assert ["--classes" in warning and "(3; here 2)" in warning for warning in found] == [True] * warns
+    assert Settings(source=tmp_path / train).open().warnings == ()
+    (tmp_path / val / "b").mkdir()
+    assert Settings(source=tmp_path / val).open().warnings == ()

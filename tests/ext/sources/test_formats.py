@@ -1,0 +1,42 @@
+"""Folders provide files in all formats that Pillow opens safely."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dbloader import LMDBDataset, convert, export_store
+from dbloader.ext.exports.base import extension_of
+from dbloader.images.pillow import FORMATS
+from dbloader.sources.folder import EXTENSIONS
+from tests.support import jpegs
+from tests.support.conversion import records
+from tests.support.images import encoded, plant
+
+
+def test_extensions_and_formats_match() -> None:
+    Image.init()
+    formats = {Image.EXTENSION.get(extension, "HEIF") for extension in EXTENSIONS}
+    assert formats - {"JXL"} == {*FORMATS, "MPO", "HEIF"}  # a plug-in adds JXL when a file needs it
+    assert {extension_of(name) for name in formats if name} <= {*EXTENSIONS}
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "folder"])
+def test_folders_zips_tars_and_exports_accept_the_same_formats(tmp_path: Path, kind: str) -> None:
+    names = [name for name in FORMATS if name != "ICO"]  # Pillow changes the size of an ICO image
+    files = {f"cat/{name}{extension_of(name)}": encoded(jpegs.draw(24, 18), name) for name in names}
+    before = convert(plant(tmp_path / "images", files), tmp_path / "a.lmdb")
+    with LMDBDataset(tmp_path / "a.lmdb") as dataset:
+        assert {image.size for image, _ in dataset[0 : len(names)]} == {(24, 18)}
+    if kind in ("zip", "tar"):
+        source = shutil.make_archive(str(tmp_path / "again"), kind, tmp_path / "images")
+    else:
+        source = export_store(tmp_path / "a.lmdb", tmp_path / "again", format=kind).destination
+    after = convert(source, tmp_path / "b.lmdb")
+    assert (after.records, after.skipped, after.rejected) == (len(names), {}, 0)
+    assert {record.image for record in records(after.place)} == {*files.values()}
+    if kind not in ("zip", "tar"):  # files in zips and tars may be in another order
+        assert after.digest == before.digest

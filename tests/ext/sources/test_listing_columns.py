@@ -1,0 +1,379 @@
+"""The columns of a listing: types, images and labels in columns of any name, several classes, rows of boxes."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbloader import Listing, LMDBDataset, convert, export_store, verify_store
+from dbloader.conversion.settings import Settings
+from dbloader.errors import OptionError, SourceError
+from dbloader.ext.parts.make_plan import plan_parts
+from dbloader.ext.parts.part import convert_part
+from dbloader.ext.parts.publish import publish
+from dbloader.sources.base import Problem, Source
+from dbloader.sources.open import open_source
+from tests.support.images import plant
+from tests.support.layouts.base import photos, write, write_csv
+from tests.support.layouts.outcome import run_command
+from tests.support.tallies import only_entries
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return plant(tmp_path / "photos", photos(["a.jpg", "sub/b.jpg", "sub/c.png"]))
+
+
+def opened(root: Path, content: str, name: str = "list.csv", **columns: Any) -> Source:
+    return open_source(root, Listing(write(root.parent, name, content), **columns))
+
+
+def column(root: Path, values: list[str], **columns: Any) -> list[Any]:
+    text = "path,x\n" + "".join(f"{at},{value}\n" for at, value in enumerate(values))
+    return [entry.fields["x"] for entry in only_entries(opened(root, text, **columns))]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1", "-7", "", "0"], [1, -7, None, 0]),
+        (["1", "2.5", "", "-0.10"], [1.0, 2.5, None, -0.1]),
+        (["1.5", "1e-05", "2.5e3", ".5"], [1.5, 1e-05, 2500.0, 0.5]),
+        (["true", "False", "", "TRUE"], [True, False, None, True]),
+        ([str(2**53), "1"], [2**53, 1]),
+        *(
+            ([odd, "1"], [odd, "1"])
+            for odd in ("007", "+3", str(2**53 + 1), "1e5", "1_0", "٣", " 1", "N/A", "-0", "3,")
+        ),
+        (["true", "1"], ["true", "1"]),
+        (["2024-01-02", ""], ["2024-01-02", ""]),
+        (["", ""], ["", ""]),
+    ],
+)
+def test_csv_column_has_the_type_of_all_its_values(root: Path, values: list[str], expected: list[Any]) -> None:
+    found = column(root, [f'"{value}"' for value in values])
+    assert found == expected
+    assert [type(value) for value in found] == [type(value) for value in expected]
+
+
+def test_column_stays_text_where_the_user_says_so(root: Path) -> None:
+    assert column(root, ["10115", "80331"], text="x") == ["10115", "80331"]
+    assert column(root, ["10115", "80331"]) == [10115, 80331]
+
+
+def test_queries_fields_and_exports_get_the_numbers_of_a_csv(root: Path, tmp_path: Path) -> None:
+    rows = [("path", "score", "age", "old"), ("a.jpg", "0.75", "3", "false"), ("sub/b.jpg", "0.25", "40", "true")]
+    listing, place = write_csv(tmp_path, "x.csv", rows), tmp_path / "x.lmdb"
+    digest = convert(root, place, listing=listing, progress=None).digest
+    with LMDBDataset(place, fields=("score", "age", "old")) as dataset:
+        assert dataset[0] == {"score": 0.75, "age": 3, "old": False}
+        assert dataset.manifest.columns == {"age": "int", "old": "bool", "score": "float"}
+    for query in ("score>0.5", "age<10", "old=false"):
+        with LMDBDataset(place, where=query, decode=None, fields=("name",)) as dataset:
+            assert (len(dataset), dataset[0]["name"]) == (1, "a.jpg"), query
+    export_store(place, tmp_path / "out")
+    assert convert(tmp_path / "out", tmp_path / "again.lmdb", progress=None).digest == digest
+
+
+# --- the column of the images -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Path", "FILE_NAME", "file_name", "ImagePath", "img", "Image Name", "filepath"])
+def test_image_column_is_known_in_any_letters(root: Path, name: str) -> None:
+    assert [entry.name for entry in only_entries(opened(root, f"{name},Target\na.jpg,3\n"))] == ["a.jpg"]
+
+
+@pytest.mark.parametrize("name", ["id", "image_id", "ImageId", "img_id"])
+def test_id_finds_the_one_file_with_its_stem(root: Path, name: str) -> None:
+    source = opened(root, f"{name},label\na,x\nb,y\nsub/c,x\n")
+    assert [entry.name for entry in only_entries(source)] == ["a.jpg", "sub/b.jpg", "sub/c.png"]
+    assert "a name without its extension" in source.understood[0]
+    numbers = plant(root.parent / "numbers", photos(["12.jpg"]))
+    rows = json.dumps({name: 12, "label": 0})
+    assert [entry.name for entry in only_entries(opened(numbers, rows, "x.jsonl"))] == ["12.jpg"]
+
+
+def test_id_of_two_files_is_a_problem_that_names_both(root: Path) -> None:
+    plant(root, photos(["other/b.jpg", "sub/a.jpg"]))
+    a, b = opened(root, "id,label\na,x\nb,y\n").entries()
+    assert getattr(a, "name", "") == "a.jpg"  # the folder itself comes first
+    assert b == Problem("row 3", "b may be other/b.jpg or sub/b.jpg: write the path below the folder")
+
+
+@pytest.mark.parametrize("text", ["key,breed\na,x\n", "id,label\nzzz,x\n"])
+def test_listing_without_images_names_its_columns_and_the_option(root: Path, text: str) -> None:
+    columns = ", ".join(map(repr, text.splitlines()[0].split(",")))
+    with pytest.raises(
+        SourceError, match=f"no path in a column called path .*; the columns are {columns}: --image-column"
+    ):
+        opened(root, text)
+
+
+def test_columns_that_the_user_names_are_used(root: Path) -> None:
+    source = opened(root, "path,key,Breed\nx,a.jpg,pug\n", image="key", label="breed")
+    assert [(entry.name, entry.label, entry.fields) for entry in only_entries(source)] == [("a.jpg", 0, {"path": "x"})]
+    for wrong in ({"image": "kez"}, {"label": "bread"}, {"text": "zip"}):
+        with pytest.raises(SourceError, match=r"it has no column '.*': its columns are \['path', 'key', 'Breed'\]"):
+            opened(root, "path,key,Breed\nx,a.jpg,pug\n", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("listed", "found"),
+    [
+        ("sub\\b.jpg", "sub/b.jpg"),
+        ("/sub/b.jpg", "sub/b.jpg"),
+        (unicodedata.normalize("NFC", "größe/é.jpg"), unicodedata.normalize("NFD", "größe/é.jpg")),
+        (unicodedata.normalize("NFD", "größe/é.jpg"), unicodedata.normalize("NFC", "größe/é.jpg")),
+    ],
+)
+def test_path_in_another_spelling_finds_its_file(root: Path, listed: str, found: str) -> None:
+    plant(root, photos([found], 9))
+    assert [entry.name for entry in only_entries(opened(root, f"path\n{listed}\n"))] == [found]
+
+
+def test_file_with_a_backslash_in_its_name_stays_itself(root: Path) -> None:
+    plant(root, photos(["sub\\b.jpg"], 9))
+    assert [entry.name for entry in only_entries(opened(root, "path\nsub\\b.jpg\n"))] == ["sub\\b.jpg"]
+
+
+# --- several classes and numbers --------------------------------------------------------------------------------------
+
+
+def targets(root: Path, listing: Listing, place: Path, **options: Any) -> tuple[list[str], list[Any]]:
+    convert(root, place, listing=listing, progress=None, **options)
+    with LMDBDataset(place, decode=None) as dataset:
+        return [*dataset.classes], [np.asarray(dataset[index][1]).tolist() for index in range(len(dataset))]
+
+
+SEVERAL = [("a.jpg", ["cat", "dog"]), ("sub/b.jpg", ["bird"]), ("sub/c.png", [])]
+
+
+@pytest.mark.parametrize("kind", ["separator", "json", "columns", "all columns", "_classes.csv"])
+def test_several_classes_are_read(root: Path, tmp_path: Path, kind: str) -> None:
+    names = ["bird", "cat", "dog"]
+    columns: dict[str, Any] = {}
+    if kind == "json":
+        text = "\n".join(json.dumps({"path": path, "label": found}) for path, found in SEVERAL)
+        path = write(tmp_path, "x.jsonl", text)
+    elif kind == "separator":
+        path = write_csv(tmp_path, "x.csv", [("path", "label"), *((path, "; ".join(found)) for path, found in SEVERAL)])
+        columns = {"separator": ";"}
+    else:
+        ones = [", ".join([path, *(str(int(name in found)) for name in names)]) for path, found in SEVERAL]
+        name = "x.csv" if "columns" in kind else kind
+        path = write(tmp_path, name, "\n".join(["filename, bird, cat, dog", *ones]))
+        columns = {"label": names} if kind == "columns" else {"label": "*"} if kind == "all columns" else {}
+    classes, found = targets(root, Listing(path, **columns), tmp_path / "x.lmdb")
+    assert (classes, found) == (names, [[0, 1, 1], [1, 0, 0], [0, 0, 0]])
+    given = targets(root, Listing(path, **columns), tmp_path / "y.lmdb", classes=["dog", "eel", "cat", "bird"])
+    assert given == (["dog", "eel", "cat", "bird"], [[1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]])
+    convert(tmp_path / "x.lmdb", tmp_path / "z.lmdb", classes=["dog", "cat", "bird"], progress=None)
+    with LMDBDataset(tmp_path / "z.lmdb", decode=None) as dataset:
+        assert np.asarray(dataset[0][1]).tolist() == [1, 1, 0]
+        assert dataset.manifest.field_classes == {"labels": ["dog", "cat", "bird"]}
+
+
+@pytest.mark.parametrize(
+    ("labels", "mark"),
+    [
+        (["cat", "cat|dog"], "|"),
+        (["scab", "rust", "scab rust"], " "),
+        (["a;b", "b;c", "c;a"], ";"),
+        (["tench, Tinca tinca", "great white shark, white shark", "golden retriever"], ""),
+        (["rock & roll", "new york", "york"], ""),
+    ],
+)
+def test_labels_that_look_like_several_classes_are_a_warning(root: Path, labels: list[str], mark: str) -> None:
+    warnings = opened(root, "path,label\n" + "".join(f'{at},"{label}"\n' for at, label in enumerate(labels))).warnings
+    assert [f"--separator {mark!r}" in warning for warning in warnings] == [True] * bool(mark)
+
+
+@pytest.mark.parametrize(("name", "field"), [("label", "target"), ("target", "target"), ("price", "price")])
+def test_numbers_with_a_fraction_become_the_target(root: Path, tmp_path: Path, name: str, field: str) -> None:
+    path = write_csv(tmp_path, "x.csv", [("path", name), ("a.jpg", "3.5"), ("sub/b.jpg", "2"), ("sub/c.png", "1.0")])
+    assert targets(root, Listing(path, label=name), tmp_path / "x.lmdb") == ([], [3.5, 2.0, 1.0])
+    with LMDBDataset(tmp_path / "x.lmdb") as dataset:
+        assert dataset.manifest.source["target"] == field
+        assert dataset.manifest.source["columns"] == {"label": [name]}
+    with pytest.raises(SourceError, match=r"'1\.5'.*'cat'|'cat'.*'1\.5'"):
+        opened(root, "path,label\na.jpg,1.5\nb,cat\n")
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ([0.7, 2.9], r"row 2: its label is \[0\.7, 2\.9\], and a list has the names or the integers of classes"),
+        ([1, 0, 1], r"row 2: its label, \[1, 0, 1\], repeats a number, .* 0/1 for each class: .*--label-column a,b,c"),
+    ],
+)
+def test_list_that_is_not_of_classes_is_an_error(root: Path, label: list[float], message: str) -> None:
+    rows = [{"path": "a.jpg", "label": [3, 1]}, {"path": "b.jpg", "label": label}]
+    with pytest.raises(SourceError, match=message):
+        opened(root, "\n".join(map(json.dumps, rows)), "x.jsonl")
+    text = "|".join(map(str, label))
+    with pytest.raises(SourceError, match=message.split(r"\[")[0].replace("2", "3")):
+        opened(root, f"path,label\na.jpg,3|1\nb.jpg,{text}\n", separator="|")
+
+
+@pytest.mark.parametrize("odd", ["nan", "inf"])
+def test_nan_among_integer_labels_is_an_error(root: Path, odd: str) -> None:
+    with pytest.raises(SourceError, match=f"the label of row 2 is '0' and the label of row 4 is '{odd}'"):
+        opened(root, f"path,label\na.jpg,0\nsub/b.jpg,1\nsub/c.png,{odd}\n")
+    assert opened(root, f"path,label\na.jpg,0.5\nsub/b.jpg,1\nsub/c.png,{odd}\n").target == "target"
+
+
+def test_labels_of_another_kind_cannot_be_appended(root: Path, tmp_path: Path) -> None:
+    several = write_csv(tmp_path, "x.csv", [("path", "label"), ("a.jpg", "cat|dog")])
+    numbers = write_csv(tmp_path, "y.csv", [("path", "label"), ("sub/b.jpg", "0.5")])
+    place = tmp_path / "x.shards"
+    convert(root, place, listing=Listing(several, separator="|"), shards=1, progress=None)
+    with pytest.raises(OptionError, match=r"target of the new images is 'target', and that of .* is 'labels': give"):
+        convert(root, place, listing=numbers, append=True, progress=None)
+
+
+# --- rows that name one file ------------------------------------------------------------------------------------------
+
+
+def test_rows_with_different_labels_for_an_image_are_an_error(root: Path) -> None:
+    with pytest.raises(SourceError, match="rows 2 and 4 name the same image, with different labels"):
+        opened(root, "path,label\na.jpg,x\nsub/b.jpg,y\n./a.jpg,y\n".replace("./", ""))
+
+
+@pytest.mark.parametrize("text", ["path,caption\na.jpg,one\na.jpg,two\n", "path,label,q\na.jpg,x,1\na.jpg,x,2\n"])
+def test_rows_of_captions_and_questions_may_repeat_an_image(root: Path, text: str) -> None:
+    assert [entry.name for entry in only_entries(opened(root, text))] == ["a.jpg", "a.jpg"]
+
+
+def test_rows_of_boxes_become_one_record_for_each_image(root: Path, tmp_path: Path) -> None:
+    rows = [
+        ("image_path", "xmin", "ymin", "xmax", "ymax", "label", "score"),
+        ("a.jpg", 1, 2, 9, 9, "dog", 1),
+        ("sub/b.jpg", "", "", "", "", "", ""),
+        ("a.jpg", 0, 0, 20.5, 8, "cat", 1),
+    ]
+    path, place = write_csv(tmp_path, "boxes.csv", rows), tmp_path / "x.lmdb"
+    report = convert(root, place, listing=path, progress=None)
+    assert report.warnings == ("columns that the boxes of an image may not share are left out: 'score'",)
+    with LMDBDataset(place, decode=None, fields=("name", "boxes", "box_labels")) as dataset:
+        assert dataset.classes == ["cat", "dog"]
+        assert [dataset[index]["name"] for index in range(len(dataset))] == ["a.jpg", "sub/b.jpg"]
+        assert dataset[0]["boxes"].tolist() == [[1, 2, 9, 9], [0, 0, 20.5, 8]]
+        assert dataset[0]["box_labels"].tolist() == [1, 0]
+        assert dataset[1]["boxes"].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "reason"),
+    [
+        ("xmin,ymin,xmax,ymax", "nan,2,9,9", "its box lacks a number: ['nan', '2', '9', '9']"),
+        ("xmin,ymin,xmax,ymax,width,height", "1,2,9,9,inf,30", "its width and height are no numbers of pixels"),
+    ],
+)
+def test_box_row_without_a_number_is_a_problem(root: Path, columns: str, row: str, reason: str) -> None:
+    ends = ",40,30" * ("width" in columns)
+    found = [*opened(root, f"path,label,{columns}\na.jpg,x,0,0,5,5{ends}\na.jpg,x,{row}\n").entries()]
+    [problem] = [item for item in found if isinstance(item, Problem)]
+    assert problem.name == "row 3"
+    assert problem.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("label", [["a", "b"], 1.5, "a|b", "1.5"])
+def test_box_has_one_class(root: Path, label: Any) -> None:
+    if isinstance(label, str):
+        name, text = "x.csv", f"path,label,x1,y1,x2,y2\na.jpg,0,1,2,9,9\na.jpg,{label},1,2,9,9\n"
+    else:
+        rows = [{"path": "a.jpg", "label": value, "x1": 1, "y1": 2, "x2": 9, "y2": 9} for value in (0, label)]
+        name, text = "x.jsonl", "\n".join(map(json.dumps, rows))
+    with pytest.raises(SourceError, match=r"row [23]: a box has one class, an integer or a name, and its label is"):
+        opened(root, text, name, separator="|")
+
+
+def test_boxes_from_0_to_1_are_fractions(root: Path, tmp_path: Path) -> None:
+    rows = [("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax"), ("a", "/m/1", 0.25, 0.5, 0, 1)]
+    path = write_csv(tmp_path, "x.csv", rows)
+    convert(root, tmp_path / "x.lmdb", listing=Listing(path, label="LabelName"), progress=None)
+    with LMDBDataset(tmp_path / "x.lmdb", decode=None, fields=("boxes",)) as dataset:
+        assert dataset[0]["boxes"].tolist() == [[10, 0, 20, 30]]
+
+
+# --- text files, encodings, options -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "labels"),
+    [
+        ("a.jpg 0\nsub/b.jpg 1\n", {}, [0, 1]),
+        ("a.jpg cat\nsub/b.jpg dog\n", {}, [0, 1]),
+        ("a.jpg\ta small cat\nsub/b.jpg\t7\n", {"text": "a small cat"}, [None, None]),
+        ("a.jpg\n\nsub/b.jpg\n", {}, [None, None]),
+        ("image,caption\na.jpg,a cat\nsub/b.jpg,a dog\n", {"caption": "a cat"}, [None, None]),
+    ],
+)
+def test_text_file_names_images(root: Path, text: str, fields: dict[str, Any], labels: list[int | None]) -> None:
+    one, other = only_entries(opened(root, text, "x.txt"))
+    assert (one.name, other.name, one.fields) == ("a.jpg", "sub/b.jpg", fields)
+    assert [one.label, other.label] == labels
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\n3\n2\n", "only numbers, and no paths: .*--listing LOC_val_solution.csv --classes train.lmdb"),
+        ("a.jpg masks/a.png\n", "its lines name two files, .*--file-field mask"),
+        ("cats\ndogs\n", "names no image: a text file has a path on each line"),
+    ],
+)
+def test_text_file_without_images_is_refused(root: Path, text: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        opened(root, text, "x.txt")
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "utf-16", "shift-jis"])
+def test_listing_in_another_encoding_is_read(root: Path, tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path, "x.csv", "path,label\na.jpg,日本\nsub/b.jpg,中国\n", encoding)
+    with pytest.raises(SourceError, match=r"is not UTF-8 .*--encoding"):
+        convert(root, tmp_path / "x.lmdb", listing=path, progress=None)
+    convert(root, tmp_path / "x.lmdb", listing=path, encoding=encoding, progress=None)
+    with LMDBDataset(tmp_path / "x.lmdb") as dataset:
+        assert dataset.classes == ["中国", "日本"]
+
+
+def test_plan_and_verify_know_the_columns(root: Path, tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "x.csv", [("id", "breed", "zip"), ("a", "pug", "10115"), ("b", "beagle", "80331")])
+    listing = Listing(path, label="breed", text="zip")
+    plan = plan_parts(Settings(source=root, listing=listing), tmp_path / "x.shards", 2)
+    for number in range(plan.parts):
+        convert_part(tmp_path / "x.shards", number)
+    publish(tmp_path / "x.shards")
+    with LMDBDataset(tmp_path / "x.shards", fields=("label", "zip")) as dataset:
+        assert dataset[1] == {"label": 0, "zip": "80331"}
+    assert verify_store(tmp_path / "x.shards", against=root, listing=path).problems == {}
+
+
+def test_command_line_takes_the_columns(root: Path, tmp_path: Path) -> None:
+    path = write_csv(tmp_path, "x.csv", [("key", "breed", "zip"), ("a", "pug|cat", "10115")])
+    line = ("--image-column", "key", "--label-column", "breed", "--separator", "|", "--text-column", "zip")
+    place = str(tmp_path / "x.lmdb")
+    assert run_command("convert", str(root), place, "--listing", str(path), *line)[0] == 0
+    with LMDBDataset(place, fields=("labels", "zip")) as dataset:
+        assert (dataset.classes, dataset[0]["zip"]) == (["cat", "pug"], "10115")
+    assert "only a listing has columns: give it too (--listing)" in run_command("convert", str(root), place, *line)[2]
+
+
+@pytest.mark.parametrize(
+    "columns", [{"image": ""}, {"label": 3}, {"label": ["a", "b"], "separator": "|"}, {"text": [1]}, {"separator": ""}]
+)
+def test_wrong_columns_are_an_error(columns: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        Listing("x.csv", **columns)
+
+
+def test_columns_decide_nothing_for_annotations(root: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, "coco.json", json.dumps({"images": [], "annotations": [], "categories": []}))
+    with pytest.raises(OptionError, match=r"label of a Listing \(--image-column.*decide nothing for .*coco\.json"):
+        open_source(root, Listing(path, label="breed"))

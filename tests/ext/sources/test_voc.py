@@ -1,0 +1,107 @@
+"""Pascal VOC's annotations: their boxes in records, image sets, and mistakes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dbloader import LMDBDataset, convert
+from dbloader.errors import SourceError
+from dbloader.sources.base import Problem
+from dbloader.sources.open import open_source
+from tests.support.conversion import report_lines
+from tests.support.images import photo, plant
+from tests.support.tallies import entries, problems
+
+
+def xml(
+    *objects: str, name: str = "0.jpg", size: str = "<width>64</width><height>48</height>", head: str = ""
+) -> bytes:
+    body = f"<filename>{name}</filename><size>{size}<depth>3</depth></size>{''.join(objects)}"
+    return f"{head}<annotation>{body}</annotation>".encode()
+
+
+def thing(name: str, *corners: object, more: str = "") -> str:
+    tags = zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=False)
+    box = "".join(f"<{tag}>{corner}</{tag}>" for tag, corner in tags)
+    return f"<object><name>{name}</name><pose>Left</pose>{more}<bndbox>{box}</bndbox></object>"
+
+
+def test_dataset_has_voc_boxes(photos: Path, tmp_path: Path) -> None:
+    dog = thing("dog", 1, 1, 64, 48, more="<truncated>1</truncated><difficult>0</difficult>")
+    cat = thing("cat", 5.5, 6, 10, 20, more="<part><name>head</name></part><difficult>1</difficult>")
+    folder = plant(tmp_path / "Annotations", {"1.xml": xml(dog, cat, name="1.jpg"), "0.xml": xml(), "x.txt": b""})
+    report = convert(photos, tmp_path / "out.lmdb", listing=folder)
+    assert (report.records, report.rejected) == (2, 0)
+    fields = ("boxes", "box_labels", "difficult", "truncated", "annotations")
+    dataset = LMDBDataset(tmp_path / "out.lmdb", fields=fields)
+    assert dataset.classes == ["cat", "dog"]
+    assert [len(sample["boxes"]) for sample in dataset[0:2]] == [0, 2]
+    values = {name: value.tolist() for name, value in dataset[1].items() if name != "annotations"}
+    assert values == {
+        "boxes": [[0, 0, 64, 48], [4.5, 5, 10, 20]],  # VOC counts pixels from 1
+        "box_labels": [1, 0],
+        "difficult": [0, 1],
+        "truncated": [1, 0],
+    }
+    assert "<pose>Left</pose>" in dataset[1]["annotations"]
+
+
+def test_image_set_selects_voc_annotations(photos: Path, tmp_path: Path) -> None:
+    plant(tmp_path / "Annotations", {f"{n}.xml": xml(thing("cat", 1, 1, 9, 9), name=f"{n}.jpg") for n in range(3)})
+    sets = plant(tmp_path / "ImageSets" / "Main", {"train.txt": b"2\n0  1\n\n7\n"})
+    source = open_source(photos, sets / "train.txt")
+    assert [entry.name for entry in entries(source)] == ["2.jpg", "0.jpg"]
+    assert problems(source) == [Problem("7.xml", "cannot be read: No such file or directory")]
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "reason"),
+    [
+        (xml(thing("&b;", 1, 1, 2, 2), head=BOMB), "0.xml", "declares a document type, 'x'"),
+        (xml(head='<!DOCTYPE x SYSTEM "file:///etc/passwd">'), "0.xml", "declares a document type, 'x'"),
+        (b"<annotation>", "0.xml", "is not XML that can be used: no element found"),
+        (xml(name=""), "0.xml", "names no image in a <filename>"),
+        (b" " * (2**24 + 1), "0.xml", "^has more than 16,777,216 bytes"),
+        (xml(thing("cat", 1, 2, 3)), "0.jpg", "its annotation 0.xml has an object without four numbers in its <bn"),
+        (xml(thing("cat", 1, 2, 3, "x")), "0.jpg", "without four numbers in its <bndbox>: could not convert .* 'x'"),
+        (xml(thing("", 1, 2, 3, 4)), "0.jpg", "has an object without a <name>"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_unusable_xml_file_is_a_problem(content: bytes, name: str, reason: str, photos: Path, tmp_path: Path) -> None:
+    folder = plant(tmp_path / "Annotations", {"0.xml": content, "1.xml": xml(name="1.jpg")})
+    [problem] = problems(open_source(photos, folder))
+    assert problem.name == name
+    assert re.search(reason, problem.reason)
+
+
+def test_nan_and_boxes_beyond_the_image_are_rejected(photos: Path, tmp_path: Path) -> None:
+    things = [thing("cat", "nan", 1, 2, 3), thing("cat", 1, 1, 70, 3), thing("cat", 0, 0, 64, 48)]
+    folder = plant(tmp_path / "xml", {f"{n}.xml": xml(one, name=f"{n}.jpg", size="") for n, one in enumerate(things)})
+    report = convert(photos, tmp_path / "out.lmdb", listing=folder)
+    assert (report.records, report.rejected) == (1, 2)
+
+
+def test_folder_without_annotations_is_refused(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"there is no annotation in it: looked for .xml files"):
+        open_source(photos, photos)
+    with pytest.raises(SourceError, match=r"train.txt: the listing cannot be read: No such file"):
+        open_source(photos, tmp_path / "ImageSets" / "Main" / "train.txt")
+
+
+def test_image_with_the_name_of_the_xml_file_is_taken_if_it_is_the_only_one(tmp_path: Path) -> None:
+    files = {f"images/{name}": photo(n, 64, 48) for n, name in enumerate(("0.jpg", "a/1.png", "2.jpg", "a/2.png"))}
+    xml = "<annotation><filename>{}</filename></annotation>"
+    names = {"0": "0", "1": "DSC00017.JPG", "2": "gone.jpg", "3": "0.jpg"}
+    plant(tmp_path, {**files, **{f"xml/{name}.xml": xml.format(file).encode() for name, file in names.items()}})
+    report = convert(tmp_path / "images", tmp_path / "out.lmdb", listing=tmp_path / "xml")
+    with LMDBDataset(tmp_path / "out.lmdb", decode=None, fields=("name",)) as dataset:
+        assert [dataset[n]["name"] for n in range(len(dataset))] == ["0.jpg", "a/1.png", "0.jpg"]
+    assert [event["name"] for event in report_lines(report)] == ["gone.jpg"]  # two images are called 2
+    assert report.warnings[0].startswith("2 <filename>s not found: the image with the name of the XML file is taken")

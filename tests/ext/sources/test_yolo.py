@@ -1,0 +1,137 @@
+"""YOLO's annotations: their boxes in records, class names, and mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dbloader import LMDBDataset, convert
+from dbloader.errors import SourceError
+from dbloader.sources.base import Entries, Entry, Problem
+from dbloader.sources.open import open_source
+from tests.support.images import photo, plant
+from tests.support.tallies import entries, problems
+
+
+@pytest.fixture
+def yolo(photos: Path) -> Callable[..., Path]:
+    def make(yaml: str = "names: [cat, dog]\n", **labels: str) -> Path:
+        for name, text in labels.items():
+            plant(photos.parents[1] / "labels" / "train", {f"{name.strip('_')}.txt": text.encode()})
+        (photos.parents[1] / "data.yaml").write_text(yaml)
+        return photos.parents[1] / "data.yaml"
+
+    return make
+
+
+def test_dataset_has_yolo_boxes(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
+    listing = yolo(_0="1 0.5 0.5 0.5 0.25\n0 0.5 0.5 1.0 1.0000001\n\n", _1="")
+    report = convert(photos, tmp_path / "out.lmdb", listing=listing)
+    assert (report.records, report.rejected) == (3, 0)
+    dataset = LMDBDataset(tmp_path / "out.lmdb", fields=("name", "boxes", "box_labels"))
+    assert dataset.classes == ["cat", "dog"]
+    assert dataset[0]["boxes"].tolist() == [[16, 18, 48, 30], [0, 0, 64, 48]]
+    assert dataset[0]["box_labels"].tolist() == [1, 0]
+    assert [(sample["name"], len(sample["boxes"])) for sample in dataset[1:3]] == [("1.jpg", 0), ("2.jpg", 0)]
+
+
+def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
+    files = {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
+    folder = plant(tmp_path / "all", files)
+    found = open_source(folder, folder / "classes.txt")
+    [entry] = entries = Entries(found)
+    assert isinstance(entry, Entry)
+    assert (entry.name, found.classes, entries.tally.skipped) == ("a/0.jpg", ("cat", "two words"), {".txt": 2})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("0 .5 .5 1", "line 2 must be a class and x, y, width, height, got '0 .5 .5 1'"),
+        ("2 .5 .5 1 1", "line 2 has the class 2, but classes are 0 to 1"),
+        ("cat .5 .5 1 1", "invalid literal for int"),
+        ("0 .1 .1 .2 .2 .3", "line 2 must be a class and x, y, width, height, got"),
+    ],
+)
+def test_image_with_wrong_labels_is_a_problem(line: str, reason: str, yolo: Callable[..., Path], photos: Path) -> None:
+    [problem] = problems(open_source(photos, yolo(_0="0 .5 .5 1 1", _1=f"0 .5 .5 1 1\n{line}")))
+    assert problem.name == "1.jpg"
+    assert problem.reason.startswith("its labels 1.txt cannot be used: ")
+    assert reason in problem.reason
+
+
+def test_labels_without_an_image_are_named(yolo: Callable[..., Path], photos: Path) -> None:
+    listing = yolo()
+    with pytest.raises(SourceError, match=r"labels/train: there is no .txt file in it for any image of .*images/train"):
+        entries(open_source(photos, listing))
+    assert problems(open_source(photos, yolo(_0="", _7=""))) == [Problem("7.txt", "labels an image that is not there")]
+
+
+def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path], photos: Path) -> None:
+    listing = yolo(_0="")
+    labels = photos.parents[1] / "labels" / "train"
+    (labels / "2.txt").symlink_to("gone")
+    assert problems(open_source(photos, listing)) == [
+        Problem("2.jpg", "its labels 2.txt cannot be used: cannot be read: No such file or directory")
+    ]
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "path: x\nnames: [cat, 'a dog', \"x y\"]  # three\nnc: 3\n",
+        "names: ['cat',\n  'a dog',\n  'x y',]\nval: images/val\n",
+        "names:\n  0: cat\n  1: a dog  # not two\n\n  # and\n  2: 'x y'\ntrain: images/train\n",
+        "nc: 3\nnames:\n- cat\n- a dog\n- x y",
+    ],
+)
+def test_class_names_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path], photos: Path) -> None:
+    assert open_source(photos, yolo(yaml, _0="")).classes == ("cat", "a dog", "x y")
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("names: {0: cat}", "its names are not a simple list: '{0: cat}'; give a classes.txt"),
+        ("names:\n  1: cat", "its names are not a simple list: '1: cat'"),
+        ("names:\n  - !!python/object:os.system x", "its names are not a simple list"),
+        ("nc: 3", "it has no names of classes; give a classes.txt with a name in each line"),
+        ("kpt_shape:\n- 17\n- 3\nnames: [cat]", "its kpt_shape is not a list such as"),
+        ("names: [cat, cat]", "two of its classes have the same name"),
+    ],
+)
+def test_other_yaml_is_refused(yaml: str, message: str, yolo: Callable[..., Path], photos: Path) -> None:
+    with pytest.raises(SourceError, match=rf"data.yaml: {message}".replace("[", r"\[").replace("*", r"\*")):
+        open_source(photos, yolo(yaml, _0=""))
+
+
+def test_polygons_and_keypoints_become_boxes_and_stay_as_annotations(
+    yolo: Callable[..., Path], photos: Path, tmp_path: Path
+) -> None:
+    polygon, pose = "1 .25 .25 .5 .75 .75 .5", "0 .5 .5 .5 .5 .1 .2 2 .3 .4 1"
+    with_pose = "kpt_shape: [2, 3]  # x, y and visibility\nnames: [cat, dog]\n"
+    for number, (line, yaml) in enumerate(((polygon, "names: [cat, dog]\n"), (pose, with_pose))):
+        text = f"0 .5 .5 .5 .5\n{line}\n"
+        listing = yolo(yaml, _0=text, _1="0 .5 .5 .5 .5\n")
+        convert(photos, place := tmp_path / f"{number}.lmdb", listing=listing)
+        with LMDBDataset(place, decode=None, fields=("boxes", "box_labels")) as dataset:
+            first, second = (dataset.record(n).fields for n in range(2))
+        assert first["boxes"].tolist() == [[16, 12, 48, 36]] * 2
+        assert first["box_labels"].tolist() == [0, int(line[0])]
+        assert first["annotations"] == text
+        assert "annotations" not in second
+    # Without kpt_shape, 11 numbers are a polygon, whose corners lie within the image.
+    [problem] = problems(open_source(photos, yolo(_0="0 .5 .5 .5 .5 .4 .4 2 .6 .6 1\n")))
+    assert problem == Problem("0.jpg", "its labels 0.txt cannot be used: line 1 has a corner outside of 0 to 1: 2")
+
+
+def test_root_of_a_data_set_is_read_or_its_splits_are_named(tmp_path: Path) -> None:
+    files = {"images/a/0.jpg": photo(0), "labels/a/0.txt": b"0 .5 .5 1 1", "data.yaml": b"names: [cat]"}
+    root = plant(tmp_path / "set", files)
+    [entry] = entries(open_source(root, root / "data.yaml"))
+    assert (entry.name, len(entry.fields["boxes"])) == ("a/0.jpg", 1)
+    plant(root, {"images/train2017/1.jpg": photo(1), "images/val2017/1.jpg": photo(2)})
+    with pytest.raises(SourceError, match=r"has several splits \(train2017, val2017\).* first .*/set/images/train2017"):
+        open_source(root, root / "data.yaml")
