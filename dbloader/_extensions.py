@@ -57,5 +57,7 @@ def installed_commands() -> list[str]:
 def extension(name: str) -> Any:
     """Return a class or function that stands around the core; ImportError if that is not installed."""
     if not has_extensions():
-        raise ImportError(f"{name} is in dbloader.ext, which is not installed here: install dbloader anew", name="ext")
+        raise ImportError(
+            f"{name} is in dbloader.ext, which is not installed here: install dbloader anew", name="dbloader.ext"
+        )
     return getattr(import_module(f"dbloader.ext.{EXTENSIONS[name]}"), name)

@@ -1,1 +1,1 @@
-"""What stands around the core: the core works without this folder, and only ``dbloader/_extensions.py`` names it."""
+"""What stands around the core. The core works without this folder, and imports it only by ``_extensions.py``."""

@@ -316,7 +316,7 @@ class Source(ABC):
 
     def in_words(self, tally: Tally) -> list[str]:
         """Return how the files were read, in at most six lines, for people."""
-        labels = name_range(self.classes) if self.classes else "as stored, without names of classes"
+        labels = name_range(self.classes, self.label_table) if self.classes else "as stored, without names of classes"
         read = self.understood or (f"images: {self.place}", f"labels: {labels}")
         return [*read, *tally.in_words()][:6]
 
@@ -324,10 +324,11 @@ class Source(ABC):
         """Close what ``read`` has opened."""
 
 
-def name_range(classes: Sequence[str]) -> str:
-    """Return the number of classes, and the labels of the first and the last one."""
-    last = f" and {short_repr(classes[-1], 40)} is {len(classes) - 1:,}" * (len(classes) > 1)
-    return f"{counted(len(classes), 'class')}, {short_repr(classes[0], 40)} is 0{last}"
+def name_range(classes: Sequence[str], labels: Sequence[int] | None = None) -> str:
+    """Return the number of classes, and the labels of the first and the last one; None means their positions."""
+    labels = range(len(classes)) if labels is None else labels
+    last = f" and {short_repr(classes[-1], 40)} is {labels[-1]:,}" * (len(classes) > 1)
+    return f"{counted(len(classes), 'class')}, {short_repr(classes[0], 40)} is {labels[0]:,}{last}"
 
 
 def field_value(extension: str, data: bytes) -> Any:

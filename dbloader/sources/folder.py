@@ -124,7 +124,7 @@ class FolderSource(Source):
         if self._is_flat:
             self.warnings = tuple(_describe_listings(self.root, self._top))
         elif not as_one_class:
-            self.warnings = tuple(first_warnings(self.root, self.classes, reading))
+            self.warnings = tuple(first_warnings(self.root, self.classes))
 
     def _image_folders(self) -> Iterator[bytes]:
         """Yield the folder of each image in a class folder."""
@@ -349,17 +349,22 @@ def _are_splits(classes: tuple[str, ...]) -> bool:
     return bool(classes) and SPLITS.issuperset(name.lower() for name in classes)
 
 
-def first_warnings(root: Path | str, classes: tuple[str, ...], reading: Reading = UNDECIDED) -> Iterator[str]:
+def number_warnings(classes: tuple[str, ...]) -> Iterator[str]:
+    """Yield a warning if the names of all classes are numbers, and a number is not the label of its class."""
+    numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
+    other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
+    if len(numbers) == len(classes) and other is not None:
+        what = f"the class folders look like numbers, but the label of {classes[other]!r} is {other}"
+        yield f"{what}: classes='numbers' (--classes numbers) makes the numbers the labels"
+
+
+def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     """Yield warnings about class folders that look like splits, like numbers, or alike; ``root`` is "" for archives."""
     if _are_splits(classes):
         way = f"convert one at a time, first {posixpath.join(readable(root), classes[0])}"
         way = way if root else "extract the file, and convert one at a time"
         yield f"the classes are called {_named(classes)}: these look like splits; {way}"
-    numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
-    other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
-    if len(numbers) == len(classes) and other is not None and "classes" not in reading.named():
-        what = f"the class folders look like numbers, but the label of {classes[other]!r} is {other}"
-        yield f"{what}: classes='numbers' (--classes numbers) makes the numbers the labels"
+    yield from number_warnings(classes)
     alike: dict[str, list[str]] = {}
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)

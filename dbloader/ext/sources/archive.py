@@ -41,7 +41,7 @@ class ArchiveSource(Source):
         if shared is not None:
             self.follows = ("class_folder",)
             self.understood = (f"images: {self.place}", describe_classes(classes, reading.class_folder))
-            self.warnings = tuple(first_warnings("", classes, reading))
+            self.warnings = tuple(first_warnings("", classes))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -17,8 +17,8 @@ from dbloader._options import checked_names
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import DBLoaderError, OptionError, SourceError
 from dbloader.ext.sources.labels import read_classes
-from dbloader.sources.base import Listing
-from dbloader.sources.folder import FolderSource
+from dbloader.sources.base import Listing, name_range
+from dbloader.sources.folder import FolderSource, number_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,6 +85,15 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
         OptionError: The source has a class that is not among them, or that is no integer.
     """
     own = found.classes
+    decided = {*number_warnings(own)}
+    found.warnings = tuple(warning for warning in found.warnings if warning not in decided)
+    _number(found, own, given)
+    if own:
+        said, is_so = name_range(own), name_range(own, found.label_table)
+        found.understood = tuple(line.replace(said, is_so) for line in found.understood)
+
+
+def _number(found: Source, own: tuple[str, ...], given: str | tuple[str, ...]) -> None:
     if isinstance(given, str):
         if not own:
             raise OptionError(f"classes (--classes) {NUMBERS}: the labels of {found.place} are integers: leave it out")

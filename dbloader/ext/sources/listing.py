@@ -46,7 +46,7 @@ from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import CLASS_LISTS, TARGET
 from dbloader.records.record import RESERVED_FIELDS, checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Listing, Problem, Source, Tally, checked_root, readable
-from dbloader.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
+from dbloader.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields, is_number
 from dbloader.sources.boxes import LABELS as BOX_LABELS
 from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
 
@@ -115,7 +115,7 @@ class ListingSource(Source):
     ``a/b``; ``../a`` stays), without the root if it is an absolute path below the root.
     """
 
-    follows = ("encoding",)
+    follows: tuple[str, ...] = ("encoding",)
     has_columns = True
 
     def __init__(
@@ -148,7 +148,10 @@ class ListingSource(Source):
             elif isinstance(label, str):
                 label = self._number(label, row)
             files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
-            yield Entry(name_below(row.path, prefix), (row.path,), label, fields, files=files)
+            boxes_in = None
+            if not self._rules.is_metadata and (boxes := _boxes_of(fields)):
+                fields, boxes_in = {**fields, **boxes}, OWN_SIZE
+            yield Entry(name_below(row.path, prefix), (row.path,), label, fields, boxes_in, files)
         return Tally()
 
     def _target(self, row: _Row) -> Any:
@@ -259,6 +262,8 @@ def read_listing(
     found = make(root, classes, warnings, labels, rules, (*survey.file_fields,))
     if path.suffix.lower() == ".txt" and "text" in first.fields:
         found.target = "text"
+    if has_boxes or (not is_metadata and _boxes_of(first.fields)):
+        found.follows = (*found.follows, "boxes")
     found.understood = (*found.understood, *_understood(rules, first))
     return found
 
@@ -645,6 +650,15 @@ def _box_of(chosen: _Columns, values: dict[str, Any]) -> tuple[tuple[float, ...]
     if any(map(math.isnan, box)):
         raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
     return box, (width, height)
+
+
+def _boxes_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of boxes, if a row has lists of corners and an integer for each box; else {}."""
+    boxes, labels = fields.get(BOXES), fields.get(BOX_LABELS)
+    if not boxes or not isinstance(boxes, list) or not isinstance(labels, list) or len(boxes) != len(labels):
+        return {}
+    corners = all(isinstance(box, list) and len(box) == 4 and all(map(is_number, box)) for box in boxes)
+    return box_fields(boxes, labels) if corners and all(type(label) is int for label in labels) else {}
 
 
 def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:

@@ -197,3 +197,13 @@ def test_other_classes_in_train_beside_a_split_give_a_warning(
     assert Settings(source=tmp_path / train).open().warnings == ()
     (tmp_path / val / "b").mkdir()
     assert Settings(source=tmp_path / val).open().warnings == ()
+
+
+def test_lines_about_the_source_have_the_labels_of_the_given_classes(tmp_path: Path, val: Path) -> None:
+    found = Settings(source=val, classes=("a", "b", "c")).open()
+    assert found.understood[1].endswith("2 classes, 'a' is 0 and 'c' is 2")
+    numbers = plant(tmp_path / "numbers", photos(["2/0.jpg", "10/1.jpg"], 20))
+    assert "--classes numbers" in Settings(source=numbers).open().warnings[0]
+    found = Settings(source=numbers, classes="numbers").open()
+    assert found.understood[1].endswith("2 classes, '10' is 10 and '2' is 2")
+    assert found.warnings == ()

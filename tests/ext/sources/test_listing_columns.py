@@ -19,7 +19,7 @@ from dbloader.ext.parts.publish import publish
 from dbloader.sources.base import Problem, Source
 from dbloader.sources.open import open_source
 from tests.support.images import plant
-from tests.support.layouts.base import photos, write, write_csv
+from tests.support.layouts.base import photo, photos, write, write_csv
 from tests.support.layouts.outcome import run_command
 from tests.support.tallies import only_entries
 
@@ -377,3 +377,29 @@ def test_columns_decide_nothing_for_annotations(root: Path, tmp_path: Path) -> N
     path = write(tmp_path, "coco.json", json.dumps({"images": [], "annotations": [], "categories": []}))
     with pytest.raises(OptionError, match=r"label of a Listing \(--image-column.*decide nothing for .*coco\.json"):
         open_source(root, Listing(path, label="breed"))
+
+
+@pytest.mark.parametrize("decided", ["upright", "stored"])
+@pytest.mark.parametrize("name", ["list.csv", "list.jsonl"])
+def test_boxes_of_a_listing_are_in_the_frame_that_the_user_decides(tmp_path: Path, name: str, decided: str) -> None:
+    root = plant(tmp_path / "images", {"a.jpg": photo(0, 40, 20, 6)})
+    content = {
+        "list.csv": "path,label,xmin,ymin,xmax,ymax\na.jpg,0,0,0,10,5\n",
+        "list.jsonl": '{"path": "a.jpg", "boxes": [[0, 0, 10, 5]], "box_labels": [0]}\n',
+    }
+    listing = write(tmp_path, name, content[name])
+    place = tmp_path / "s.lmdb"
+    report = convert(root, place, listing=listing, boxes=decided, progress=None)
+    with LMDBDataset(place, fields=("boxes",)) as dataset:
+        assert dataset[0]["boxes"].tolist() == [[0, 10, 5, 20] if decided == "upright" else [0, 0, 10, 5]]
+    assert report.turned == 0
+    assert convert(root, place, listing=listing, progress=None, overwrite=True).turned == 1
+
+
+def test_box_of_a_json_listing_must_be_within_its_image(tmp_path: Path) -> None:
+    root = plant(tmp_path / "images", {"a.jpg": photo(0, 40, 20, 1), "b.jpg": photo(0, 40, 20, 1)})
+    rows = '{"path": "a.jpg", "boxes": [[4, 6, 500, -12]], "box_labels": [9]}\n{"path": "b.jpg"}\n'
+    report = convert(root, tmp_path / "s.lmdb", listing=write(tmp_path, "list.jsonl", rows), progress=None)
+    assert report.rejected == 1
+    events = Path(report.report_file).read_text()
+    assert "its box 0, [4.0, 6.0, 500.0, -12.0], is not within its 40 x 20 pixels" in events
