@@ -27,9 +27,11 @@ EXTENSIONS = {
     "make_plan": "fusing.plan",
     "makes_floats": "fusing.steps",
     "open_other": "sources.recognize",
+    "place_boxes": "sources.boxes",
     "read_remote_table": "publishing.objects",
     "record_html": "viewing.notebook",
     "records_html": "viewing.notebook",
+    "relabeled": "sources.boxes",
     "store_html": "viewing.notebook",
     "use_classes": "sources.classes",
 }

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader.conversion.report import left_out
 from dbloader.conversion.settings import Settings
+from dbloader.ext.sources.boxes import LABELS
 from dbloader.records.manifest import CLASS_LISTS, MAX_COUNTED_LABELS
 from dbloader.sources.base import Entries, Problem
-from dbloader.sources.boxes import LABELS
 
 if TYPE_CHECKING:
     import os

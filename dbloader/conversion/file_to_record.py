@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dbloader._extensions import extension
 from dbloader._parallel import reserved
 from dbloader.conversion.transcode import Stored, transcode, transcoding_bytes
 from dbloader.errors import DamagedImageError, FieldError, ImageError, RecordError
 from dbloader.images.check import check_file_fields, check_image, intact_facts
-from dbloader.images.info import UPRIGHT, find_facts, find_orientation
+from dbloader.images.info import find_facts
 from dbloader.images.pillow import EIGHT_BITS, KNOWN_RANGE
-from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.record import TILES, Record, encode
 from dbloader.records.values import unpack
 from dbloader.sources.base import KEPT_FIELDS, Unreadable, count_bytes
-from dbloader.sources.boxes import BOXES, LABELS, OWN_SIZE, choose_frame, fit_boxes, relabel_boxes, without_flat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +68,7 @@ def convert_file(
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
     try:
         if settings.labels is not None:
-            entry = _relabeled(entry, settings.labels, target)
+            entry = extension("relabeled")(entry, settings.labels, target)
         if settings.images.tile and TILES in entry.fields:
             raise FieldError(f"tile stores the lengths of tiles in field {TILES!r}: give your field another name")
         _fill(result, settings, entry, data, files, hold)
@@ -77,20 +76,6 @@ def convert_file(
         result.events, result.changes = {"rejected": str(error)}, ()
         result.bad = not isinstance(error, DamagedImageError)
     return result
-
-
-def _relabeled(entry: Entry, labels: Sequence[int], target: str) -> Entry:
-    """Return an entry with the store's labels in place of the source's labels, for its image and its boxes."""
-    fields, known = entry.fields, dict(enumerate(labels))  # a list would accept the label -1
-    try:
-        if LABELS in fields:
-            fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
-        if target == CLASS_LISTS and fields.get(CLASS_LISTS):
-            fields = {**fields, CLASS_LISTS: relabel_boxes(fields[CLASS_LISTS], known)}
-        label = None if entry.label is None else known[entry.label]
-    except KeyError as error:
-        raise FieldError(f"has the label {error}, but no class has this label") from error
-    return entry._replace(label=label, fields=fields)
 
 
 def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
@@ -152,27 +137,14 @@ def _record(
     kept = {name: fields.pop(name) for name in KEPT_FIELDS if name in fields}
     if kept.get("name", "") == "":  # an empty cell of a CSV file counts as no name
         kept["name"] = entry.name
-    boxes_in, orientation, remarks = entry.boxes_in, UPRIGHT, dict[str, str]()
-    if boxes_in is not None and image:
-        orientation = find_orientation(data)
-        frame, is_unclear = choose_frame(boxes_in, image[1:3], orientation, settings.boxes)
-        if is_unclear and len(fields[BOXES]):
-            remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken as those of the stored image"
-        if frame == "stored":
-            orientation = UPRIGHT
-    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # the source is a store with boxes
-        boxes_in = OWN_SIZE
-    if boxes_in is not None and image and stored.facts:
-        fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3], orientation)
-    elif boxes_in is not None:
-        raise FieldError("is in no known image format, so its boxes cannot be compared with its size")
-    if BOXES in fields:
-        fields, remarks["flat"] = without_flat(fields)
+    remarks: dict[str, str] = {}
+    if entry.boxes_in is not None or "boxes" in fields:
+        fields, remarks = extension("place_boxes")(fields, entry.boxes_in, settings.boxes, data, image, stored)
     record = Record(
         label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,
         fields=fields, **kept,
     )  # fmt: skip
-    return record, {event: remark for event, remark in remarks.items() if remark}
+    return record, remarks
 
 
 def _describe_depth(image: Facts | None, stored: Facts | None) -> str:

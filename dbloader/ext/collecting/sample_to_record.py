@@ -17,11 +17,11 @@ from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.ext.collecting.encoded_files import is_file, read_file
 from dbloader.ext.collecting.sample_targets import read_target
 from dbloader.ext.collecting.stored_records import is_torch
+from dbloader.ext.sources.boxes import fit_boxes
 from dbloader.ext.sources.labels import IMAGE_NAMES
 from dbloader.images.info import find_facts
 from dbloader.images.pillow import FORMATS, open_pillow, translate_errors, value_depth
 from dbloader.records.record import STANDARD_FIELDS, Record
-from dbloader.sources.boxes import fit_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from dbloader.errors import DamagedRecordError
 from dbloader.ext.exports.detection import DetectionExporter
-from dbloader.sources.boxes import BOXES, LABELS, coco_corners
+from dbloader.ext.sources.boxes import BOXES, LABELS, coco_corners
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

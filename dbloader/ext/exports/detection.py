@@ -8,8 +8,8 @@ import numpy as np
 
 from dbloader.errors import ExportError
 from dbloader.ext.exports.base import REMEDY, Exporter, describe, extension_of, save_file
+from dbloader.ext.sources.boxes import BOXES, LABELS
 from dbloader.images.info import find_facts
-from dbloader.sources.boxes import BOXES, LABELS
 from dbloader.sources.folder import EXTENSIONS
 
 if TYPE_CHECKING:

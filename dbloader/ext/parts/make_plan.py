@@ -42,9 +42,9 @@ from dbloader.ext.parts.plan import (
 )
 from dbloader.ext.publishing.objects import open_target, read_table
 from dbloader.ext.publishing.publish_shards import check_target
+from dbloader.ext.sources.boxes import LABELS
 from dbloader.records.document import seal
 from dbloader.sources.base import Reading
-from dbloader.sources.boxes import LABELS
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import durable, write_durably
 from dbloader.stores.lmdb.growing_file import sync_folder

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from dbloader.errors import FieldError, SourceError
+from dbloader.ext.sources.boxes import BOXES
+from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
 from dbloader.records.record import checked_field_name
-from dbloader.sources.boxes import BOXES
-from dbloader.sources.boxes import LABELS as BOX_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,11 +20,11 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
+from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
 from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
 from dbloader.ext.sources.listing_columns import PATH_COLUMNS
 from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
-from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -15,11 +15,11 @@ from typing_extensions import override
 
 from dbloader.errors import SourceError
 from dbloader.ext.sources.arrow_columns import ArrayRule, find_columns, from_lists
+from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, coco_corners
 from dbloader.ext.sources.labels import label_of, number_labels
 from dbloader.ext.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
 from dbloader.records.values import pack
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
-from dbloader.sources.boxes import OWN_SIZE, box_fields, coco_corners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

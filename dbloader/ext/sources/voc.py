@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
+from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, read_annotation
 from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
-from dbloader.sources.boxes import OWN_SIZE, box_fields, read_annotation
 from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:

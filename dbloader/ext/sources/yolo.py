@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
+from dbloader.ext.sources.boxes import FRACTIONS, box_fields, read_annotation
 from dbloader.sources.base import Entries, Entry, Problem, Source, readable
-from dbloader.sources.boxes import FRACTIONS, box_fields, read_annotation
 from dbloader.sources.folder import SPLITS, FolderSource
 
 if TYPE_CHECKING:

@@ -8,12 +8,18 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
-from dbloader.images.info import UPRIGHT
+from dbloader.images.info import UPRIGHT, find_orientation
 from dbloader.images.pillow import TURNS, turn_boxes
+from dbloader.records.manifest import CLASS_LISTS
+from dbloader.records.values import unpack
 from dbloader.sources.base import Problem, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from dbloader.conversion.transcode import Stored
+    from dbloader.images.info import Facts
+    from dbloader.sources.base import Entry
 
 BOXES, LABELS = "boxes", "box_labels"
 FLAGS = ("iscrowd", "difficult", "truncated")  # fields of COCO and VOC with a value for each box
@@ -52,6 +58,24 @@ def coco_corners(box: Any) -> tuple[float, float, float, float]:
     return x, y, x + width, y + height
 
 
+def relabeled(entry: Entry, labels: Sequence[int], target: str) -> Entry:
+    """Return an entry with the store's labels in place of the source's labels, for its image and its boxes.
+
+    Raises:
+        FieldError: ``labels`` has no label for one of the source's labels.
+    """
+    fields, known = entry.fields, dict(enumerate(labels))  # a list would accept the label -1
+    try:
+        if LABELS in fields:
+            fields = {**fields, LABELS: relabel_boxes(unpack(fields[LABELS]), known)}
+        if target == CLASS_LISTS and fields.get(CLASS_LISTS):
+            fields = {**fields, CLASS_LISTS: relabel_boxes(fields[CLASS_LISTS], known)}
+        label = None if entry.label is None else known[entry.label]
+    except KeyError as error:
+        raise FieldError(f"has the label {error}, but no class has this label") from error
+    return entry._replace(label=label, fields=fields)
+
+
 def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
     """Return the labels of boxes, an array or a list, with each replaced by its value in ``table``.
 
@@ -68,6 +92,42 @@ def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
 def is_number(value: object) -> bool:
     """Return whether a value can be a coordinate."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+
+
+def place_boxes(
+    fields: dict[str, Any],
+    boxes_in: Sequence[int] | None,
+    decided: str | None,
+    data: bytes,
+    image: Facts | None,
+    stored: Stored,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields of a record with their boxes in pixels of the stored image, and remarks by event.
+
+    ``boxes_in`` is ``Entry.boxes_in``, and ``decided`` the option ``boxes``. ``data`` and ``image`` are the file and
+    its facts, None for an unknown format.
+
+    Raises:
+        FieldError: The boxes do not fit the image.
+    """
+    orientation, remarks = UPRIGHT, {}
+    if boxes_in is not None and image:
+        orientation = find_orientation(data)
+        frame, is_unclear = choose_frame(boxes_in, image[1:3], orientation, decided)
+        if is_unclear and len(fields[BOXES]):
+            remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken as those of the stored image"
+        if frame == "stored":
+            orientation = UPRIGHT
+    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # the source is a store with boxes
+        boxes_in = OWN_SIZE
+    if boxes_in is not None and image and stored.facts:
+        fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3], orientation)
+    elif boxes_in is not None:
+        raise FieldError("is in no known image format, so its boxes cannot be compared with its size")
+    if BOXES in fields:
+        fields, flat = without_flat(fields)
+        remarks |= {"flat": flat} if flat else {}
+    return fields, remarks
 
 
 def choose_frame(
