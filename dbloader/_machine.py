@@ -70,25 +70,6 @@ def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
     return min([available, *_memory_limits(Path(root))])
 
 
-def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> str | None:
-    """Return the type of the file system that contains a path, such as "ext4" or "nfs4"; None if unknown.
-
-    proc_pid_mountinfo(5) describes ``proc/self/mountinfo``. A later mount on a folder hides an earlier mount.
-    """
-    resolved = Path(path).resolve()
-    deepest, kind = -1, None
-    try:
-        text = os.fsdecode((Path(root) / "proc/self/mountinfo").read_bytes())
-    except OSError:
-        return None  # not Linux
-    for line in text.splitlines():
-        mount, _, source = line.partition(" - ")
-        folder = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount.split(" ")[4]))
-        if resolved.is_relative_to(folder) and len(folder.parts) >= deepest:
-            deepest, kind = len(folder.parts), source.split(" ")[0]
-    return kind
-
-
 def _memory_limits(root: Path) -> Iterator[int]:
     """Yield the control groups' memory limits in bytes. In cgroup version 1, a huge number means no limit."""
     for group in _groups(root, "memory"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, fields
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,11 @@ from dbloader._describe import print_pretty, report_in_lines
 from dbloader._extensions import extension
 from dbloader._machine import cpu_count
 from dbloader._parallel import return_large_blocks, work_in_order
-from dbloader._places import is_mongo
 from dbloader.checking.findings import collect_findings
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, OptionError
 from dbloader.images.check import check_file_fields, check_image
-from dbloader.sources.base import Listing, Reading
-from dbloader.sources.open import open_source
 from dbloader.stores.base import find_damage
-from dbloader.stores.lmdb.files import find_lmdb, is_store, unnamed_warning
+from dbloader.stores.lmdb.files import unnamed_warning
 from dbloader.stores.lmdb.shard_table import is_sharded
 from dbloader.stores.open import open_store
 
@@ -99,21 +96,8 @@ def verify_store(
         store = opened.enter_context(open_store(place))
         compare, source_place = None, ""
         notes = unnamed_warning(Path(place)) if is_sharded(place) else []
-        # Open the source first, so a misspelled place fails at once.
-        if against is not None and listing is None and _is_store(against):
-            other = opened.enter_context(open_store(against))
-            len(other)
-            compare, source_place = partial(extension("compare_stores"), store, other), other.place
-        elif against is not None:
-            files = store.manifest.file_fields if listing is not None else ()
-            options = [option.name for option in fields(Reading)]
-            reading = Reading(**{name: store.manifest.source.get(name) for name in options})
-            columns = store.manifest.source.get("columns") or {}
-            rows = None if listing is None else Listing(listing, **columns)
-            source = opened.enter_context(closing(open_source(against, rows, file_fields=files, reading=reading)))
-            if given := store.manifest.source.get("classes"):
-                extension("use_classes")(source, given if given == "numbers" else store.manifest.classes)
-            compare, source_place = partial(extension("compare_files"), store, source, notes), source.place
+        if against is not None:  # open the source first, so a misspelled place fails at once
+            compare, source_place = extension("open_against")(store, against, listing, notes, opened)
         findings = opened.enter_context(collect_findings(output, found))
         total, done = len(store), 0
 
@@ -175,10 +159,3 @@ def _decode_image(store: Store, index: int, hold: Hold) -> tuple[str | None, str
     except ImageError as error:
         return record.name, str(error)
     return record.name, "; ".join(filter(None, (repaired, more)))
-
-
-def _is_store(place: str | os.PathLike[str]) -> bool:
-    if is_mongo(place) or is_sharded(place):
-        return True
-    file = find_lmdb(Path(place))
-    return file is not None and is_store(file)

@@ -117,7 +117,7 @@ def _run(arguments: list[str]) -> int:
         _flush(sys.stdout)
         # A program such as head reads only a part of a list. The result of any other command is not known yet.
         is_help = not arguments or not {"-h", "--help"}.isdisjoint(arguments)
-        is_list = is_help or COMMANDS.get(arguments[0]) in (None, "cli.show", "ext.cli.ls")
+        is_list = is_help or COMMANDS.get(arguments[0]) in (None, "cli.info", "ext.cli.ls", "ext.cli.show")
         return 0 if is_closed and is_list else FAILED
     except Exception as error:
         if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):

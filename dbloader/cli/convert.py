@@ -14,72 +14,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dbloader._describe import counted, size
+from dbloader._extensions import extension, has_extensions
 from dbloader.cli.text import after_making, say, say_json
 from dbloader.conversion.convert import convert
-from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.meter import Meter
 from dbloader.conversion.report import REMARKS
-from dbloader.conversion.settings import Settings
 from dbloader.conversion.transcode import ImageFormat
 from dbloader.images.resize import DEFAULT_QUALITY
 from dbloader.images.tiled.encode import TILE_WIDTH
-from dbloader.sources.base import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dbloader.conversion.dry_run import DryRun
     from dbloader.conversion.report import Progress, Report
 
 SOME_REJECTED = 1
 
 _REPORTED = ("repaired", "damaged", "rejected", *REMARKS)
 _KEPT = "committed records are kept; --resume continues after them"
-_NAMED = 10  # the terminal shows this many files, extensions or classes; the report and --json contain all
+NAMED = 10  # the terminal shows this many files, extensions or classes; the report and --json contain all
 
 _OPTIONS = (
-    click.option(
-        "--listing",
-        metavar="FILE",
-        type=click.Path(),
-        help="Table (.csv, .tsv, .txt, .json, .jsonl) with paths below SOURCE, labels and other fields; or "
-        "annotations of COCO, VOC or YOLO.",
-    ),
-    click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
-    click.option(
-        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*': a column for each class."
-    ),
-    click.option("--separator", metavar="TEXT", help="What separates several classes in a label, such as '|'."),
-    click.option(
-        "--text-column", metavar="COLUMN", multiple=True, help="Column that stays text, though it looks like numbers."
-    ),
-    click.option("--name-field", metavar="FIELD", help="MongoDB field with a file's name.  [default: img_name]"),
-    click.option("--image-field", metavar="FIELD", help="MongoDB field with a file's bytes.  [default: bson_img]"),
-    click.option(
-        "--file-field",
-        "file_fields",
-        metavar="COLUMN",
-        multiple=True,
-        help="Listing's column with paths of further files, such as masks; repeatable. In tar files, mask means "
-        "17.mask.png beside 17.jpg.",
-    ),
-    click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
-    click.option(
-        "--class-folder",
-        type=click.Choice(["first", "last", "path"]),
-        help="Folder that is an image's class: the first of its path, the last, or the whole path.  [default: first]",
-    ),
-    click.option(
-        "--boxes",
-        type=click.Choice(["upright", "stored"]),
-        help="Whether boxes are in the upright image, as EXIF turns it, or in the stored one.",
-    ),
-    click.option(
-        "--classes",
-        metavar="NAMES",
-        help="Number the classes as in a store, a .txt, a .json or a,b,c; numbers: the names are the labels.",
-    ),
-    click.option("--encoding", metavar="NAME", help="Encoding of names in zip files, or of a listing, such as gbk."),
     click.option(
         "--check",
         type=click.Choice(["decode", "structure", "none"]),
@@ -132,21 +87,7 @@ def conversion_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that ``convert`` and ``plan`` share to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
-
-
-def pop_listing(options: dict[str, Any]) -> str | Listing | None:
-    """Remove the listing and the options of its columns from ``options``, and return it; its path if that is all."""
-    path: str | None = options.pop("listing")
-    given = {name: options.pop(name) for name in ("image_column", "label_column", "separator", "text_column")}
-    if not any(given.values()):
-        return path
-    if path is None:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
-        raise click.UsageError(f"{names}: only a listing has columns: give it too (--listing)")
-    image, labels, separator, text = given.values()
-    labels = [name.strip() for names in labels for name in names.split(",")]
-    return Listing(path, image=image, label=labels, separator=separator, text=text)
+    return extension("add_source_options")(command) if has_extensions() else command
 
 
 def pop_image_format(options: dict[str, Any]) -> ImageFormat:
@@ -232,10 +173,11 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
     reason. For MongoDB, this file is DATABASE.COLLECTION.report.jsonl in the current folder.
     """
     images = pop_image_format(options)
-    options["listing"] = pop_listing(options)
+    if has_extensions():
+        options["listing"] = extension("pop_listing")(options)
     if dry_run:
-        names = {field.name for field in fields(Settings)} & options.keys()
-        return _dry_run({name: options[name] for name in names}, quiet=quiet, as_json=as_json)
+        status: int = extension("print_dry_run")(options, quiet=quiet, as_json=as_json)
+        return status
     try:
         with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
             show = partial(_show, meter) if not (quiet or as_json) else None
@@ -294,49 +236,25 @@ def _print_lines(report: Report, *, raw: bool, rated: bool) -> None:
             say("  " + text.format(f"{count:,}", files=report.files))
     if report.report_file and any(getattr(report, event) for event in _REPORTED):
         _print_events(report)
-    _print_left_out(report)
+    print_left_out(report)
 
 
 def _print_events(report: Report) -> None:
     with Path(report.report_file).open(encoding="utf-8") as file:
         # Show rejected, damaged and repaired files first, then remarks.
         lines = map(json.loads, islice(file, report.earlier_events, None))
-        named = nsmallest(_NAMED, lines, key=lambda event: event["event"] in REMARKS)
+        named = nsmallest(NAMED, lines, key=lambda event: event["event"] in REMARKS)
     for event in named:
         say(f"    {event['event']:8}  {event['name']}: {event['reason']}")
     more = sum(getattr(report, event) for event in _REPORTED) - len(named)
     say(f"    {f'and {more:,} more, all' if more > 0 else 'all of them'} in {report.report_file}")
 
 
-def _dry_run(source: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
-    """Print what would be converted, and return the exit status."""
-    with Meter("Looking for images", "images", quiet=quiet or as_json) as meter:
-        found = dry_run(**source, progress=lambda count: meter.update(count, None))
-    if as_json:
-        say_json(found._asdict(), indent=2)
-    elif not quiet:
-        boxes = f" with {found.boxes:,} boxes" if found.boxes else ""
-        say(f"{found.source}: {counted(found.files, 'file')}{boxes} would be read and converted; nothing is written")
-        for line in found.understood:
-            say(f"  {line}")
-        labels = [*(found.labels or {}).items()]
-        for name, count in labels[:_NAMED]:
-            say(f"  {count:>10,}  {name}")
-        if len(labels) > _NAMED:
-            say(f"  and {len(labels) - _NAMED:,} more classes (--json gives all)")
-        if found.rejected:
-            say(f"  rejected  {found.rejected:,} (no file was read, so convert may reject more)")
-        for problem in found.problems[:_NAMED]:
-            say(f"    {problem['name']}: {problem['reason']}")
-        _print_left_out(found)
-    return SOME_REJECTED if found.rejected else 0
-
-
-def _print_left_out(found: DryRun | Report) -> None:
+def print_left_out(found: Any) -> None:
     """Print how many files the source leaves out, and the warnings."""
     if found.skipped:
         kinds = [f"{extension or 'no extension'} {count:,}" for extension, count in found.skipped.items()]
-        kinds[_NAMED:] = [f"{len(kinds) - _NAMED:,} more"] if len(kinds) > _NAMED else []
+        kinds[NAMED:] = [f"{len(kinds) - NAMED:,} more"] if len(kinds) > NAMED else []
         say(f"  left out  {counted(sum(found.skipped.values()), 'file')} of other kinds ({', '.join(kinds)})")
     if found.hidden:
         say(f"  left out  {counted(found.hidden, 'hidden file')} (names that begin with a dot)")

@@ -52,7 +52,7 @@ class FileList:
         After every thousand entries, ``progress`` is called with the number of entries. The caller closes the file.
         """
         ends, digest = array("Q", [0]), hashlib.sha256()
-        entries = Entries(source)
+        entries = Entries(source.entries())
         for item in entries:
             line = _encoded(item)
             digest.update(line)

@@ -6,7 +6,6 @@ import json
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
@@ -17,8 +16,8 @@ from dbloader.errors import OptionError
 from dbloader.images.pillow import max_pixels
 from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS, TARGET, UNDERSTOOD
 from dbloader.records.record import checked_file_fields
-from dbloader.sources.base import Listing, Reading, full_path
-from dbloader.sources.open import open_source
+from dbloader.sources.base import Listing, full_path
+from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +60,8 @@ class Settings:
         if not isinstance(self.listing, Listing):
             check_path("listing", self.listing, none=True)
         object.__setattr__(self, "file_fields", checked_file_fields(self.file_fields))
-        self.reading()  # raises an error if one of its options is wrong
+        if reading := self.reading():
+            extension("Reading")(**reading)  # raises an error if one of the options is wrong
         if not isinstance(self.classes, (str, os.PathLike)):
             object.__setattr__(self, "classes", self.given_classes())
         checked_flag("new_only", self.new_only)
@@ -85,9 +85,10 @@ class Settings:
             )
         max_pixels()  # raises an error if the environment variable DBLOADER_MAX_PIXELS is wrong
 
-    def reading(self) -> Reading:
-        """Return the options that say how to read the source."""
-        return Reading(class_folder=self.class_folder, boxes=self.boxes, encoding=self.encoding)
+    def reading(self) -> dict[str, str]:
+        """Return how to read the source where its files do not say it, if the user has decided it."""
+        options = {"class_folder": self.class_folder, "boxes": self.boxes, "encoding": self.encoding}
+        return {name: value for name, value in options.items() if value is not None}
 
     def given_classes(self) -> str | tuple[str, ...] | None:
         """Return the names of the classes that the user gives, "numbers", or None."""
@@ -99,39 +100,14 @@ class Settings:
         """Return the settings with the names of the classes in place of the store or file that has them."""
         return replace(self, classes=self.given_classes())
 
-    def absolute(self) -> Settings:
-        """Return the settings with absolute paths, for a process with another working directory."""
-        listing: Any = self.listing
-        if isinstance(listing, Listing):
-            listing = replace(listing, path=_absolute(listing.path))
-        elif listing is not None:
-            listing = _absolute(listing)
-        return replace(self.decided(), source=_absolute(self.source), listing=listing)
-
     def open(self) -> Source:
-        """Open the source. Raise OptionError if images would shrink, but their masks or other files would not."""
-        given = self.given_classes()  # before the source, which may take long
-        open_one = partial(
-            open_source,
-            name_field=self.name_field,
-            image_field=self.image_field,
-            file_fields=self.file_fields,
-            where=self.where,
-            reading=self.reading(),
-        )
-        found = open_one(self.source, self.listing)
-        if given is not None:
-            extension("use_classes")(found, given)
-        elif has_extensions():
-            extension("compare_with_train")(found, self.source, self.listing, open_one)
-        if found.file_fields and (self.images.short_side is not None or self.images.max_side is not None):
-            found.close()
-            raise OptionError(
-                "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
-                f"field {', '.join(map(repr, found.file_fields))}, so an image and its files would differ in size: "
-                "leave the option out, or make images and files smaller before the conversion"
-            )
-        return found
+        """Open the source, which is a folder of images if nothing around the core is installed."""
+        given = (self.listing, self.name_field, self.image_field, self.file_fields or None, self.where, self.classes)
+        is_given = any(option is not None for option in given)
+        if has_extensions() or is_given or self.reading() or "://" in str(self.source):
+            found: Source = extension("open_with")(self)
+            return found
+        return FolderSource(self.source)
 
     def describe(self, found: Source, tally: Tally) -> dict[str, Any]:
         """Return ``source`` for the manifest: the source, how it was read, and the options that affect the records."""
@@ -146,7 +122,7 @@ class Settings:
             place[TARGET] = found.target
         if self.where is not None:
             place["where"] = self.where
-        place |= self.reading().named()
+        place |= self.reading()
         if self.classes is not None:
             place["classes"] = "numbers" if self.classes == "numbers" else "given"
         if found.file_fields:
@@ -160,17 +136,10 @@ class Settings:
     def named(self) -> dict[str, Any]:
         """Return the options that must not change when a conversion resumes. Keys are like "check (--check)"."""
         values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
-        values |= self.reading().named()
+        values |= self.reading()
         if self.classes is not None:
             names = self.given_classes()
             sum_of_names = f"CRC-32 {zlib.crc32(json.dumps(names).encode()):08x}"
             values["classes"] = names if isinstance(names, str) else f"{len(names or ()):,} names, {sum_of_names}"
         values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
-    if not text or "://" in text:  # open_source raises an error for ""
-        return text
-    return os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str

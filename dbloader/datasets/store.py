@@ -100,18 +100,6 @@ class StoreDataset(RecordDataset):
         names = ("__getitem__", "__getitems__", "sample")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
-    @property
-    def gives_records(self) -> bool:
-        """Whether samples are unchanged records, perhaps with decoded images. ``write_store`` copies such records."""
-        return (
-            self.transform is self.target_transform is self.transforms is None
-            and (self.decode is None or self.decode is decode_pil)
-            and not isinstance(self.fields, dict)  # a dict renames fields
-            and "index" not in (self.fields or ())
-            and not self.makes_own_samples
-            and not hasattr(self, "__iter__")
-        )
-
     def _batch(self, indices: Sequence[int]) -> list[Any]:
         random_numbers = self.random_numbers(indices)
         records = self.records(indices)

@@ -1,4 +1,4 @@
-"""Read the header of an image file, check whether it decodes, and describe its structure."""
+"""Read the header of an image file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, UnidentifiedImageError
 
-from dbloader.errors import DamagedImageError, NotAnImageError, NotTiledError, OptionError
-from dbloader.images import markers
-from dbloader.images.jpeg import State, examine
+from dbloader.errors import NotAnImageError, OptionError
 from dbloader.images.pillow import (
     EIGHT_BITS,
     TURNS,
@@ -20,10 +18,8 @@ from dbloader.images.pillow import (
     describe,
     max_pixels,
     open_pillow,
-    translate_errors,
     value_depth,
 )
-from dbloader.images.tiled.decode import read_grid, read_header
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,9 +29,6 @@ if TYPE_CHECKING:
 # header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes,
 # including these markers.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
-
-_PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}
-_SUBSAMPLINGS = {(1, 1): "4:4:4", (1, 2): "4:4:0", (2, 1): "4:2:2", (2, 2): "4:2:0", (4, 1): "4:1:1"}
 
 UPRIGHT = 1  # EXIF orientation of an image that is stored upright
 
@@ -126,41 +119,6 @@ def format_name(image: Image.Image) -> str:
     return "JPEG" if image.format == "MPO" else image.format or ""
 
 
-def describe_jpeg(data: bytes) -> dict[str, Any]:
-    """Describe the structure of a JPEG for people, up to any damage; return an empty dict for other files."""
-    found = examine(data)
-    if found.state is State.NOT_JPEG:
-        return {}
-    facts: dict[str, Any] = {"structure": found.reason or "complete"}
-    if found.frame:
-        process, sampling = found.frame.process, found.frame.sampling
-        facts["process"] = f"{_PROCESSES.get(process, f'SOF{process - markers.SOF0}')}, {found.frame.precision} bits"
-        if len(sampling) == 1:
-            facts["subsampling"] = "gray"
-        elif sampling[1:] == ((1, 1), (1, 1)) and sampling[0] in _SUBSAMPLINGS:
-            facts["subsampling"] = _SUBSAMPLINGS[sampling[0]]
-        else:
-            facts["subsampling"] = ", ".join(f"{h}x{v}" for h, v in sampling)
-    try:
-        header = read_header(memoryview(data))
-        facts["restart_interval"] = header.interval
-        facts["tiles"] = read_grid(header)._asdict()
-    except (NotTiledError, DamagedImageError):
-        pass  # not tiled
-    return facts
-
-
-def find_orientation(data: bytes) -> int:
-    """Return the EXIF orientation with which training turns an image file, 1 to 8; 1 if it cannot be read."""
-    try:
-        with open_pillow(data) as image:
-            return orientation_of(image)
-    except MemoryError:
-        raise  # the file may be intact
-    except Exception:  # Pillow's parsers raise many types of errors
-        return UPRIGHT
-
-
 def orientation_of(image: Image.Image) -> int:
     """Return the EXIF orientation of an opened image, 1 to 8; 1 without EXIF. Damaged EXIF raises errors of any type.
 
@@ -170,12 +128,3 @@ def orientation_of(image: Image.Image) -> int:
         return UPRIGHT  # Pillow turns a TIFF upright when it loads the pixels
     value = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
     return value if value in TURNS else UPRIGHT
-
-
-def read_exif(data: bytes) -> dict[str, Any]:
-    """Return the EXIF values by name; raise DamagedImageError if EXIF or the header is damaged."""
-    with translate_errors("its EXIF cannot be read"), open_pillow(data) as image:
-        exif = image.getexif()
-        values = {**exif, **exif.get_ifd(ExifTags.IFD.Exif)}
-        values.pop(ExifTags.IFD.Exif, None)
-        return {ExifTags.TAGS.get(tag, str(tag)): value for tag, value in values.items()}

@@ -187,11 +187,11 @@ class PrefetchLoader(Generic[T]):
         expect_order = getattr(getattr(self._loader, "dataset", None), "expect_order", None)
         if expect_order is None:
             return
-        # One worker may be ``margin`` samples behind another.
-        batches = getattr(self._loader, "prefetch_factor", None) or 1
-        if not getattr(self._loader, "shares_prefetch_factor", False):
-            batches *= max(1, getattr(self._loader, "num_workers", 0))
-        margin = batches * position.batch_size
+        ahead = getattr(self._loader, "batches_ahead", None)
+        if ahead is None:  # a DataLoader, or a loader like it
+            workers = max(1, getattr(self._loader, "num_workers", 0))
+            ahead = workers * (getattr(self._loader, "prefetch_factor", None) or 1)
+        margin = ahead * position.batch_size  # one worker may be so many samples behind another
         # Check the size of the cache only once: a cache that is too small must not end a training in a later epoch.
         expect_order(position.sampler, position.start, margin=margin, check=not self._cache_checked)
         self._cache_checked = True

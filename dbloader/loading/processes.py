@@ -53,7 +53,6 @@ class ProcessLoader(ThreadLoader):
     iterators any more. A forked child starts its own workers. Without workers, the caller's thread makes the batches.
     """
 
-    shares_prefetch_factor = False
     advice = None
 
     def __init__(
@@ -62,6 +61,11 @@ class ProcessLoader(ThreadLoader):
         self.persistent_workers = num_workers > 0  # as in a DataLoader
         super().__init__(fetcher, batch_sampler, num_workers, dataset=dataset, prefetch_factor=prefetch_factor)
         self._team: _Team | None = None
+
+    @property
+    @override
+    def batches_ahead(self) -> int:
+        return max(1, self.num_workers) * self.prefetch_factor
 
     @override
     def __iter__(self) -> Iterator[TimedBatch]:
@@ -74,7 +78,7 @@ class ProcessLoader(ThreadLoader):
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
             if is_distributed() and torch.distributed.get_rank():
                 seed = int(derive_keys(1, "rank", seed, torch.distributed.get_rank())[0])
-            ahead = 1 + self.num_workers * self.prefetch_factor  # one more, because the consumer waits for the first
+            ahead = 1 + self.batches_ahead  # one more, because the consumer waits for the first
             team = _Team(self._fetcher, self.num_workers, ahead, self.batch_sampler.batch_size, seed)
         run = Batches(_Run(team), order, team.ahead - 1)
         run.begin()

@@ -50,12 +50,6 @@ class ThreadLoader:
         prefetch_factor: Most batches ahead of the last received batch, finished or not, for all threads together.
     """
 
-    whole_batches = True
-    """Whether the loader gives only collated batches, whose samples ``write_store`` cannot store."""
-
-    shares_prefetch_factor = True
-    """Whether ``prefetch_factor`` counts the batches of all workers together, not of each worker."""
-
     # The same values as in a DataLoader that has a batch_sampler; frameworks read them.
     batch_size = None
     drop_last = False
@@ -70,6 +64,11 @@ class ThreadLoader:
         self.prefetch_factor = prefetch_factor
         self.check_skipped = fetcher.check_skipped
         self._fetcher = fetcher
+
+    @property
+    def batches_ahead(self) -> int:
+        """The most batches that the workers make ahead of the last received batch."""
+        return self.prefetch_factor
 
     @property
     def advice(self) -> str | None:

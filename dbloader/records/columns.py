@@ -136,15 +136,6 @@ def name_hash(name: bytes) -> int:
     return (crc32(name) or 1) if name else 0
 
 
-def record_keys(crc32s: Array, name_hashes: Array, nbytes: Array) -> Array:
-    """Return a key of each record: uint64, shape (n,). Records with the same name, fields and image have the same key.
-
-    A key combines CRC-32, name hash and length. In a million records, some would share a CRC-32 by chance.
-    """
-    keys: Array = crc32s.astype("u8") << np.uint64(32) | name_hashes ^ nbytes.astype("u4")
-    return keys
-
-
 def seal_chunk(column: str, number: int, chunk: bytes, salt: int = 0) -> bytes:
     """Return a chunk followed by the CRC-32 of its column name, number and bytes, XORed with the salt."""
     return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk) ^ salt)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,7 +36,6 @@ NO_BOOL = 2
 _MAX_NAME = 200  # most bytes of a field's name, because an LMDB key has at most 511
 _EXACT = 2**53  # a float64 can hold each integer up to this number
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
-_AT_ONCE = 4096  # values that ``column_of`` packs at a time
 _COUNT = struct.Struct("<I")
 _WIDE = b"wide"  # KindFinder's mark for a field with an integer beyond _EXACT
 _DTYPES: dict[bytes, np.dtype[Any]] = {_BOOL: np.dtype("u1"), _INT: np.dtype("<i8"), _FLOAT: np.dtype("<f8")}
@@ -186,16 +184,6 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
         else:
             begin += _COUNT.unpack_from(chunk, 1)[0]
     return FieldColumn(kind, values)
-
-
-def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
-    """Return a column of results of ``column_value``; None if they do not fit into one column."""
-    finder, chunks, rest = KindFinder(), list[bytes](), iter(values)
-    while some := list(islice(rest, _AT_ONCE)):
-        chunks.append(pack_values(some))
-        finder.add({PREFIX: chunks[-1]})
-    kind = finder.columns([""]).get("")
-    return None if kind is None else join_chunks(chunks, kind, length)
 
 
 def _texts(chunk: bytes | memoryview) -> bytes | memoryview:

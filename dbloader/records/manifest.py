@@ -13,7 +13,7 @@ import numpy as np
 
 from dbloader._describe import in_lines, print_pretty, size
 from dbloader._version import __version__
-from dbloader.errors import DamagedStoreError, FieldError, NotAStoreError, OptionError, StoreError, StoreVersionError
+from dbloader.errors import DamagedStoreError, FieldError, NotAStoreError, StoreError, StoreVersionError
 from dbloader.records.columns import COLUMNS, DTYPES, NO_LABEL
 from dbloader.records.document import UNREADABLE, open_sealed, seal
 from dbloader.records.field_columns import KINDS, KindFinder
@@ -386,39 +386,3 @@ class Totals:
         except (*UNREADABLE, StoreError) as error:
             raise FieldError(f"{place} cannot be finished: {error}") from error
         return manifest
-
-
-def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return ``source`` for the manifest of a store made of records from several stores.
-
-    The result keeps the entries that are equal in all stores, such as ``check``. It lists the file fields of all
-    stores, and the class names of their further fields.
-
-    Raises:
-        OptionError: A field has different class names in two stores, or image files in one store and other values in
-            another.
-    """
-    first, *others = (manifest.source for manifest in manifests)
-    common = {
-        key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)
-    }
-    classes: dict[str, list[str]] = {}
-    for manifest in manifests:
-        for name, names_there in manifest.field_classes.items():
-            if classes.setdefault(name, names_there) != names_there:
-                raise OptionError(
-                    f"two stores have different class names for the field {name!r}: make one of the stores again with "
-                    "another name for the field"
-                )
-    names = dict.fromkeys(name for manifest in manifests for name in manifest.file_fields)
-    for name in names:
-        if any(name in manifest.fields and name not in manifest.file_fields for manifest in manifests):
-            raise OptionError(
-                f"the field {name!r} has image files in one store, and other values in another: make one of the stores "
-                "again with another name for the field"
-            )
-    if names:
-        common[FILE_FIELDS] = [*names]
-    if classes:
-        common[FIELD_CLASSES] = classes
-    return common

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import json
 import os
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import counted, short_repr
-from dbloader._options import check_choice, check_path, checked_names
+from dbloader._options import check_path, checked_names
 from dbloader.errors import OptionError, SourceError, SourceNotFoundError
 
 if TYPE_CHECKING:
@@ -37,44 +36,6 @@ _MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002,
 # Keys that the ``fields`` of an entry from a store or an export may have, and that become attributes of the record. So
 # no field of a record can have one of these names. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How to read a source where the files alone do not say it; None where the user has not decided.
-
-    Args:
-        class_folder: Whether the ``"first"`` folder of a path is the class, the ``"last"``, or the whole ``"path"``.
-        boxes: Whether boxes are in the ``"upright"`` image, as EXIF turns it, or in the ``"stored"`` one.
-        encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``.
-
-    Raises:
-        OptionError: An option has another value, or Python does not know the encoding.
-    """
-
-    class_folder: str | None = None
-    boxes: str | None = None
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.class_folder is not None:
-            check_choice("class_folder", self.class_folder, ("first", "last", "path"))
-        if self.boxes is not None:
-            check_choice("boxes", self.boxes, ("upright", "stored"))
-        if self.encoding is not None:
-            try:
-                codecs.lookup(self.encoding)
-            except LookupError:
-                raise OptionError(
-                    f"encoding must be an encoding that Python knows, such as 'gbk', got {self.encoding!r}"
-                ) from None
-
-    def named(self) -> dict[str, str]:
-        """Return the options that the user has decided."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-UNDECIDED = Reading()
 
 
 @dataclass(frozen=True)
@@ -211,15 +172,15 @@ class Tally:
 
 
 class Entries:
-    """Iterates over ``Source.entries()``; ``tally`` is its return value, once the iteration has ended."""
+    """Iterates over a result of ``Source.entries``; ``tally`` is its return value, once the iteration has ended."""
 
     tally: Tally
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, entries: Generator[Entry | Problem, None, Tally]) -> None:
+        self._entries = entries
 
     def __iter__(self) -> Iterator[Entry | Problem]:
-        self.tally = yield from self._source.entries()
+        self.tally = yield from self._entries
 
 
 def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
@@ -303,12 +264,6 @@ class Source(ABC):
                 except (ValueError, RecursionError) as error:
                     data = Problem(entry.name, f"its {name} cannot be the field {key!r}: {error}")
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
-
-    def numbered(self, label: int | None) -> int | None:
-        """Return the label to store for a label of an entry; None if no class has it."""
-        if label is None or self.label_table is None:
-            return label
-        return self.label_table[label] if 0 <= label < len(self.label_table) else None
 
     def differs(self, entry: Entry) -> bool | None:
         """Return None if no checksum contradicts an entry's bytes, else whether other checksums were right."""

@@ -13,7 +13,6 @@ import heapq
 import os
 import posixpath
 import re
-import unicodedata
 from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +22,6 @@ from typing_extensions import override
 
 from dbloader.errors import SourceError
 from dbloader.sources.base import (
-    UNDECIDED,
     Entry,
     FieldFile,
     Problem,
@@ -37,10 +35,7 @@ from dbloader.sources.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from dbloader.sources.base import Reading
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     _Found = tuple[bytes, dict[bytes, dict[str, bytes]]]  # path of an image, and `_Contents.beside` of its folder
 
@@ -53,21 +48,14 @@ EXTENSIONS = (
 LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12} more extensions"
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # Hugging Face's imagefolder reads them
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
-SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
-ZIPS = (".zip",)
-
 SIDECARS = (b".txt", b".json")  # extensions of files beside an image that become its fields
-# Extensions of files that may have the labels or boxes of the images beside them.
-_LISTINGS = (b".csv", b".tsv", b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 # Folders that macOS and netatalk, Windows, Synology, QNAP, and other file servers add, in a path.
-_SYSTEM = re.compile(
+SYSTEM = re.compile(
     r"(?:^|/)(?:RECYCLER|(?i:__macosx|network trash folder|temporary items|thevolumesettingsfolder"
     r"|\$recycle\.bin|\$extend|system volume information|found\.[0-9]{3}|msocache"
     r"|@eadir|@tmp|@sharesnap|@syno[^/]*|#recycle|#snapshot|@recycle|@recently-snapshot|@__thumb|@transcode"
     r"|@upload_cache|[@~]snapshots?|network recycle bin|_nas_recycle_[^/]*|_gsdata_|lost\+found))/"
 )
-_HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
 
 _MAX_NAMED = 10  # most names in a warning
 OUTSIDE = "is outside of all class folders: put it into one, or move it away"
@@ -93,13 +81,9 @@ class FolderSource(Source):
     With ``as_one_class``, all images below the folder are one class, and their names begin with ``./``.
     """
 
-    follows = ("class_folder",)
-
-    def __init__(
-        self, folder: str | os.PathLike[str], reading: Reading = UNDECIDED, *, as_one_class: bool = False
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, as_one_class: bool = False) -> None:
         super().__init__(checked_root(folder), ())
-        root, self._reading, self._as_one_class = os.fsencode(self.root), reading, as_one_class
+        root, self._as_one_class = os.fsencode(self.root), as_one_class
         self._tally = Tally()
         try:
             self._identity = _identity(root)
@@ -112,31 +96,36 @@ class FolderSource(Source):
                 f"{readable(root)}: it contains no class folders ({found}): "
                 "put the images of each class into a folder or use --listing FILE"
             )
-        self._is_flat = bool(self._top.images) and next(self._image_folders(), None) is None
-        folders = [] if self._is_flat else self._top.folders
-        if reading.class_folder in ("last", "path"):
-            folders = [*self._image_folders()]
-        self._class_of = CLASS_FOLDERS[reading.class_folder or "first"]
-        names = sorted({self._class_of(_order(folder)) for folder in folders})
+        self._is_flat = bool(self._top.images) and next(self.image_folders(), None) is None
+        folders = () if self._is_flat else self.labelled_folders()
+        names = sorted({self.class_of(_order(folder)) for folder in folders})
         self._labels = {name: label for label, name in enumerate(names)}
         self.classes = class_names([os.fsencode(name) for name in names], readable(root))
-        self.understood = (f"images: {self.place}", describe_classes(self.classes, reading.class_folder))
-        if self._is_flat:
-            self.warnings = tuple(_describe_listings(self.root, self._top))
-        elif not as_one_class:
-            self.warnings = tuple(first_warnings(self.root, self.classes))
+        self.understood = (f"images: {self.place}", describe_classes(self.classes))
 
-    def _image_folders(self) -> Iterator[bytes]:
-        """Yield the folder of each image in a class folder."""
+    def class_of(self, folder: str) -> str:
+        """Return the class of the images in a folder, given by its path below the root."""
+        return folder.partition("/")[0]
+
+    def labelled_folders(self) -> Iterable[bytes]:
+        """Return folders of all classes, by their paths below the root."""
+        return self._top.folders
+
+    def image_folders(self) -> Iterator[bytes]:
+        """Yield the folder of each image in a class folder, by its path below the root."""
         for folder in self._top.folders:
             for found in self._walk(folder, Tally()):
                 if not isinstance(found, Problem):
                     yield posixpath.dirname(found[0])
 
+    def opened_again(self) -> FolderSource:
+        """Return a new source of the same images."""
+        return FolderSource(self.root, as_one_class=self._as_one_class)
+
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         tally = deepcopy(self._tally)
-        filled, depths = [False] * len(self.classes), Depths()
+        filled = [False] * len(self.classes)
         yield from self._top.problems
         for name in self._top.images:
             yield _entry((name, self._top.beside), None, tally) if self._is_flat else Problem(readable(name), OUTSIDE)
@@ -145,17 +134,14 @@ class FolderSource(Source):
                 if isinstance(found, Problem):
                     yield found
                     continue
-                inner = _order(posixpath.dirname(found[0]))
-                label = self._labels.get(self._class_of(inner))
+                label = self._labels.get(self.class_of(_order(posixpath.dirname(found[0]))))
                 if label is None:
                     yield Problem(readable(found[0]), LATE)
                     continue
                 filled[label] = True
-                depths.add(inner)
                 yield _entry(found, label, tally)
         if not self._is_flat:
             check_filled(readable(self.root), self.classes, filled, tally)
-            tally.warnings += [] if self._as_one_class else depths.warnings(self.classes, self._reading)
         return tally
 
     @override
@@ -163,7 +149,7 @@ class FolderSource(Source):
         # Not a set, which would need several times the memory.
         known = np.unique(np.fromiter((hash(item.name) for item in listed), "i8"))
         with suppress(SourceError):  # the folder is gone, or all images are
-            for item in FolderSource(self.root, self._reading, as_one_class=self._as_one_class).entries():
+            for item in self.opened_again().entries():
                 if not (known[known.searchsorted(hash(item.name)) :][:1] == hash(item.name)).any():
                     yield {"name": item.name, "event": "rejected", "reason": LATE}
 
@@ -267,32 +253,9 @@ def class_names(folders: Sequence[bytes] | Sequence[str], where: str) -> tuple[s
     return classes
 
 
-def find_other_form(path: bytes) -> bytes | None:
-    """Return the one path of a file or folder that looks like ``path`` and is there; None if not exactly one is.
-
-    macOS and some programs write an accented letter as two characters (Unicode's form NFD), and most lists have one
-    (NFC). Each part of the path may be in its own form.
-    """
-    found = [b"/"[: path.startswith(b"/")]]
-    for part in path.split(b"/"):
-        forms = {part, *(os.fsencode(unicodedata.normalize(form, os.fsdecode(part))) for form in ("NFC", "NFD"))}
-        there = (posixpath.join(top, form) or b"." for top in found for form in forms)
-        found = [other for other in there if os.path.lexists(other)]
-    return found[0] if len(found) == 1 else None
-
-
 def is_system(name: str) -> bool:
     """Return whether a folder has a name of those that a Mac, a NAS or Windows adds."""
-    return _SYSTEM.match(f"{name}/") is not None
-
-
-def is_left_out(path: str, tally: Tally) -> bool:
-    """Return whether a file of an archive or bucket is hidden or in a system's folder; count it if so."""
-    if found := _SYSTEM.search(path):
-        tally.system.add(path[: found.end() - 1])
-    elif _HIDDEN.search(path):
-        tally.hidden += 1
-    return found is not None or _HIDDEN.search(path) is not None
+    return SYSTEM.match(f"{name}/") is not None
 
 
 def _identity(path: bytes) -> tuple[int, int]:
@@ -305,83 +268,10 @@ def _order(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-# The class of an image, from the path of its folder.
-CLASS_FOLDERS: dict[str, Callable[[str], str]] = {
-    "first": lambda folder: folder.partition("/")[0],
-    "last": lambda folder: folder.rpartition("/")[2],
-    "path": lambda folder: folder,
-}
-
-
-def describe_classes(classes: tuple[str, ...], class_folder: str | None) -> str:
-    """Return the line that says where the labels are from."""
-    kind = {"last": "the last folder", "path": "the folders"}.get(class_folder or "", "the first folder")
-    return (
-        f"labels: {kind} of each path: {name_range(classes)}" if classes else "labels: none, for lack of class folders"
-    )
-
-
-class Depths:
-    """Whether all images are in further folders inside the class folders, with different names."""
-
-    def __init__(self) -> None:
-        self._direct = ""  # a class folder with an image directly in it
-        self._inner: dict[str, str] = {}  # names of the further folders -> their paths; the first two
-
-    def add(self, folder: str) -> None:
-        """Take the folder of an image into account, whose first part is the class."""
-        _, inner, last = folder.rpartition("/")
-        if not inner:
-            self._direct = folder
-        elif len(self._inner) < 2:
-            self._inner.setdefault(last, folder)
-
-    def warnings(self, classes: tuple[str, ...], reading: Reading) -> Iterator[str]:
-        """Yield a warning if another folder may be the class."""
-        if reading.class_folder is None and not self._direct and len(self._inner) > 1 and not _are_splits(classes):
-            yield (
-                f"the class folders contain only folders, such as {_named([*self._inner.values()])}: if the innermost "
-                "folder or the path is the class, say so by class_folder (--class-folder last, or path)"
-            )
-
-
-def _are_splits(classes: tuple[str, ...]) -> bool:
-    return bool(classes) and SPLITS.issuperset(name.lower() for name in classes)
-
-
-def number_warnings(classes: tuple[str, ...]) -> Iterator[str]:
-    """Yield a warning if the names of all classes are numbers, and a number is not the label of its class."""
-    numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
-    other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
-    if len(numbers) == len(classes) and other is not None:
-        what = f"the class folders look like numbers, but the label of {classes[other]!r} is {other}"
-        yield f"{what}: classes='numbers' (--classes numbers) makes the numbers the labels"
-
-
-def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
-    """Yield warnings about class folders that look like splits, like numbers, or alike; ``root`` is "" for archives."""
-    if _are_splits(classes):
-        way = f"convert one at a time, first {posixpath.join(readable(root), classes[0])}"
-        way = way if root else "extract the file, and convert one at a time"
-        yield f"the classes are called {_named(classes)}: these look like splits; {way}"
-    yield from number_warnings(classes)
-    alike: dict[str, list[str]] = {}
-    for name in classes:
-        alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"
-            yield f"the classes {_named(names)} look alike: {what}; if they are one class, give their folders one name"
-
-
-def _describe_listings(root: Path, top: _Contents) -> Iterator[str]:
-    """Yield a warning if a file directly in a folder may have the labels of its images."""
-    beside = {name for files in top.beside.values() for name in files.values()}
-    names = sorted(name for name in os.listdir(os.fsencode(root)) if name.lower().endswith(_LISTINGS))  # noqa: PTH208 - bytes
-    if name := next((name for name in names if name not in beside and not name.startswith(b".")), None):
-        listing = root if name.lower().endswith(b".xml") else readable(os.path.join(os.fsencode(root), name))  # noqa: PTH118
-        what = "if it has labels or boxes of the images, give it as a listing"
-        yield f"{readable(name)} beside the images is not read: {what} (--listing {listing})"
+def describe_classes(classes: tuple[str, ...], folders: str = "the first folder") -> str:
+    """Return the line that says which folders of a path the labels are from."""
+    found = f"{folders} of each path: {name_range(classes)}" if classes else "none, for lack of class folders"
+    return f"labels: {found}"
 
 
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:
@@ -396,7 +286,7 @@ def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally
     empty = [name for name, has_images in zip(classes, filled, strict=True) if not has_images]
     if empty:
         has = "class has" if len(empty) == 1 else "classes have"
-        tally.warnings.append(f"{len(empty)} {has} no images: {_named(empty)}")
+        tally.warnings.append(f"{len(empty)} {has} no images: {quoted(empty)}")
     if tally.metadata:
         tally.warnings.append(describe_unused(tally.metadata))
     if tally.not_utf8:
@@ -411,8 +301,8 @@ def describe_unused(path: str) -> str:
     return f"{path} is not used: {what}; or use a listing (--listing)"
 
 
-def _named(names: Sequence[str]) -> str:
-    """Return the first ten of some names, quoted, and how many more there are."""
+def quoted(names: Sequence[str]) -> str:
+    """Return the first ten of some names in quotation marks, and how many more there are."""
     some = ", ".join(map(repr, names[:_MAX_NAMED]))
     more = len(names) - _MAX_NAMED
     return some if more <= 0 else f"{some} and {more} more"

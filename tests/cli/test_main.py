@@ -36,7 +36,7 @@ from tests.support.images import (
 )
 from tests.support.shell import Shell, check_error
 
-COMMANDS = {name: subcommands()[name] for name in ("convert", "info", "show", "verify")}
+COMMANDS = {name: subcommands()[name] for name in ("convert", "info", "verify")}
 BIN = Path(sys.executable).parent
 
 
@@ -258,7 +258,7 @@ def test_tab_completes_commands_options_and_places(typed: str, shown: str) -> No
     ("arguments", "status"),
     [
         (["info", "out.lmdb"], 0),
-        *((arguments, 0) for arguments in (["show", "out.lmdb", "0"], [], ["--help"], ["convert", "--help"])),
+        *((arguments, 0) for arguments in ([], ["--help"], ["convert", "--help"])),
         (["verify", "out.lmdb"], 2),  # whoever reads only the status must not take the store for intact
     ],
 )
@@ -349,7 +349,7 @@ def test_names_that_are_not_utf8_are_printed_escaped(tmp_path: Path, place: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_command_prints_only_valid_json(name: str, root: Path, store: Path, tmp_path: Path) -> None:
-    arguments: dict[str, list[str | Path]] = {"convert": [root, tmp_path / "new"], "show": [store, "0"]}
+    arguments: dict[str, list[str | Path]] = {"convert": [root, tmp_path / "new"]}
     check_json(name, *arguments.get(name, [store]))
 
 

@@ -121,7 +121,7 @@ def test_traceback_of_a_bug_has_no_control_characters(shell: Shell, monkeypatch:
     def broken(_: object) -> NoReturn:
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setattr("dbloader.cli.show.open_store", broken)
+    monkeypatch.setattr("dbloader.cli.info.open_store", broken)
     outcome = shell("info", "a.lmdb")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert check(outcome.stderr).startswith("Traceback")
@@ -157,7 +157,7 @@ def test_warnings_tracebacks_and_notes_hide_passwords(shell: Shell, monkeypatch:
         error.add_note(f"from {place} and mongodb://other:SEC@host/c.d")
         raise error
 
-    monkeypatch.setattr("dbloader.cli.show.open_store", broken)
+    monkeypatch.setattr("dbloader.cli.info.open_store", broken)
     lines = shell("info", "a.lmdb").stderr.splitlines()
     assert lines[0] == "Warning: mongodb://me:***@host/a.b is slow"
     assert lines[-2:] == [

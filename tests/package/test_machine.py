@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dbloader._machine import available_memory, cpu_count, file_system, total_memory
+from dbloader._machine import available_memory, cpu_count, total_memory
+from dbloader.ext.measuring.file_system import file_system
 
 CPUS = len(os.sched_getaffinity(0))
 HUGE = 9223372036854771712  # the value that means no limit in version 1

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
-from dbloader.sources.base import Entry, Loaded, Problem, Reading, Tally
-from dbloader.sources.folder import EXTENSIONS, FolderSource, find_other_form
+from dbloader.sources.base import Entry, Loaded, Problem, Tally
+from dbloader.sources.folder import EXTENSIONS, FolderSource
 from tests.support.children import traced_peak
 from tests.support.images import as_nobody, plant_kinds
 from tests.support.tallies import contents, entries, only_entries, tally_of, warnings_of
@@ -120,14 +120,6 @@ def test_classes_without_images_are_kept_with_a_warning(tmp_path: Path) -> None:
     assert [entry.label for entry in entries(source)] == [0, 3]
     assert source.classes == ("a", "b", "c", "d")
     assert warnings_of(source) == ("2 classes have no images: 'b', 'c'",)
-
-
-@pytest.mark.parametrize(("classes", "splits"), [("Train VAL", True), ("train cat", False)])
-def test_classes_named_like_splits_give_a_warning(tmp_path: Path, classes: str, splits: bool) -> None:
-    root = plant(tmp_path / "my data", *(f"{name}/1.jpg" for name in classes.split()))
-    called, first = ", ".join(map(repr, classes.split())), f"{root}/{classes.split()[0]}"
-    sentence = f"the classes are called {called}: these look like splits; convert one at a time, first {first}"
-    assert FolderSource(root).warnings == ((sentence,) if splits else ())
 
 
 def test_links_to_files_folders_and_classes_are_followed(tmp_path: Path) -> None:
@@ -257,22 +249,6 @@ def test_images_directly_in_a_folder_have_no_label(tmp_path: Path) -> None:
     assert warnings_of(source) == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "listing"),
-    [
-        ("_annotations.coco.json", "_annotations.coco.json"),
-        ("labels.CSV", "labels.CSV"),
-        ("1.xml", ""),
-        ("z.jsonl", "z.jsonl"),
-    ],
-)
-def test_file_that_may_have_labels_gives_a_warning_beside_images(tmp_path: Path, name: str, listing: str) -> None:
-    plant(tmp_path, "1.jpg", "1.json", name)
-    (warning,) = warnings_of(FolderSource(tmp_path))
-    assert warning.startswith(f"{name} beside the images is not read: ")
-    assert warning.endswith(f"(--listing {tmp_path / listing})")
-
-
 SYSTEM = [
     *("@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot", "$RECYCLE.BIN", "$Recycle.Bin", "RECYCLER"),
     *("System Volume Information", "FOUND.000", "lost+found", "__MACOSX", "Network Trash Folder", "Temporary Items"),
@@ -295,64 +271,6 @@ def test_other_folders_are_classes(tmp_path: Path, name: str) -> None:
     assert FolderSource(tmp_path).classes == (name, "zebra")
 
 
-@pytest.mark.parametrize(
-    ("by", "classes", "labels"),
-    [
-        ("first", ("a", "b"), [0, 0, 0, 1]),
-        ("last", ("a", "in", "out"), [0, 1, 2, 1]),
-        ("path", ("a", "a/x/in", "a/x/out", "b/in"), [0, 1, 2, 3]),
-    ],
-)
-def test_class_folder_chooses_the_folder_that_is_the_class(
-    tmp_path: Path, by: str, classes: tuple[str, ...], labels: list[int]
-) -> None:
-    plant(tmp_path, "a/0.jpg", "a/x/in/1.jpg", "a/x/out/2.jpg", "b/in/3.jpg", "b/empty/")
-    source = FolderSource(tmp_path, Reading(class_folder=by))
-    assert (source.classes, [entry.label for entry in only_entries(source)]) == (classes, labels)
-    assert warnings_of(source) == ()
-
-
-@pytest.mark.parametrize(
-    ("files", "warns"),
-    [
-        ("a/x/1.jpg b/y/2.jpg", True),
-        ("a/x/1.jpg a/y/2.jpg b/x/3.jpg", True),
-        ("a/images/1.jpg b/images/2.jpg", False),  # Tiny ImageNet
-        ("a/x/1.jpg b/y/2.jpg b/3.jpg", False),
-    ],
-)
-def test_class_folders_of_only_folders_give_a_warning(tmp_path: Path, files: str, warns: bool) -> None:
-    found = warnings_of(FolderSource(plant(tmp_path, *files.split())))
-    assert ["contain only folders" in warning and "--class-folder" in warning for warning in found] == [True] * warns
-    assert warnings_of(FolderSource(tmp_path, Reading(class_folder="first"))) == ()
-
-
-@pytest.mark.parametrize(
-    ("folders", "number"),
-    [
-        ([*range(10)], None),
-        ([*range(11)], "'10' is 2"),
-        ([1, 2, 3], "'1' is 0"),
-        (["00", "01", "02"], None),
-        (["0", "2", "x"], None),
-    ],
-)
-def test_class_folders_that_are_other_numbers_than_labels_give_a_warning(
-    tmp_path: Path, folders: list[object], number: str | None
-) -> None:
-    source = FolderSource(plant(tmp_path, *(f"{name}/1.jpg" for name in folders)))
-    said = f"the label of {number}: classes='numbers' (--classes numbers)"
-    assert [said in warning for warning in source.warnings] == [True] * bool(number)
-
-
-@pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("cat", "cat ")])
-def test_class_folders_that_look_alike_give_a_warning(tmp_path: Path, pair: tuple[str, str]) -> None:
-    source = FolderSource(plant(tmp_path, *(f"{name}/1.jpg" for name in pair), "dog/1.jpg"))
-    (warning,) = source.warnings
-    assert "look alike" in warning
-    assert len(source.classes) == 3
-
-
 UTF8 = "'utf-8' codec can't decode byte 0xff in position 0"
 
 
@@ -373,16 +291,6 @@ def test_files_beside_images_become_fields(tmp_path: Path) -> None:
     tally = tally_of(source)
     assert tally.skipped == {".txt": 1, ".md": 1}
     assert source.in_words(tally)[-1] == "fields: json (2 of 4 images), txt (2 of 4 images), from the file beside each"
-
-
-def test_path_is_found_in_the_other_normal_form_of_each_part(tmp_path: Path) -> None:
-    nfc, nfd = "caf\u00e9", "cafe\u0301"
-    plant(tmp_path, f"{nfd}/{nfc}.jpg", "both/" + nfc, "both/" + nfd)
-    root = os.fsencode(tmp_path) + b"/"
-    assert find_other_form(root + f"{nfc}/{nfd}.jpg".encode()) == root + f"{nfd}/{nfc}.jpg".encode()
-    assert find_other_form(root + f"{nfc}/2.jpg".encode()) is None
-    assert find_other_form(root + f"both/{nfc}".encode()) is None  # two files
-    assert find_other_form(b"caf\xff") is None
 
 
 def test_folder_without_images_is_an_error_with_extensions(tmp_path: Path) -> None:

@@ -133,12 +133,12 @@ def within(seconds: float, function: Callable[..., Result], *arguments: Any, **o
 
 def listed(source: str) -> tuple[list[Any], tuple[str, ...], dict[str, int]]:
     """Return the names and labels of a source, its classes, and what it skipped."""
+    from dbloader.ext.sources.open import open_source
     from dbloader.sources.base import Entries
-    from dbloader.sources.open import open_source
 
     found = open_source(source)
     try:
-        entries = Entries(found)
+        entries = Entries(found.entries())
         items = [(item.name, getattr(item, "label", None)) for item in entries]
         return items, found.classes, dict(entries.tally.skipped)
     finally:

@@ -29,7 +29,7 @@ def contents(source: Source) -> list[Any]:
 
 def tally_of(source: Source) -> Tally:
     """Return the tally of one iteration."""
-    iteration = Entries(source)
+    iteration = Entries(source.entries())
     deque(iteration, 0)
     return iteration.tally
 

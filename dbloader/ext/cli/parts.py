@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from dbloader._describe import counted, size
-from dbloader.cli.convert import conversion_options, pop_image_format, pop_listing, print_report
+from dbloader.cli.convert import conversion_options, pop_image_format, print_report
 from dbloader.cli.text import say, say_json
 from dbloader.conversion.meter import Meter
 from dbloader.conversion.settings import Settings
+from dbloader.ext.cli.source_options import pop_listing
 from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part, left_folders, list_parts, slurm_ranges
 from dbloader.ext.parts.publish import publish

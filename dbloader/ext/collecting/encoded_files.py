@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dbloader.errors import FieldError, ImageError, OptionError
-from dbloader.ext.collecting.stored_records import is_exactly, is_torch
+from dbloader.ext.collecting.stored_records import is_exactly, is_loaded
 from dbloader.ext.images.preview import shown_orientation
 from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
 from dbloader.images.check import check_image
+from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 
 
@@ -30,16 +31,16 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     ``encode``, images stay images.
     """
     inner = partial(with_files, columns=columns, source=source, encode=encode)
-    if hasattr(type(samples), "wrapped_loader"):  # a PrefetchLoader
+    if isinstance(samples, PrefetchLoader):
         return inner(samples.wrapped_loader)
     if is_exactly(samples, "ConcatDataset"):
         return _changed(samples, datasets=[*map(inner, samples.datasets)])
     if is_exactly(samples, "Subset"):
         return _changed(samples, dataset=inner(samples.dataset))
-    if is_torch(samples, "torch.utils.data", "DataLoader"):
+    if is_loaded(samples, "torch.utils.data", "DataLoader"):
         keeps = encode or samples.batch_sampler is None  # its collate_fn may need images
         return _changed(samples, dataset=inner(samples.dataset, encode=keeps))
-    if is_torch(samples, "torchvision.datasets.folder", "ImageFolder") and not encode:
+    if is_loaded(samples, "torchvision.datasets.folder", "ImageFolder") and not encode:
         folder = sys.modules["torchvision.datasets.folder"]
         if (
             samples.transform is None

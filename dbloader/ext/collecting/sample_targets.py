@@ -11,7 +11,7 @@ from PIL import Image
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
-from dbloader.ext.collecting.stored_records import is_torch
+from dbloader.ext.collecting.stored_records import is_loaded
 from dbloader.ext.sources.voc import object_fields, object_names, size_of
 from dbloader.records.manifest import CLASS_LISTS
 
@@ -39,7 +39,7 @@ def read_target(value: Any, classes: Sequence[str]) -> Target:
             PIL image: a mask. An integer and a PIL image: a label and its mask. A VOCDetection's dict.
         classes: The class names in the order of their labels.
     """
-    if is_torch(value, "torch", "Tensor"):
+    if is_loaded(value, "torch", "Tensor"):
         value = value.numpy(force=True)
     if isinstance(value, (np.ndarray, np.generic)) and not value.shape and value.dtype.kind in "iuf":
         value = value.item()

@@ -16,7 +16,7 @@ from dbloader._options import checked_names, whole_number
 from dbloader.errors import FieldError, ImageError, OptionError
 from dbloader.ext.collecting.encoded_files import is_file, read_file
 from dbloader.ext.collecting.sample_targets import read_target
-from dbloader.ext.collecting.stored_records import is_torch
+from dbloader.ext.collecting.stored_records import is_loaded
 from dbloader.ext.sources.boxes import fit_boxes
 from dbloader.ext.sources.labels import IMAGE_NAMES
 from dbloader.images.info import find_facts
@@ -152,7 +152,7 @@ class SampleEncoder:
 
     def _value(self, key: str, value: Any) -> Any:
         """Convert tensors, scalars, PIL images, and lists and dicts of them, to values that a record can hold."""
-        if is_torch(value, "torch", "Tensor"):
+        if is_loaded(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):
             return _number(value)
@@ -180,7 +180,7 @@ def _is_image(value: Any, *, or_unknown: bool = False) -> bool:
     """Return whether a value is an image. ``or_unknown`` accepts bytes of unknown formats and arrays of any dtype."""
     if isinstance(value, _BYTES):
         return or_unknown or find_facts(bytes(value)) is not None
-    if is_torch(value, "torch", "Tensor") or isinstance(value, np.ndarray):
+    if is_loaded(value, "torch", "Tensor") or isinstance(value, np.ndarray):
         return value.ndim > 1 if or_unknown else value.ndim == 3 and str(value.dtype).endswith("uint8")
     return is_file(value) or isinstance(value, Image.Image)
 

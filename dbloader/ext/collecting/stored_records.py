@@ -1,7 +1,6 @@
 """Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
 
-Such a dataset has a property ``gives_records`` that is true. The property is found by its name, and classes of torch
-in ``sys.modules``, because ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
+Classes are found in ``sys.modules``, because ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
+from dbloader.ext.publishing.common_source import common_source
 from dbloader.ext.sources.voc import find_classes as find_voc_classes
-from dbloader.records.manifest import common_source
 from dbloader.records.record import STANDARD_FIELDS, Record
 from dbloader.stores.base import Store
 
@@ -30,15 +29,23 @@ _READ_AT_ONCE = 16
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
 
 
-def is_torch(value: Any, module: str, name: str) -> bool:
-    """Return whether a value is an instance of a class of torch, without importing torch."""
+def is_loaded(value: Any, module: str, name: str) -> bool:
+    """Return whether a value is an instance of a class of a module that is imported at most by others."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether the samples of a dataset are the records of a store, unchanged."""
-    # Look up the property in the class, because a wrapper may forward a dataset's attributes but change its samples.
-    return isinstance(dataset, Store) or (hasattr(type(dataset), "gives_records") and dataset.gives_records)
+    """Return whether samples are unchanged records of a store, perhaps with decoded images, which can be copied."""
+    if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
+        return isinstance(dataset, Store)
+    return (
+        dataset.transform is dataset.target_transform is dataset.transforms is None
+        and (dataset.decode is None or dataset.decode is sys.modules["dbloader.decoding.open"].decode_pil)
+        and not isinstance(dataset.fields, dict)  # a dict renames fields
+        and "index" not in (dataset.fields or ())
+        and not dataset.makes_own_samples
+        and not hasattr(dataset, "__iter__")
+    )
 
 
 def is_divisible(samples: Any) -> bool:
@@ -63,7 +70,7 @@ def find_stores(samples: Any) -> Iterator[Store]:
 
 def _inner(samples: Any) -> list[Any]:
     """Return the datasets in a ConcatDataset, or the dataset in a DataLoader, a Subset or the like; [] without one."""
-    if is_torch(samples, "torch.utils.data", "ConcatDataset"):
+    if is_loaded(samples, "torch.utils.data", "ConcatDataset"):
         return list(samples.datasets)
     dataset = getattr(samples, "dataset", None)
     return [] if dataset is None else [dataset]
@@ -97,7 +104,7 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     """Return the class names of a store, a dataset, or the dataset in a DataLoader, Subset or ConcatDataset."""
     if isinstance(samples, Store):
         return samples.manifest.classes
-    if is_torch(samples, "torchvision.datasets.voc", "VOCDetection") and samples.target_transform is None:
+    if is_loaded(samples, "torchvision.datasets.voc", "VOCDetection") and samples.target_transform is None:
         return find_voc_classes(map(Path, samples.annotations))
     names = samples.manifest.classes if gives_records(samples) else getattr(samples, "classes", None)
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):

@@ -20,10 +20,11 @@ from dbloader.ext.collecting.stored_records import (
     find_classes,
     find_stores,
     is_divisible,
-    is_torch,
+    is_loaded,
     source_of,
 )
 from dbloader.images.info import count_depth, read_facts
+from dbloader.loading.prefetch import PrefetchLoader
 from dbloader.records.manifest import FILE_FIELDS, TARGET
 from dbloader.records.record import checked_file_fields, encode
 from dbloader.stores.open import check_destination, create_store
@@ -163,11 +164,11 @@ def write_store(
 
 
 def _records(samples: Any, encoder: SampleEncoder, *, as_records: bool) -> Generator[Made, None, None]:
-    while hasattr(type(samples), "wrapped_loader"):  # a PrefetchLoader
+    while isinstance(samples, PrefetchLoader):
         samples = samples.wrapped_loader
-    if getattr(type(samples), "whole_batches", False):
+    if is_loaded(samples, "dbloader.loading.threads", "ThreadLoader"):
         raise OptionError("a loader of create_loader returns whole batches, not samples: give its dataset instead")
-    if is_torch(samples, "torch.utils.data", "DataLoader"):
+    if is_loaded(samples, "torch.utils.data", "DataLoader"):
         yield from _loaded(samples, encoder)
     else:
         for sample in divide(samples) if as_records and is_divisible(samples) else _each(samples):

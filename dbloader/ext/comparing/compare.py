@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from dbloader._machine import cpu_count
 from dbloader._parallel import work_in_order
+from dbloader._places import is_mongo
 from dbloader.conversion.file_list import FileList
 from dbloader.conversion.report import left_out
 from dbloader.errors import DamagedRecordError, ImageError
+from dbloader.ext.comparing.record_keys import record_keys
+from dbloader.ext.sources.classes import numbered, use_classes
+from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
+from dbloader.ext.sources.open import open_source
+from dbloader.ext.sources.options import Reading
 from dbloader.images.jpeg import State, examine, repair
-from dbloader.records.columns import name_hash, record_keys
+from dbloader.records.columns import name_hash
 from dbloader.records.record import TILES, Record, encode
-from dbloader.sources.base import Entry, Loaded, Problem
+from dbloader.sources.base import Entry, Listing, Loaded, Problem
+from dbloader.stores.lmdb.shard_table import is_sharded
+from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
 
     from dbloader._parallel import Hold
     from dbloader.checking.findings import Findings
@@ -30,6 +42,44 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _T = TypeVar("_T")
+
+
+def open_against(
+    store: Store,
+    against: str | os.PathLike[str],
+    listing: str | os.PathLike[str] | None,
+    notes: list[str],
+    opened: ExitStack,
+) -> tuple[Callable[[Findings, Callable[[int, int], object]], dict[str, int]], str]:
+    """Return a function that compares a store with a source or another store, and the place of the other.
+
+    ``opened`` closes the other. The function adds notes to ``notes``, and returns ``VerifyReport.compared``.
+    """
+    if listing is None and _is_store(against):
+        other = opened.enter_context(open_store(against))
+        len(other)  # a misspelled place fails at once
+        return partial(compare_stores, store, other), other.place
+    origin = store.manifest.source
+    source = opened.enter_context(
+        closing(
+            open_source(
+                against,
+                None if listing is None else Listing(listing, **(origin.get("columns") or {})),
+                file_fields=() if listing is None else store.manifest.file_fields,
+                reading=Reading(**{option.name: origin.get(option.name) for option in fields(Reading)}),
+            )
+        )
+    )
+    if given := origin.get("classes"):
+        use_classes(source, given if given == "numbers" else store.manifest.classes)
+    return partial(compare_files, store, source, notes), source.place
+
+
+def _is_store(place: str | os.PathLike[str]) -> bool:
+    if is_mongo(place) or is_sharded(place):
+        return True
+    file = find_lmdb(Path(place))
+    return file is not None and is_store(file)
 
 
 def compare_files(
@@ -71,7 +121,7 @@ def compare_files(
                 if isinstance(data, Loaded):
                     item, data = data
                 if isinstance(item, Entry):
-                    item = item._replace(label=source.numbered(item.label))
+                    item = item._replace(label=numbered(source, item.label))
                 kind, reason = _compare_with_file(store, index, item, data)
                 results.append((index, item.name, kind, reason))
             return results

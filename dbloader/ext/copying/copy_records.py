@@ -15,11 +15,11 @@ from dbloader._places import is_mongo
 from dbloader.errors import ConversionError, DamagedStoreError, OptionError
 from dbloader.ext.copying.listings import RecordNames
 from dbloader.ext.copying.select_records import select_records
+from dbloader.ext.publishing.common_source import common_source
 from dbloader.ext.sources.boxes import LABELS, relabel_boxes
 from dbloader.images.info import count_depth
 from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
-from dbloader.records.manifest import common_source
 from dbloader.records.record import encode
 from dbloader.sources.base import full_path
 from dbloader.stores.base import READ_AT_ONCE, Damage, read_records

@@ -13,7 +13,8 @@ from typing_extensions import override
 from dbloader.errors import ExportError
 from dbloader.ext.exports.base import REMEDY, describe, new_file
 from dbloader.ext.exports.detection import IMAGES, DetectionExporter
-from dbloader.images.info import UPRIGHT, find_orientation
+from dbloader.ext.sources.boxes import find_orientation
+from dbloader.images.info import UPRIGHT
 from dbloader.images.pillow import TURNS, turn_boxes
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dbloader._describe import size
-from dbloader._machine import available_memory, file_system
+from dbloader._machine import available_memory
 from dbloader._places import is_mongo
 from dbloader._version import __version__
 from dbloader.errors import StoreAccessError, StoreUnreachableError
+from dbloader.ext.measuring.file_system import file_system
 from dbloader.stores.mongo.uri import parse
 from dbloader.stores.open import open_store
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dbloader._describe import counted
-from dbloader.records.columns import name_hash, record_keys
+from dbloader.ext.comparing.record_keys import record_keys
+from dbloader.records.columns import name_hash
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:

@@ -43,8 +43,9 @@ from dbloader.ext.parts.plan import (
 from dbloader.ext.publishing.objects import open_target, read_table
 from dbloader.ext.publishing.publish_shards import check_target
 from dbloader.ext.sources.boxes import LABELS
+from dbloader.ext.sources.options import Reading
 from dbloader.records.document import seal
-from dbloader.sources.base import Reading
+from dbloader.sources.base import Listing
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import durable, write_durably
 from dbloader.stores.lmdb.growing_file import sync_folder
@@ -149,7 +150,7 @@ def _write_plan(
     progress: Callable[[int], object],
 ) -> Plan:
     """Write all files of a plan into a new folder ``aside``. ``base`` is the store to which the records are added."""
-    settings, parts = settings.absolute(), whole_number("shards", shards, 1, _MOST_PARTS)
+    settings, parts = _with_absolute_paths(settings), whole_number("shards", shards, 1, _MOST_PARTS)
     with closing(settings.open()) as found, refusals(destination):
         check_destination(destination, found.stores)
         if found.compressed:
@@ -206,6 +207,23 @@ def _write_plan(
         if is_mongo(settings.source):  # the place may contain a password
             (aside / PLAN_FILE).chmod((aside / PLAN_FILE).stat().st_mode & 0o770)
         return Plan.decode(sealed, str(aside))
+
+
+def _with_absolute_paths(settings: Settings) -> Settings:
+    """Return the settings for a process with another working directory."""
+    listing: Any = settings.listing
+    if isinstance(listing, Listing):
+        listing = replace(listing, path=_absolute(listing.path))
+    elif listing is not None:
+        listing = _absolute(listing)
+    return replace(settings.decided(), source=_absolute(settings.source), listing=listing)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if not text or "://" in text:  # opening the source raises an error for ""
+        return text
+    return os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118 - any str
 
 
 # ---- Append

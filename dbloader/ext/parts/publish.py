@@ -48,6 +48,7 @@ from dbloader.ext.parts.plan import (
     remove_plan,
     target_of,
 )
+from dbloader.ext.publishing.common_source import common_source
 from dbloader.ext.publishing.objects import list_files, open_target, put_table, read_table
 from dbloader.ext.publishing.publish_shards import (
     check_base,
@@ -59,7 +60,6 @@ from dbloader.ext.publishing.publish_shards import (
     write_index,
 )
 from dbloader.ext.remote.bucket import Bucket
-from dbloader.records.manifest import common_source
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import unnamed_warning
 from dbloader.stores.lmdb.growing_file import remove_report

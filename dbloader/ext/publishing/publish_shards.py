@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from dbloader.records.document import seal
 from dbloader.records.manifest import Summary, Totals
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import copy_durably, write_durably
-from dbloader.stores.lmdb.growing_file import PartialFile, locked, remove_report, sync_folder
+from dbloader.stores.lmdb.growing_file import PartialFile, close_locked, open_locked, remove_report, sync_folder
 from dbloader.stores.lmdb.keys import MANIFEST, SHARD_INDEX, column_key, event_key
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, Shard, ShardTable, is_sharded, kept_manifest
 from dbloader.stores.lmdb.store import LMDBStore
@@ -182,7 +182,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         StoreError: The store cannot be written.
     """
     old_files: list[str] = []
-    with refusals(str(target)), locked(target / MANIFEST_FILE, 0, str(target), "publishing"):
+    with refusals(str(target)), _locked(target / MANIFEST_FILE, 0, str(target), "publishing"):
         old = (target / MANIFEST_FILE).read_bytes()
         with suppress(StoreError):  # a damaged store may be replaced
             old_table = ShardTable.decode(old, str(target))
@@ -242,3 +242,13 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
     if not overwrite:
         raise StoreExistsError(f"{target} exists already; overwrite (--overwrite) replaces it")
     return True
+
+
+@contextmanager
+def _locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
+    """Keep a file locked inside the block. The arguments and errors are as in ``open_locked``."""
+    descriptor = open_locked(path, flags, place, doing)
+    try:
+        yield
+    finally:
+        close_locked(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from dbloader.ext.queries.lru import LRUCache
 from dbloader.ext.queries.parse import KEYS, SIZES
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
-from dbloader.records.field_columns import PREFIX, known_values
+from dbloader.records.field_columns import PREFIX, KindFinder, join_chunks, known_values, pack_values
 from dbloader.records.names import name_at, names_in
 
 if TYPE_CHECKING:
@@ -233,3 +234,13 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
         for position in positions:
             if (name := name_at(packed, position)) in names:
                 yield number * CHUNK + position, name
+
+
+def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
+    """Return a column of results of ``column_value``; None if they do not fit into one column."""
+    finder, chunks, rest = KindFinder(), list[bytes](), iter(values)
+    while some := list(islice(rest, CHUNK)):
+        chunks.append(pack_values(some))
+        finder.add({PREFIX: chunks[-1]})
+    kind = finder.columns([""]).get("")
+    return None if kind is None else join_chunks(chunks, kind, length)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, first_warnings
 from dbloader.ext.sources.labels import label_of
-from dbloader.sources.base import UNDECIDED, Entry, Source, Tally, full_path, readable
-from dbloader.sources.folder import CLASS_FOLDERS, Depths, class_names, describe_classes, first_warnings
+from dbloader.ext.sources.options import UNDECIDED
+from dbloader.sources.base import Entry, Source, Tally, full_path, readable
+from dbloader.sources.folder import SYSTEM, class_names, describe_classes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from dbloader.sources.base import Problem, Reading
+    from dbloader.ext.sources.options import Reading
+    from dbloader.sources.base import Problem
+
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
+ZIPS = (".zip",)
+_HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
 
 
 class ArchiveSource(Source):
@@ -38,9 +46,10 @@ class ArchiveSource(Source):
     ) -> None:
         super().__init__(Path(os.sep), classes, place=full_path(place))
         self._paths, self._labels, self._shared, self._reading = paths, labels, shared, reading
+        self._chosen = reading.class_folder or "first"
         if shared is not None:
             self.follows = ("class_folder",)
-            self.understood = (f"images: {self.place}", describe_classes(classes, reading.class_folder))
+            self.understood = (f"images: {self.place}", describe_classes(classes, FOLDERS_IN_WORDS[self._chosen]))
             self.warnings = tuple(first_warnings("", classes))
 
     @override
@@ -66,8 +75,17 @@ class ArchiveSource(Source):
     def _label(self, image: str, text: str = "") -> int | None:
         """Return the label of an image's class folder, or of the text in its ``.cls`` file; None without either."""
         if self._shared is not None:
-            text = CLASS_FOLDERS[self._reading.class_folder or "first"](_below(image, self._shared))
+            text = CLASS_FOLDERS[self._chosen](_below(image, self._shared))
         return label_of(self._labels, text, f"{self.place}, {readable(image)}") if text else None
+
+
+def is_left_out(path: str, tally: Tally) -> bool:
+    """Return whether a file of an archive or bucket is hidden or in a system's folder; count it if so."""
+    if found := SYSTEM.search(path):
+        tally.system.add(path[: found.end() - 1])
+    elif _HIDDEN.search(path):
+        tally.hidden += 1
+    return found is not None or _HIDDEN.search(path) is not None
 
 
 def _below(image: str, shared: int) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
-from dbloader.images.info import UPRIGHT, find_orientation
-from dbloader.images.pillow import TURNS, turn_boxes
+from dbloader.images.info import UPRIGHT, orientation_of
+from dbloader.images.pillow import TURNS, open_pillow, turn_boxes
 from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.values import unpack
 from dbloader.sources.base import Problem, read_file
@@ -128,6 +128,17 @@ def place_boxes(
         fields, flat = without_flat(fields)
         remarks |= {"flat": flat} if flat else {}
     return fields, remarks
+
+
+def find_orientation(data: bytes) -> int:
+    """Return the EXIF orientation with which training turns an image file, 1 to 8; 1 if it cannot be read."""
+    try:
+        with open_pillow(data) as image:
+            return orientation_of(image)
+    except MemoryError:
+        raise  # the file may be intact
+    except Exception:  # Pillow's parsers raise many types of errors
+        return UPRIGHT
 
 
 def choose_frame(

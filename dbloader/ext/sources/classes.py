@@ -16,9 +16,10 @@ from dbloader._describe import short_repr
 from dbloader._options import checked_names
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import DBLoaderError, OptionError, SourceError
+from dbloader.ext.sources.class_folders import number_warnings
 from dbloader.ext.sources.labels import read_classes
 from dbloader.sources.base import Listing, name_range
-from dbloader.sources.folder import FolderSource, number_warnings
+from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,6 +108,13 @@ def _number(found: Source, own: tuple[str, ...], given: str | tuple[str, ...]) -
     if unknown := [name for name in own if name not in number]:
         raise _error(found, unknown, f"{'is' if len(unknown) == 1 else 'are'} not among the {len(given):,} given")
     found.given_classes, found.label_table = given, [number[name] for name in own] if own else [*range(len(given))]
+
+
+def numbered(found: Source, label: int | None) -> int | None:
+    """Return the label to store for a label of a source's entry; None if no class has it."""
+    if label is None or found.label_table is None:
+        return label
+    return found.label_table[label] if 0 <= label < len(found.label_table) else None
 
 
 def _error(found: Source, names: list[str], what: str) -> OptionError:

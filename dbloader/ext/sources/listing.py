@@ -29,6 +29,7 @@ from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields, is_number
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
+from dbloader.ext.sources.class_folders import first_warnings
 from dbloader.ext.sources.labels import label_of, number_labels, read_classes
 from dbloader.ext.sources.listing_columns import (
     ALL,
@@ -48,7 +49,7 @@ from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import CLASS_LISTS, TARGET
 from dbloader.records.record import RESERVED_FIELDS, checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Listing, Problem, Source, Tally, checked_root, readable
-from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused, first_warnings
+from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

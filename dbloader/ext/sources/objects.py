@@ -16,6 +16,8 @@ from typing_extensions import override
 from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from dbloader.ext.remote.bucket import Bucket
 from dbloader.ext.remote.errors import NotWholeError, ObjectChangedError
+from dbloader.ext.sources.archive import TARS, ZIPS, is_left_out
+from dbloader.ext.sources.class_folders import first_warnings
 from dbloader.ext.sources.listing import ListingSource, read_listing
 from dbloader.sources.base import MAX_BYTES, Entry, FieldFile, Problem, Source, Tally
 from dbloader.sources.folder import (
@@ -23,12 +25,8 @@ from dbloader.sources.folder import (
     OUTSIDE,
     SIDECARS,
     SUFFIXES,
-    TARS,
-    ZIPS,
     check_filled,
     describe_classes,
-    first_warnings,
-    is_left_out,
     is_system,
 )
 
@@ -135,7 +133,7 @@ class ObjectFolder(ObjectSource):
         if not classes:
             raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
         super().__init__(bucket, Path("/"), classes, first_warnings(where, classes))
-        self.understood = (f"images: {where}", describe_classes(classes, None))
+        self.understood = (f"images: {where}", describe_classes(classes))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -1,4 +1,4 @@
-"""Recognize a source that is no folder of image files, find its files, and open it.
+"""Recognize the kind of a source, find its files, and open it.
 
 Only the module of the recognized source is imported.
 """
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
+from dbloader.ext.sources.archive import TARS, ZIPS
+from dbloader.ext.sources.class_folders import SPLITS, ClassFolderSource
 from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE
+from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
 from dbloader.sources.base import Listing, checked_root, readable
-from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SPLITS, TARS, ZIPS, is_system
-from dbloader.stores.lmdb.files import find_lmdb, is_store
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, is_system
 from dbloader.stores.lmdb.shard_table import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dbloader.sources.base import Reading, Source
+    from dbloader.ext.sources.options import Reading
+    from dbloader.sources.base import Source
 
 # Files that exports, Hugging Face's datasets, LMDB and BasicSR write beside the files with images. A report does not
 # count them as left out.
@@ -46,7 +49,7 @@ _TABLE_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})(?:-[0-9a-f]+)?\.parque
 _WORD = re.compile(r"[A-Za-z]*")
 
 
-def open_other(
+def recognize(
     source: str | os.PathLike[str],
     listing: Listing | None,
     reading: Reading,
@@ -55,10 +58,10 @@ def open_other(
     image_field: str | None,
     file_fields: tuple[str, ...],
     where: str | None,
-) -> Source | None:
-    """Return the source at a place, or None for a folder of image files. The arguments are as in ``open_source``."""
+) -> Source:
+    """Return the source at a place. The arguments are as in ``open_source``."""
     if listing is None:
-        return _open_place(source, file_fields, where, reading)
+        return _open_place(source, file_fields, where, reading) or ClassFolderSource(source, reading)
     if is_mongo(source):
         from dbloader.ext.sources.collection import read_collection
 

@@ -26,28 +26,20 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader._machine import NO_ROOM
 from dbloader.errors import DamagedRecordError, FieldError, SourceError
-from dbloader.ext.sources.archive import ArchiveSource, number_folders
+from dbloader.ext.sources.archive import TARS, ArchiveSource, is_left_out, number_folders
 from dbloader.ext.sources.labels import FIELDS_FILE, number_labels, read_classes
+from dbloader.ext.sources.options import UNDECIDED
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
-from dbloader.sources.base import (
-    KEPT_FIELDS,
-    UNDECIDED,
-    Entry,
-    FieldFile,
-    Problem,
-    Tally,
-    field_value,
-    read_file,
-    readable,
-)
-from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, TARS, is_left_out
+from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, field_value, read_file, readable
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from dbloader.sources.base import Loaded, Reading
+    from dbloader.ext.sources.options import Reading
+    from dbloader.sources.base import Loaded
 
 
 LABEL = "cls"

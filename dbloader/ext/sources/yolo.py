@@ -13,8 +13,9 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import FRACTIONS, box_fields, read_annotation
+from dbloader.ext.sources.class_folders import SPLITS
 from dbloader.sources.base import Entries, Entry, Problem, Source, readable
-from dbloader.sources.folder import SPLITS, FolderSource
+from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -96,7 +97,7 @@ class YOLOSource(Source):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        images, files, labelled = Entries(FolderSource(self.root, as_one_class=True)), set(), False
+        images, files, labelled = Entries(FolderSource(self.root, as_one_class=True).entries()), set(), False
         for item in images:
             if isinstance(item, Problem):
                 yield item

@@ -21,15 +21,16 @@ from typing_extensions import override
 
 from dbloader._describe import counted
 from dbloader.errors import SourceError
-from dbloader.ext.sources.archive import ArchiveSource, number_folders
-from dbloader.sources.base import MAX_BYTES, UNDECIDED, Entry, FieldFile, Problem, Tally, read_file, readable
-from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, SIDECARS, is_left_out
+from dbloader.ext.sources.archive import ArchiveSource, is_left_out, number_folders
+from dbloader.ext.sources.options import UNDECIDED
+from dbloader.sources.base import MAX_BYTES, Entry, FieldFile, Problem, Tally, read_file, readable
+from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, SIDECARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dbloader.sources.base import Reading
+    from dbloader.ext.sources.options import Reading
 
 # Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
 _LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of name and extra field

@@ -12,11 +12,12 @@ import numpy as np
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.copying.listings import RecordNames, find_rows
+from dbloader.ext.queries.columns import column_of
 from dbloader.ext.queries.parse import KEYS
 from dbloader.ext.sources.listing_columns import PATH_COLUMNS
 from dbloader.ext.sources.listing_rows import is_text
 from dbloader.records.columns import NO_LABEL
-from dbloader.records.field_columns import NO_BOOL, FieldColumn, column_of, column_value
+from dbloader.records.field_columns import NO_BOOL, FieldColumn, column_value
 from dbloader.sources.base import readable
 
 if TYPE_CHECKING:

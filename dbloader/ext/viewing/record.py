@@ -10,9 +10,9 @@ import numpy as np
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
 from dbloader.ext.images.preview import header_of, legend_of, media_type, shown_orientation
+from dbloader.ext.viewing.facts import record_facts
 from dbloader.ext.viewing.sorting import vector_of
 from dbloader.images.pillow import EIGHT_BITS
-from dbloader.stores.describe import record_facts
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record

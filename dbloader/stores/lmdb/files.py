@@ -1,4 +1,4 @@
-"""LMDB files: which are stores, which a folder of shards does not name, and new ones that appear when complete."""
+"""Files in a folder of shards that its manifest does not name, and new files that appear when they are complete."""
 
 from __future__ import annotations
 
@@ -6,47 +6,15 @@ import os
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
-
-import lmdb
 
 from dbloader._describe import counted, size
 from dbloader.errors import StoreError
-from dbloader.stores.lmdb import env
-from dbloader.stores.lmdb.keys import MAGIC, MAGIC_AT, META, RECORDS
 from dbloader.stores.lmdb.shard_table import MANIFEST_FILE, SHARD_FOLDER, ShardTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
-    """Return the LMDB file at a place: the file itself, or ``data.mdb`` in a folder. Return None if there is none."""
-    try:
-        path = Path(place)
-        path = path / "data.mdb" if path.is_dir() else path
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            return path if file.read(MAGIC_AT + 4)[MAGIC_AT:] == MAGIC else None
-    except (OSError, ValueError):
-        return None  # FolderSource raises a clear error
-
-
-def is_store(path: Path) -> bool:
-    """Return whether an LMDB file is a store of dbloader, finished or not."""
-    try:
-        opened = env.acquire(path)
-    except (lmdb.Error, OSError):
-        return False  # opening it as another source raises a clear error
-    try:
-        with opened.env.begin() as txn:
-            return all(txn.get(key) is not None for key in (RECORDS, META))
-    except lmdb.Error:
-        return False
-    finally:
-        env.release(opened)
+    from pathlib import Path
 
 
 def unnamed_warning(target: Path) -> list[str]:

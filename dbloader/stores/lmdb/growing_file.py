@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import resource
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from dbloader.stores.lmdb.errors import TOO_LARGE, translate, translate_refusal
 from dbloader.stores.lmdb.keys import META, PARTIAL, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from dbloader.errors import StoreError
 
@@ -193,16 +193,6 @@ def open_locked(path: Path, flags: int, place: str, doing: str = "writing") -> i
                 f"{place} cannot be written: {error.strerror}; its file system must support locks (flock)"
             ) from error
         os.close(descriptor)
-
-
-@contextmanager
-def locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
-    """Keep a file locked inside the block. The arguments and errors are as in ``open_locked``."""
-    descriptor = open_locked(path, flags, place, doing)
-    try:
-        yield
-    finally:
-        close_locked(descriptor)
 
 
 def close_locked(descriptor: int) -> None:

@@ -77,3 +77,7 @@ def test_file_that_crashes_the_process_is_reported_as_damaged(whole: Path, tmp_p
             r"Error: .*lmdb is damaged: .*the process that read it crashed with SIG\w+; copy it again .*\n",
             outcome.stderr,
         )
+
+
+def test_verify_refuses_a_missing_source(shell: Shell, store: Path) -> None:
+    check_error(shell("verify", store, "--against", store.with_name("none")), "there is no such folder", 2)

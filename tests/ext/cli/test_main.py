@@ -106,7 +106,13 @@ def test_help_names_the_commands(shell: Shell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "status"), [(["ls", "out.lmdb"], 0), (["ls", "out.lmdb", "--json"], 0), (["doctor"], 2)]
+    ("arguments", "status"),
+    [
+        (["ls", "out.lmdb"], 0),
+        (["ls", "out.lmdb", "--json"], 0),
+        (["show", "out.lmdb", "0"], 0),
+        (["doctor"], 2),
+    ],
 )
 def test_closed_pipe_prints_nothing(store: Path, arguments: list[str], status: int) -> None:
     check_closed_pipe(store, arguments, status)
@@ -132,6 +138,7 @@ ARGUMENTS = {
     "part": ("PLAN", "0"),
     "parts": ("PLAN",),
     "publish": ("PLAN",),
+    "show": ("STORE", "0"),
     "bench": ("STORE", "--seconds", "0.01", "--rounds", "1", "--workers", "1"),
 }
 LINES = ("ls",)  # commands that print one line of JSON for each record

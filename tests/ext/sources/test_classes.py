@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dbloader import LMDBDataset, convert, verify_store
-from dbloader.conversion.dry_run import dry_run
 from dbloader.conversion.settings import Settings
 from dbloader.errors import DBLoaderError, OptionError, StoreExistsError
 from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
+from dbloader.ext.sources.dry_run import dry_run
 from tests.support.images import plant
 from tests.support.layouts.base import coco, photos, write, write_csv, write_zip
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dbloader.sources.open import open_source
 from torch.utils.data import DataLoader
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
-from dbloader.sources.open import open_source
 from tests.support.tallies import entries, problems
 
 CATEGORIES = [{"id": 18, "name": "dög"}, {"id": 3, "name": "中 cat"}]

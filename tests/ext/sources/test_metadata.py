@@ -8,11 +8,11 @@ from typing import Any
 
 import datasets
 import pytest
+from dbloader.sources.open import open_source
 
 from dbloader.conversion.convert import convert
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem, Source
-from dbloader.sources.open import open_source
 from tests.support.conversion import records
 from tests.support.images import plant, plant_photos
 from tests.support.tallies import only_entries, warnings_of

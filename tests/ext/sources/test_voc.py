@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from dbloader.sources.open import open_source
 
 from dbloader import LMDBDataset, convert
 from dbloader.errors import SourceError
 from dbloader.sources.base import Problem
-from dbloader.sources.open import open_source
 from tests.support.conversion import report_lines
 from tests.support.images import photo, plant
 from tests.support.tallies import entries, problems

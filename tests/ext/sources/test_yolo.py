@@ -9,8 +9,8 @@ import pytest
 
 from dbloader import LMDBDataset, convert
 from dbloader.errors import SourceError
+from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Entries, Entry, Problem
-from dbloader.sources.open import open_source
 from tests.support.images import photo, plant
 from tests.support.tallies import entries, problems
 
@@ -41,7 +41,7 @@ def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
     files = {"a/0.jpg": photo(0), "a/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\ntwo words\n"}
     folder = plant(tmp_path / "all", files)
     found = open_source(folder, folder / "classes.txt")
-    [entry] = entries = Entries(found)
+    [entry] = entries = Entries(found.entries())
     assert isinstance(entry, Entry)
     assert (entry.name, found.classes, entries.tally.skipped) == ("a/0.jpg", ("cat", "two words"), {".txt": 2})
 

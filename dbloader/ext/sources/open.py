@@ -1,22 +1,25 @@
-"""Open the source at a place: a folder of image files, or what `recognize` finds there."""
+"""Open the source at a place, as the options of a conversion say."""
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dbloader._extensions import extension, has_extensions
 from dbloader._options import check_path
 from dbloader._places import is_mongo
 from dbloader.errors import OptionError
+from dbloader.ext.sources.classes import compare_with_train, use_classes
+from dbloader.ext.sources.options import UNDECIDED, Reading
+from dbloader.ext.sources.recognize import recognize
 from dbloader.records.record import checked_file_fields
-from dbloader.sources.base import UNDECIDED, Listing, readable
-from dbloader.sources.folder import FolderSource
+from dbloader.sources.base import Listing, readable
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
-    from dbloader.sources.base import Reading, Source
+    from dbloader.conversion.settings import Settings
+    from dbloader.sources.base import Source
 
 
 def open_source(
@@ -44,9 +47,7 @@ def open_source(
             "mongodb:// place as the source, with a listing (--listing), or leave them out"
         )
     fields = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields, "where": where}
-    is_needed = has_extensions() or listing is not None or where is not None or "://" in os.fspath(source)
-    other: Source | None = extension("open_other")(source, listing, reading, **fields) if is_needed else None
-    found = other or FolderSource(source, reading)
+    found = recognize(source, listing, reading, **fields)
     for name, value in reading.named().items():
         if name not in found.follows:
             found.close()
@@ -68,4 +69,35 @@ def open_source(
     if where is not None and not found.stores:
         found.close()
         raise OptionError(f"where (--where) selects records of a store, and {found.place} is no store: leave it out")
+    return found
+
+
+def open_with(settings: Settings) -> Source:
+    """Return the source of a conversion, with the classes that the user gives.
+
+    Raises:
+        SourceError: Nothing at the place can be converted.
+        OptionError: An option does not fit the place; or images would shrink, but their masks or other files would not.
+    """
+    given = settings.given_classes()  # before the source, which may take long
+    open_one = partial(
+        open_source,
+        name_field=settings.name_field,
+        image_field=settings.image_field,
+        file_fields=settings.file_fields,
+        where=settings.where,
+        reading=Reading(**settings.reading()),
+    )
+    found = open_one(settings.source, settings.listing)
+    if given is not None:
+        use_classes(found, given)
+    else:
+        compare_with_train(found, settings.source, settings.listing, open_one)
+    if found.file_fields and (settings.images.short_side is not None or settings.images.max_side is not None):
+        found.close()
+        raise OptionError(
+            "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
+            f"field {', '.join(map(repr, found.file_fields))}, so an image and its files would differ in size: "
+            "leave the option out, or make images and files smaller before the conversion"
+        )
     return found

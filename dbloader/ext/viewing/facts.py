@@ -7,15 +7,22 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import ExifTags
 
 from dbloader._describe import size
-from dbloader.errors import ImageError, NotAnImageError, OptionError
-from dbloader.images.info import describe_jpeg, read_exif, read_facts
+from dbloader.errors import DamagedImageError, ImageError, NotAnImageError, NotTiledError, OptionError
+from dbloader.images import markers
+from dbloader.images.info import read_facts
+from dbloader.images.jpeg import State, examine
+from dbloader.images.pillow import open_pillow, translate_errors
+from dbloader.images.tiled.decode import read_grid, read_header
 
 if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
+_PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}
+_SUBSAMPLINGS = {(1, 1): "4:4:4", (1, 2): "4:4:0", (2, 1): "4:2:2", (2, 2): "4:2:0", (4, 1): "4:1:1"}
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
 _ELEMENTS = 400  # of an array with more elements, only dtype, shape and the first numbers are shown
 _FIRST = 8  # numbers that are shown of a longer vector
@@ -25,9 +32,9 @@ def record_facts(store: Store, record: Record) -> dict[str, Any]:
     """Return facts about a record, its fields, the EXIF of its image, and the structure of its JPEG."""
     image, jpeg, exif = record.image, {}, {}
     if isinstance(image, bytes):
-        jpeg = describe_jpeg(image)
+        jpeg = _describe_jpeg(image)
         try:
-            exif = read_exif(image)
+            exif = _read_exif(image)
         except (ImageError, OptionError) as error:
             exif = {"error": str(error)}
     fields = {name: _plain(value) for name, value in record.fields.items()}
@@ -71,3 +78,36 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return size(len(value)) if isinstance(value, bytes) else str(value)
+
+
+def _describe_jpeg(data: bytes) -> dict[str, Any]:
+    """Describe the structure of a JPEG for people, up to any damage; return an empty dict for other files."""
+    found = examine(data)
+    if found.state is State.NOT_JPEG:
+        return {}
+    facts: dict[str, Any] = {"structure": found.reason or "complete"}
+    if found.frame:
+        process, sampling = found.frame.process, found.frame.sampling
+        facts["process"] = f"{_PROCESSES.get(process, f'SOF{process - markers.SOF0}')}, {found.frame.precision} bits"
+        if len(sampling) == 1:
+            facts["subsampling"] = "gray"
+        elif sampling[1:] == ((1, 1), (1, 1)) and sampling[0] in _SUBSAMPLINGS:
+            facts["subsampling"] = _SUBSAMPLINGS[sampling[0]]
+        else:
+            facts["subsampling"] = ", ".join(f"{h}x{v}" for h, v in sampling)
+    try:
+        header = read_header(memoryview(data))
+        facts["restart_interval"] = header.interval
+        facts["tiles"] = read_grid(header)._asdict()
+    except (NotTiledError, DamagedImageError):
+        pass  # not tiled
+    return facts
+
+
+def _read_exif(data: bytes) -> dict[str, Any]:
+    """Return the EXIF values by name; raise DamagedImageError if EXIF or the header is damaged."""
+    with translate_errors("its EXIF cannot be read"), open_pillow(data) as image:
+        exif = image.getexif()
+        values = {**exif, **exif.get_ifd(ExifTags.IFD.Exif)}
+        values.pop(ExifTags.IFD.Exif, None)
+        return {ExifTags.TAGS.get(tag, str(tag)): value for tag, value in values.items()}

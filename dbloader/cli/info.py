@@ -1,15 +1,13 @@
-"""``dbloader info`` and ``show``, which print what is in a store."""
+"""``dbloader info``, which prints what is in a store."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dbloader._describe import counted, cut
+from dbloader._describe import counted
 from dbloader._extensions import extension
 from dbloader._places import is_remote
 from dbloader.cli.text import say, say_json
@@ -17,11 +15,8 @@ from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
-    from dbloader.records.record import Record
 
 _CLASSES = 20  # the terminal shows at most this many classes
-_INDEX = re.compile("-?[0-9]{1,18}")
-_LETTERS = 100  # longer values are cut to this many characters
 
 
 @click.command(
@@ -94,58 +89,3 @@ def _print_classes(manifest: Manifest) -> None:
         say(f"    {number:>{width},}  {name}")
     if len(names) > _CLASSES:
         say(f"    and {len(names) - _CLASSES:,} more (--json gives all)")
-
-
-@click.command(
-    "show",
-    short_help="Show one record of a store.",
-    context_settings={"ignore_unknown_options": True},  # otherwise click takes the index -1 for an option
-    epilog="""\b
-Examples:
-  dbloader show train.lmdb 0
-  dbloader show train.lmdb -1
-  dbloader show train.lmdb cat/000.jpg --json | jq -r .format
-  dbloader show train.lmdb 0 --output first.jpg""",
-)
-@click.argument("place", type=click.Path())
-@click.argument("record")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(), help="Write the stored image to the new file FILE.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def show_command(place: str, record: str, *, output: str | None, as_json: bool) -> None:
-    """Show a record of the store PLACE: its fields, its EXIF and its JPEG structure.
-
-    RECORD is an index (-1 for the last record) or a name.
-    """
-    from dbloader.stores.describe import record_facts  # imports Pillow, which info does not need
-
-    with open_store(place) as store:
-        found = store[int(record) if _INDEX.fullmatch(record) else store.find(record)]
-        facts = record_facts(store, found)
-    if output is not None:
-        facts["output"] = _write(found, output)
-    if as_json:
-        say_json(facts, indent=2)
-        return
-    rows = [(title, value) for title, value in facts.items() if not isinstance(value, dict)]
-    for part in ("fields", "exif", "jpeg"):
-        rows += [(f"{part} {name}", value) for name, value in facts[part].items()]
-    width = max(len(title) for title, _ in rows)
-    for title, value in rows:
-        if value is not None:
-            say(f"{title:<{width}}  {cut(str(value), _LETTERS)}")
-
-
-def _write(record: Record, output: str) -> str:
-    if not isinstance(record.image, bytes):
-        raise click.ClickException(
-            f"record {record.index} has no image file to write, because its image is an array or missing"
-        )
-    try:
-        with Path(output).open("xb") as file:
-            file.write(record.image)
-    except FileExistsError as error:
-        raise click.ClickException(f"{output} exists already: choose another FILE") from error
-    except (OSError, KeyboardInterrupt):  # for example a full disk, or Ctrl-C
-        Path(output).unlink(missing_ok=True)
-        raise
-    return output

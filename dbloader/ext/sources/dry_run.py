@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader.conversion.report import left_out
 from dbloader.conversion.settings import Settings
 from dbloader.ext.sources.boxes import LABELS
+from dbloader.ext.sources.classes import numbered
 from dbloader.records.manifest import CLASS_LISTS, MAX_COUNTED_LABELS
 from dbloader.sources.base import Entries, Problem
 
@@ -56,7 +57,7 @@ def dry_run(
     labels: Counter[Any] = Counter()
     problems = []
     with closing(Settings(source=source, **options).open()) as found:
-        entries = Entries(found)
+        entries = Entries(found.entries())
         for item in entries:
             if isinstance(item, Problem):
                 rejected += 1
@@ -65,11 +66,11 @@ def dry_run(
                 continue
             files += 1
             if found.target == CLASS_LISTS:
-                labels_here = [*map(found.numbered, item.fields.get(CLASS_LISTS) or [])]
+                labels_here = [numbered(found, label) for label in item.fields.get(CLASS_LISTS) or []]
             elif item.boxes_in is None:
-                labels_here = [found.numbered(item.label)]
+                labels_here = [numbered(found, item.label)]
             else:
-                labels_here = [*map(found.numbered, item.fields[LABELS].tolist())]
+                labels_here = [numbered(found, label) for label in item.fields[LABELS].tolist()]
                 boxes += len(labels_here)
             if len(labels) <= MAX_COUNTED_LABELS:
                 labels.update(labels_here)

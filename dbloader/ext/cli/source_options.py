@@ -1,0 +1,78 @@
+"""The options of ``dbloader convert`` and ``plan`` that say how to read a source that is no plain folder of images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dbloader.sources.base import Listing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OPTIONS = (
+    click.option(
+        "--listing",
+        metavar="FILE",
+        type=click.Path(),
+        help="Table (.csv, .tsv, .txt, .json, .jsonl) with paths below SOURCE, labels and other fields; or "
+        "annotations of COCO, VOC or YOLO.",
+    ),
+    click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
+    click.option(
+        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*': a column for each class."
+    ),
+    click.option("--separator", metavar="TEXT", help="What separates several classes in a label, such as '|'."),
+    click.option(
+        "--text-column", metavar="COLUMN", multiple=True, help="Column that stays text, though it looks like numbers."
+    ),
+    click.option("--name-field", metavar="FIELD", help="MongoDB field with a file's name.  [default: img_name]"),
+    click.option("--image-field", metavar="FIELD", help="MongoDB field with a file's bytes.  [default: bson_img]"),
+    click.option(
+        "--file-field",
+        "file_fields",
+        metavar="COLUMN",
+        multiple=True,
+        help="Listing's column with paths of further files, such as masks; repeatable. In tar files, mask means "
+        "17.mask.png beside 17.jpg.",
+    ),
+    click.option("--where", metavar="QUERY", help="With a store as SOURCE: convert only the records that match QUERY."),
+    click.option(
+        "--class-folder",
+        type=click.Choice(["first", "last", "path"]),
+        help="Folder that is an image's class: the first of its path, the last, or the whole path.  [default: first]",
+    ),
+    click.option(
+        "--boxes",
+        type=click.Choice(["upright", "stored"]),
+        help="Whether boxes are in the upright image, as EXIF turns it, or in the stored one.",
+    ),
+    click.option(
+        "--classes",
+        metavar="NAMES",
+        help="Number the classes as in a store, a .txt, a .json or a,b,c; numbers: the names are the labels.",
+    ),
+    click.option("--encoding", metavar="NAME", help="Encoding of names in zip files, or of a listing, such as gbk."),
+)
+
+
+def add_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add these options to a command, before its other options."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def pop_listing(options: dict[str, Any]) -> str | Listing | None:
+    """Remove the listing and the options of its columns from ``options``, and return it; its path if that is all."""
+    path: str | None = options.pop("listing")
+    given = {name: options.pop(name) for name in ("image_column", "label_column", "separator", "text_column")}
+    if not any(given.values()):
+        return path
+    if path is None:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
+        raise click.UsageError(f"{names}: only a listing has columns: give it too (--listing)")
+    image, labels, separator, text = given.values()
+    labels = [name.strip() for names in labels for name in names.split(",")]
+    return Listing(path, image=image, label=labels, separator=separator, text=text)
