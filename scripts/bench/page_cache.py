@@ -1,13 +1,12 @@
-"""Bring files into the page cache, or take them out of it, before a measurement."""
+"""Bring files into the page cache before a measurement."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def files_in(place: Path) -> Iterator[Path]:
@@ -23,11 +22,3 @@ def bring_into_memory(place: Path) -> None:
         with path.open("rb") as file:
             while file.read(2**24):
                 pass
-
-
-def empty_cache(place: Path) -> None:
-    """Remove files from the page cache (needs root). The host of a virtual machine may still have them in memory."""
-    for path in files_in(place):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    Path("/proc/sys/vm/drop_caches").write_text("3\n")

@@ -1,6 +1,6 @@
 """Compare batches for training by dbloader and by other loaders: a new process for each run, in turns, medians.
 
-python scripts/bench/training.py BENCH [--quick] [--workers 2] [--rounds 5] [--cold] [--only NAME ...]
+python scripts/bench/training.py BENCH [--quick] [--workers 2] [--rounds 5] [--only NAME ...]
 
 Batches of 64, shuffled, RandomResizedCrop to 224 x 224 with antialiasing and a flip, as uint8; the consumer only takes
 them. Peers run in the environment that scripts/bench/install-peers makes; those that are not installed are left out.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from data import CONTENDER, WITHOUT_PEERS, all_rows, last_line, make_short, prepare, told
 from machine import describe_machine
-from page_cache import bring_into_memory, empty_cache
+from page_cache import bring_into_memory
 from table import print_tables
 
 from dbloader._version import __version__
@@ -35,10 +35,7 @@ SHOWN = (
 
 def run(row: Row, python: Path, workers: int, options: argparse.Namespace) -> dict[str, float] | str:
     """Return the figures of one run of a contender, or its error message."""
-    if options.cold:
-        empty_cache(row.place)
-    else:
-        bring_into_memory(row.place)  # files that other contenders read meanwhile may have displaced these files
+    bring_into_memory(row.place)  # files that other contenders read meanwhile may have displaced these files
     command: list[str | Path] = [python, CONTENDER, row.module, "run", row.place]
     command += ["--workers", str(workers), "--seconds", str(options.seconds)]
     try:
@@ -107,7 +104,6 @@ def main() -> None:
         "--seconds", type=float, default=1.5, help="seconds of each measurement, after the workers have started"
     )
     parser.add_argument("--quick", action="store_true", help="one short round, without the peers")
-    parser.add_argument("--cold", action="store_true", help="empty the page cache before each run, as root may")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or images with one of these in the name")
     options = parser.parse_args()
     if options.quick:
@@ -125,8 +121,7 @@ def main() -> None:
     print(f"\n## Training batches\n\n{describe_machine(versions(python))}.")
     for workers in options.workers:
         runs = take_turns(rows, python, workers, options)
-        where = "on the disk" if options.cold else "in memory"
-        print(f"\n{workers} workers, files {where}, medians; rounds: {options.rounds}. MB: memory of all processes, "
+        print(f"\n{workers} workers, files in memory, medians; rounds: {options.rounds}. MB: memory of all processes, "
               "each shared page counted once, without pages of files.")  # fmt: skip
         print_tables(rows, runs)
 

@@ -3,8 +3,7 @@
 BENCH/transforms/bin/python scripts/bench/transforms.py BENCH [--quick] [--workers 2] [--rounds 3] [--only WORD ...]
 
 It runs in the environment that scripts/bench/install-transforms makes, with torchvision, timm and NVIDIA DALI;
-contenders whose package is missing are left out. The images are the same as in training.py, and photographs of 12, 24
-and 48 megapixels (cameras.py).
+contenders whose package is missing are left out. The images are the same as in training.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
-from cameras import make_photographs
 from contender import run
 from data import LIMIT, QUALITY, REFERENCE, SHORT_SIDE, make_short, told
 from machine import describe_machine
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from tasks import Transforms
 
 WAIT_S = 120
-PHOTOGRAPHS = 24  # of each number of megapixels
 SHOWN = ("torch", "torchvision", "timm", "Pillow", "simplejpeg", "nvidia-dali-cuda130")
 
 WORDS: dict[Transforms, str] = {
@@ -80,7 +77,7 @@ class Contender(NamedTuple):
         """Return the figures of one run, in this process."""
         batches = import_module(f"peer_{self.module}").batches
         # This contender only decodes, so it does not need the task.
-        task = {"batch": self.task.batch, "drawn": self.task.drawn} if self.name == LIMIT else {"task": self.task}
+        task = {"batch": self.task.batch} if self.name == LIMIT else {"task": self.task}
         kind = "uint8" if self.name == LIMIT else self.task.kind
         return run(lambda: batches(self.place, workers, **task, **self.options), workers, seconds, kind)
 
@@ -95,21 +92,14 @@ def all_contenders(folders: dict[str, Path], made: Path) -> Iterator[Contender]:
     tasks: tuple[tuple[str, str, tuple[Transforms, ...]], ...] = (
         ("full", "full size", ("torchvision", "floats", "timm", "timm, no jitter", "validation")),
         ("short", f"short side {SHORT_SIDE}, quality {QUALITY}", ("torchvision", "validation")),
-        ("12mp", "12 megapixels", ("torchvision",)),
-        ("24mp", "24 megapixels", ("torchvision", "validation")),
-        ("48mp", "48 megapixels", ("torchvision",)),
     )
     for key, images, kinds in tasks:
         for transforms in kinds:
-            # An epoch of 4,000 large images outlasts the measurement. Otherwise the measurement would contain the slow
-            # start of a second epoch.
-            task = Task(transforms, batch=4 if key == "48mp" else 8, drawn=4000) if "mp" in key else Task(transforms)
-            yield from on_task(f"{images}, {WORDS[transforms]}", key, folders[key], made, task)
+            yield from on_task(f"{images}, {WORDS[transforms]}", key, folders[key], made, Task(transforms))
 
 
 def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iterator[Contender]:
     """Yield the contenders on one task."""
-    large = task.drawn is not None
     options: dict[str, Any]
     yield Contender(images, REFERENCE, "own_transforms", folder, task, {})
     stores = {"": made / f"{key}.lmdb"}
@@ -117,13 +107,12 @@ def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iter
         stores[", tiled"] = made / f"{key}-tiled.lmdb"
     for tiled, place in stores.items():
         for words, resize in RESIZES.items():
-            if words != ", scaled" or large or not task.is_training:  # crops of small images are seldom scaled
+            if words != ", scaled" or not task.is_training:  # crops of small images are seldom scaled
                 options = {"resize": resize}
                 yield Contender(images, f"LMDBDataset{tiled}{words}", "own_transforms", place, task, options)
     for tiled, place in stores.items():
-        for kind in ("processes",) if large else ("threads", "processes"):
-            options = {"kind": kind, "resize": "scaled" if large else None}
-            yield Contender(images, f"create_loader, {kind}{tiled}", "fused", place, task, options)
+        for kind in ("threads", "processes"):
+            yield Contender(images, f"create_loader, {kind}{tiled}", "fused", place, task, {"kind": kind})
     if task.kind == "uint8":
         yield Contender(images, "NVIDIA DALI", "dali", folder, task, {})
     yield Contender(images, LIMIT, "decode_limit", folder, task, {})
@@ -173,8 +162,7 @@ def take_turns(contenders: list[Contender], options: argparse.Namespace) -> dict
     for number in range(options.rounds):
         told(f"Round {number + 1} of {options.rounds} ...")
         for one in list(left):
-            seconds = options.seconds * (2.5 if one.task.drawn else 1)
-            result = run_in_new_process(one, options.workers, seconds)
+            result = run_in_new_process(one, options.workers, options.seconds)
             if isinstance(result, str):
                 told(f"{one.key} left out: {result}")
                 left.remove(one)
@@ -187,8 +175,6 @@ def take_turns(contenders: list[Contender], options: argparse.Namespace) -> dict
 def prepare(contenders: list[Contender], folders: dict[str, Path], options: argparse.Namespace) -> None:
     """Make the images and stores that the contenders need."""
     make_short(folders["full"], folders["short"].parent)
-    if any(one.task.drawn for one in contenders):
-        make_photographs(options.bench / "photos", folders["12mp"].parent, PHOTOGRAPHS)
     for place in {one.place for one in contenders if one.place.suffix == ".lmdb"}:
         if not place.exists():
             key = place.stem.removesuffix("-tiled")
@@ -208,23 +194,16 @@ def main() -> None:
     parser.add_argument("bench", type=Path)
     parser.add_argument("--workers", type=int, default=2, help="number of threads or processes")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=1.2,
-        help="seconds of each measurement (2.5 times as long for large photographs)",
-    )
-    parser.add_argument("--quick", action="store_true", help="one short round, without large photographs")
+    parser.add_argument("--seconds", type=float, default=1.2, help="seconds of each measurement")
+    parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="contenders or tasks with one of these in the name")
     options = parser.parse_args()
     made = options.bench / "training-corpus"
     made.mkdir(exist_ok=True)
     folders = {"full": options.bench / "corpus", "short": made / "short"}
-    folders |= {key: made / key for key in ("12mp", "24mp", "48mp")}
     contenders = list(all_contenders(folders, made))
     if options.quick:
         options.rounds, options.seconds = 1, 0.5
-        contenders = [one for one in contenders if not one.task.drawn]
     if options.only:
         contenders = [one for one in contenders if any(word.lower() in one.key.lower() for word in options.only)]
     told("Preparing ...")

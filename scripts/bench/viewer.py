@@ -1,6 +1,6 @@
-"""Measure the server of `dbloader view`: requests about ten million records in LMDB, and one million in MongoDB.
+"""Measure the server of `dbloader view`: requests about ten million records in LMDB.
 
-python scripts/bench/viewer.py BENCH [--records 10000000] [--mongo-records 1000000] [--place STORE]
+python scripts/bench/viewer.py BENCH [--records 10000000] [--place STORE]
 
 The store is made in BENCH by many_records.py, if it is not there. Each request is the first of its kind to a fresh
 server. Seconds are those until the last byte. CPU is the server's CPU time, which other programs hardly change.
@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,9 +22,6 @@ from urllib.parse import quote, urlsplit
 
 from machine import describe_machine
 from many_records import write_many
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.support.mongo import Mongod
 
 QUERIES = (
     ('class:"class 007"', "a class"),
@@ -129,23 +125,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the viewer's server.")
     parser.add_argument("bench", type=Path)
     parser.add_argument("--records", type=int, default=10_000_000)
-    parser.add_argument("--mongo-records", type=int, default=1_000_000)
     parser.add_argument("--place", help="An LMDB store of many_records.py, to make none.")
     options = parser.parse_args()
     print(describe_machine())
-    if options.records:
-        place = options.place or str(options.bench / f"many-{options.records}.lmdb")
-        if not Path(place).exists():
-            write_many(place, options.records)
-        print(f"\n## {place}: {options.records:,} records, {Path(place).stat().st_size / 1e9:.1f} GB")
-        measure(place)
-    if options.mongo_records:
-        with tempfile.TemporaryDirectory(dir=options.bench) as folder, Mongod(Path(folder) / "mongod") as server:
-            place = server.place("bench", "many")
-            started = time.perf_counter()
-            write_many(place, options.mongo_records)
-            print(f"\n## MongoDB: {options.mongo_records:,} records, written in {time.perf_counter() - started:.0f} s")
-            measure(place)
+    place = options.place or str(options.bench / f"many-{options.records}.lmdb")
+    if not Path(place).exists():
+        write_many(place, options.records)
+    print(f"\n## {place}: {options.records:,} records, {Path(place).stat().st_size / 1e9:.1f} GB")
+    measure(place)
 
 
 if __name__ == "__main__":

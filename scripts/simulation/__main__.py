@@ -68,11 +68,6 @@ def print_table(cluster: Cluster, found: dict[str, object]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = parser()
     given = vars(options.parse_args(arguments))
-    if given["calibrate"]:
-        from simulation.calibrate import calibrate  # imported here, because only this module needs obstore
-
-        calibrate()
-        return 0
     try:
         cluster = Cluster(**{option.name: given[option.name] for option in fields(Cluster)})
         found = simulate(cluster)

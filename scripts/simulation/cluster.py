@@ -98,7 +98,7 @@ class Cluster:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line: an option for each attribute of Cluster, --json and --calibrate."""
+    """Return the parser of the command line: an option for each attribute of Cluster and --json."""
     found = argparse.ArgumentParser(
         prog="scripts/simulate",
         description="Simulate how a training on many nodes waits for its shards.",
@@ -111,9 +111,4 @@ def parser() -> argparse.ArgumentParser:
         text = f"{option.metadata['help']} ({option.default:g})" if option.name != "order" else option.metadata["help"]
         found.add_argument(name, type=kinds[str(option.type)], default=option.default, help=text, metavar="N")
     found.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    found.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="run real processes on this machine, and compare them with the prediction",
-    )
     return found

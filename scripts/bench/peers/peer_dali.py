@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @pipeline_def  # type: ignore[untyped-decorator] # it ships no types
-def training(place: str, fill: int) -> Any:
-    files, labels = fn.readers.file(file_root=place, random_shuffle=True, initial_fill=fill, name="files")
+def training(place: str) -> Any:
+    files, labels = fn.readers.file(file_root=place, random_shuffle=True, name="files")
     images = fn.decoders.image_random_crop(
         files, device="cpu", random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
     )
@@ -27,8 +27,8 @@ def training(place: str, fill: int) -> Any:
 
 
 @pipeline_def  # type: ignore[untyped-decorator]
-def validation(place: str, fill: int) -> Any:
-    files, labels = fn.readers.file(file_root=place, random_shuffle=True, initial_fill=fill, name="files")
+def validation(place: str) -> Any:
+    files, labels = fn.readers.file(file_root=place, random_shuffle=True, name="files")
     images = fn.decoders.image(files, device="cpu")
     images = fn.resize(images, resize_shorter=RESIZED, interp_type=types.INTERP_LINEAR, antialias=True)
     return fn.crop(images, crop=(SIZE, SIZE)), labels
@@ -36,9 +36,7 @@ def validation(place: str, fill: int) -> Any:
 
 def batches(place: Path, workers: int, task: Task) -> Iterator[Any]:
     make = training if task.is_training else validation
-    # number of files in memory to shuffle; large files would take gigabytes
-    fill = 1024 if task.drawn is None else task.batch
-    pipeline = make(str(place), fill, batch_size=task.batch, num_threads=workers, device_id=None, seed=0)
+    pipeline = make(str(place), batch_size=task.batch, num_threads=workers, device_id=None, seed=0)
     loader = DALIGenericIterator(
         pipeline, ["images", "labels"], reader_name="files", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
     )

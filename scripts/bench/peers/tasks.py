@@ -19,17 +19,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Task(NamedTuple):
-    """Transforms, and how many images make a batch and an epoch.
+    """Transforms, and how many images make a batch.
 
     Attributes:
         transforms: Which ones: ``user_transform`` makes them.
         batch: Images in a batch.
-        drawn: Images in an epoch, drawn with repetition; None for all of them once. Needed where there are few images.
     """
 
     transforms: Transforms
     batch: int = 64
-    drawn: int | None = None
 
     @property
     def is_training(self) -> bool:
@@ -44,7 +42,7 @@ class Task(NamedTuple):
         """Return the order of the images, the same kind for all of torch's loaders."""
         from torch.utils.data import RandomSampler
 
-        return RandomSampler(dataset, replacement=self.drawn is not None, num_samples=self.drawn)
+        return RandomSampler(dataset)
 
 
 def user_transform(transforms: Transforms) -> Callable[[Any], Any]:
