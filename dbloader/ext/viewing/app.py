@@ -34,7 +34,7 @@ from dbloader.ext.viewing.record import show_record, stored_file
 from dbloader.ext.viewing.selection import Selections
 from dbloader.ext.viewing.sorting import ODD, find_position
 from dbloader.ext.viewing.thumbnails import Thumbnails
-from dbloader.ext.viewing.training_process import Training
+from dbloader.ext.viewing.training_process import TrainingRequest, TrainingView
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class ViewerState:
         self,
         stores: Sequence[Store],
         tell: Callable[[str], object] = lambda _: None,
-        training: Training | None = None,
+        training: TrainingView | None = None,
         listing: str | os.PathLike[str] | None = None,
         *,
         read_only: bool = False,
     ) -> None:
-        self.stores, self.tell, self.training = stores, tell, training or Training(stores)
+        self.stores, self.tell, self.training = stores, tell, training or TrainingView(stores)
         self.thumbnails = Thumbnails()
         self.selections: list[Selections] = []
         for store in stores:  # in Python 3.11, a comprehension would add a frame to the stack level of a warning
@@ -259,18 +259,19 @@ def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Re
     return Response(data, headers=headers)
 
 
-def _training(request: ViewerRequest, function: str, *arguments: int) -> Any:
-    """Call a function of the module ``training`` with the options in a request. The first call imports torch."""
+def _training(request: ViewerRequest, index: int | None = None, position: int | None = None) -> Any:
+    """Return a part of the training view, with the options in a request. The first call imports torch."""
     least = {"seed": -_LARGEST, "epoch": 0, "batch_size": 0, "world_size": 0, "rank": 0, "step": 0}
     options: dict[str, Any] = {name: request.text(name) for name in ("size", "state") if request.text(name)}
     options |= {name: request.integer(name, least=low) for name, low in least.items() if request.text(name)}
     options["drop_last"] = request.integer("drop_last", 1, most=1) == 1
-    return request.state.training.call(function, request.number, arguments, options)
+    asked = TrainingRequest(number=request.number, options=options, index=index, position=position)
+    return request.state.training.answer(asked)
 
 
 def _seen(request: ViewerRequest) -> Response:
     """Return an image as the neural network gets it. The header X-Values describes how the pixel values are shown."""
-    data, note = _training(request, "show_image", request.integer("index"), request.integer("position"))
+    data, note = _training(request, request.integer("index"), request.integer("position"))
     return Response(data, media_type="image/png", headers={"Cache-Control": "no-store", "X-Values": note})
 
 
@@ -304,8 +305,8 @@ ROUTES = (
     Route("/api/{s}/report", _report),
     Route("/api/{s}/duplicates", _duplicates),
     Route("/api/{s}/record/{index}", _record, decodes=True),
-    Route("/api/{s}/training", lambda request: _training(request, "show_batch")),
-    Route("/api/{s}/epochs/{index}", lambda request: _training(request, "show_epochs", request.integer("index"))),
+    Route("/api/{s}/training", _training),
+    Route("/api/{s}/epochs/{index}", lambda request: _training(request, request.integer("index"))),
     Route("/listing/{s}", _listing),
     Route("/thumb/{s}/{index}", _thumbnail, decodes=True),
     Route("/image/{s}/{index}", _image),

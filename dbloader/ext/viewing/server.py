@@ -66,7 +66,7 @@ class View:
 
             from dbloader.ext.viewing.app import ViewerState, create_app
             from dbloader.ext.viewing.guard import Guard, GuardedConnection
-            from dbloader.ext.viewing.training_process import Training
+            from dbloader.ext.viewing.training_process import TrainingView
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
@@ -81,7 +81,7 @@ class View:
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
             if mixture is None and len({tuple(store.manifest.classes) for store in stores}) > 1:
                 tell("Warning: the stores have other classes, so the same label may mean another class in each")
-            training = Training(stores, transform, mixture, own_process=own_process)
+            training = TrainingView(stores, transform, mixture, own_process=own_process)
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)
             self.marks = state.marks[0]

@@ -11,8 +11,9 @@ import multiprocessing
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._machine import sigint_blocked
 from dbloader.errors import DBLoaderError, OptionError
@@ -27,8 +28,47 @@ _IDLE_S = 60  # the process ends after this time without calls
 _REPLACED = "another store is at this place now: start the viewer again to see it"
 
 
-class Training:
-    """Calls the functions of the module ``training``. Threads may share this object.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRequest:
+    """A page's request: the batch of a step, or the epochs of one record, or its image at a position in the epoch.
+
+    Attributes:
+        number: Number of the store.
+        options: Fields of ``training.Options``.
+        index: Index of the record; None for a batch.
+        position: Position of the record in the epoch; None for all its epochs.
+    """
+
+    number: int
+    options: dict[str, Any]
+    index: int | None = None
+    position: int | None = None
+
+    def answer(self, dataset: Any, transform: Any) -> Any:
+        """Return what the page shows of a store or a mixture. Raise OptionError if torch is not installed."""
+        try:
+            from dbloader.ext.viewing import training
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
+        options = training.Options(**self.options)
+        if self.index is None:
+            return training.show_batch(dataset, options, transform)
+        if self.position is None:
+            return training.show_epochs(dataset, self.index, options, transform)
+        return training.show_image(dataset, self.index, self.position, options, transform)
+
+
+class _Answer(NamedTuple):
+    """What the process sends: a value, or the error to raise."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class TrainingView:
+    """Answers requests about the training. Threads may share this object.
 
     Args:
         stores: The stores.
@@ -36,7 +76,7 @@ class Training:
             name ``module:name`` (see ``load_transform``), because another process loads the transform. A wrong name
             raises an OptionError at once.
         mixture: A mixture of the stores. If given, the view shows the mixture's training.
-        own_process: Call the functions in another process. The process is a new Python, so the main module must be
+        own_process: Answer in another process. The process is a new Python, so the main module must be
             importable. It ends after a minute without calls.
     """
 
@@ -56,32 +96,31 @@ class Training:
         if own_process and transform is not None:
             self._connect()
 
-    def call(self, function: str, number: int, arguments: tuple[int, ...], options: dict[str, Any]) -> Any:
-        """Call a function of ``training`` with the store that has this number, and return its result.
-
-        ``options`` are fields of ``training.Options``.
+    def answer(self, request: TrainingRequest) -> Any:
+        """Return the answer to a request.
 
         Raises:
-            OptionError: torch is not installed.
+            OptionError: The request is wrong, torch is not installed, or another store is at the place now.
             DBLoaderError: The process was killed during the call.
         """
+        store = self._stores[request.number]
         if not self._own_process:
-            return _call(function, self._mixture or self._stores[number], arguments, options, self._transform)
-        request = (function, number, self._stores[number].manifest.digest, arguments, options)
+            return request.answer(self._mixture or store, self._transform)
+        digest = store.manifest.digest
         with self._lock:
             for _ in range(2):  # the idle process may have ended just before the first attempt
                 try:
                     connection = self._connection or self._connect()
-                    connection.send(request)
-                    result = connection.recv()
+                    connection.send((request, digest))
+                    answer: _Answer = connection.recv()
                     break
                 except (EOFError, OSError):
                     self.close()
             else:
                 raise DBLoaderError("the process of this page was killed: the store is damaged, or memory is short")
-        if isinstance(result, Exception):
-            raise result
-        return result
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
 
     def _connect(self) -> Connection:
         """Start the process. Raise the error if it cannot load the transform."""
@@ -145,25 +184,16 @@ def _answer(connection: Connection, stores: list[Store], name: str | None = None
         connection.send(None)
     while connection.poll(_IDLE_S):
         try:
-            function, number, digest, arguments, options = connection.recv()
+            request, digest = connection.recv()
         except EOFError:  # the viewer has ended
             return
-        result: Any = OptionError(_REPLACED)
+        answer = _Answer(error=OptionError(_REPLACED))
         try:
-            if stores[number].manifest.digest == digest:
-                result = _call(function, stores[number], arguments, options, transform)
+            store = stores[request.number]
+            if store.manifest.digest == digest:
+                answer = _Answer(request.answer(store, transform))
         except DBLoaderError as error:
-            result = error
+            answer = _Answer(error=error)
         except Exception:
-            result = RuntimeError(traceback.format_exc())
-        connection.send(result)
-
-
-def _call(function: str, dataset: Any, arguments: tuple[int, ...], options: dict[str, Any], transform: Any) -> Any:
-    try:
-        from dbloader.ext.viewing import training
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
-    return getattr(training, function)(dataset, *arguments, training.Options(**options), transform)
+            answer = _Answer(error=RuntimeError(traceback.format_exc()))
+        connection.send(answer)
