@@ -94,7 +94,8 @@ def verify_store(
     return_large_blocks()
     with ExitStack() as opened:
         store = opened.enter_context(open_store(place))
-        compare, source_place = None, ""
+        compare: Any = None
+        source_place = ""
         notes = unnamed_warning(Path(place)) if is_sharded(place) else []
         if against is not None:  # open the source first, so a misspelled place fails at once
             compare, source_place = extension("open_against")(store, against, listing, notes, opened)

@@ -87,7 +87,9 @@ def conversion_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that ``convert`` and ``plan`` share to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return extension("add_source_options")(command) if has_extensions() else command
+    if has_extensions():
+        command = extension("add_source_options")(command)
+    return command
 
 
 def pop_image_format(options: dict[str, Any]) -> ImageFormat:

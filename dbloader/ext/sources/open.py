@@ -46,8 +46,9 @@ def open_source(
             "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
             "mongodb:// place as the source, with a listing (--listing), or leave them out"
         )
-    fields = {"name_field": name_field, "image_field": image_field, "file_fields": file_fields, "where": where}
-    found = recognize(source, listing, reading, **fields)
+    found = recognize(
+        source, listing, reading, name_field=name_field, image_field=image_field, file_fields=file_fields, where=where
+    )
     for name, value in reading.named().items():
         if name not in found.follows:
             found.close()
