@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dbloader.sources.open import open_source
 from torch.utils.data import DataLoader
 
 from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.errors import SourceError
+from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem
 from tests.support.tallies import entries, problems
 

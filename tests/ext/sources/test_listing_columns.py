@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dbloader.sources.open import open_source
 
 from dbloader import Listing, LMDBDataset, convert, export_store, verify_store
 from dbloader.conversion.settings import Settings
@@ -17,6 +16,7 @@ from dbloader.errors import OptionError, SourceError
 from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
+from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem, Source
 from tests.support.images import plant
 from tests.support.layouts.base import photo, photos, write, write_csv

@@ -8,10 +8,10 @@ from typing import Any
 
 import datasets
 import pytest
-from dbloader.sources.open import open_source
 
 from dbloader.conversion.convert import convert
 from dbloader.errors import SourceError
+from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem, Source
 from tests.support.conversion import records
 from tests.support.images import plant, plant_photos

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import lmdb
 import numpy as np
 import pytest
-from dbloader.sources.open import open_source
 from PIL import Image
 
 from dbloader import convert, open_store
 from dbloader.errors import SourceError
 from dbloader.ext.sources.lmdb_files import find_lmdb
+from dbloader.ext.sources.open import open_source
 from dbloader.ext.sources.other_lmdb import LMDBSource
 from dbloader.sources.base import Entry, Problem
 from tests.support.children import traced_peak

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from dbloader.sources.open import open_source
 
 from dbloader import LMDBDataset, convert
 from dbloader.errors import SourceError
+from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem
 from tests.support.conversion import report_lines
 from tests.support.images import photo, plant
