@@ -182,7 +182,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
         StoreError: The store cannot be written.
     """
     old_files: list[str] = []
-    with refusals(str(target)), _locked(target / MANIFEST_FILE, 0, str(target), "publishing"):
+    with refusals(str(target)), locked(target / MANIFEST_FILE, 0, str(target), "publishing"):
         old = (target / MANIFEST_FILE).read_bytes()
         with suppress(StoreError):  # a damaged store may be replaced
             old_table = ShardTable.decode(old, str(target))
@@ -245,7 +245,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 
 @contextmanager
-def _locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
+def locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
     """Keep a file locked inside the block. The arguments and errors are as in ``open_locked``."""
     descriptor = open_locked(path, flags, place, doing)
     try:

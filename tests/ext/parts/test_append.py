@@ -27,10 +27,9 @@ from dbloader.errors import (
 )
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
-from dbloader.ext.publishing.publish_shards import move_into
+from dbloader.ext.publishing.publish_shards import locked, move_into
 from dbloader.records.decode import decode
 from dbloader.stores.base import Store
-from dbloader.stores.lmdb.growing_file import locked
 from dbloader.stores.lmdb.store import LMDBStore
 from tests.contracts.records import stored
 from tests.ext.parts.test_shards import Here
