@@ -20,12 +20,14 @@ __all__ = ["batches", "prepare"]
 BATCH = 64
 
 
-def batches(place: Path, workers: int, batch: int = BATCH) -> Iterator[Any]:
-    """Decode all images once. Yield a batch for each ``batch`` images."""
+def batches(place: Path, workers: int, batch: int = BATCH, drawn: int | None = None) -> Iterator[Any]:
+    """Decode all images once, or ``drawn`` images with repetition. Yield a batch for each ``batch`` images."""
     # An empty batch of the right size, because the decoded images differ in size.
     stands_for = np.empty((batch, 3, SIZE, SIZE), np.uint8), np.empty(batch, np.int64)
     files = [path.read_bytes() for path in place.rglob("*.jpg")]
     random.shuffle(files)
+    if drawn is not None:
+        files = random.choices(files, k=drawn)
 
     def decode(some: list[bytes]) -> None:
         for file in some:
