@@ -128,7 +128,7 @@ def find_rows(
         if name is not None and not isinstance(name, str):
             raise SourceError(f"{where}: a name must be a text, got {short_repr(name, 50)}")
         if row.get("index") not in (None, ""):
-            found = [_checked_index(row["index"], name, where, names)]
+            found = _find_index(row["index"], name, where, names)
         elif name is None:
             raise SourceError(f"{where}: has no value in a column called {' or '.join(_NAME_COLUMNS)} or index")
         else:
@@ -145,17 +145,28 @@ def find_rows(
         warnings.warn(what, UserWarning, stacklevel=6)  # the caller of copy_store or view
 
 
-def _checked_index(index: Any, name: str | None, where: str, names: RecordNames) -> int:
-    """Return the index in a row. Raise an error if the record has another name than the row."""
-    store = names.stores[0]
+def _find_index(index: Any, name: str | None, where: str, names: RecordNames) -> list[int]:
+    """Return the positions of the records that have the index and the name in a row.
+
+    If there are several stores, the row must have a name, because each store has a record with this index.
+    """
+    places = " or ".join(store.place for store in names.stores)
+    if name is None and len(names.stores) > 1:
+        raise SourceError(f"{where}: has an index but no name, so it may be a record of {places}: add a column name")
     if isinstance(index, str) and index.isdecimal() and len(index) <= _MAX_DIGITS:
         index = int(index)
-    if type(index) is not int or not 0 <= index < len(store):
-        raise SourceError(f"{where}: {store.place} has no record {short_repr(index, 50)}")
-    if name not in (None, names.name(index)):
-        is_named = f"record {index} of {store.place} is {names.name(index)!r}, not {short_repr(name)}"
+    found = [
+        start + index
+        for start, store in zip(names.starts, names.stores, strict=False)
+        if type(index) is int and 0 <= index < len(store)
+    ]
+    if not found:
+        raise SourceError(f"{where}: {places} has no record {short_repr(index, 50)}")
+    named = [position for position in found if name in (None, names.name(position))]
+    if not named:
+        is_named = f"record {index} of {places} is {names.name(found[0])!r}, not {short_repr(name)}"
         raise SourceError(f"{where}: {is_named}: the listing belongs to another store")
-    return index
+    return named
 
 
 def read_labels(listing: str | os.PathLike[str], names: RecordNames) -> Labels:

@@ -27,7 +27,7 @@ from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNot
 from dbloader.ext.viewing import summary
 from dbloader.ext.viewing.duplicates import Duplicates
 from dbloader.ext.viewing.guard import error_response
-from dbloader.ext.viewing.joined import join_listing
+from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.marks import Marks
 from dbloader.ext.viewing.page_files import STATIC
 from dbloader.ext.viewing.record import show_record, stored_file
@@ -83,10 +83,8 @@ class ViewerState:
     ) -> None:
         self.stores, self.tell, self.training = stores, tell, training or TrainingView(stores)
         self.thumbnails = Thumbnails()
-        self.selections: list[Selections] = []
-        for store in stores:  # in Python 3.11, a comprehension would add a frame to the stack level of a warning
-            joined = None if listing is None else join_listing(store, listing, tell)
-            self.selections.append(Selections(store, joined))
+        joined = [{} for _ in stores] if listing is None else join_listings(stores, listing, tell)
+        self.selections = [*map(Selections, stores, joined)]
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
         self.duplicates = [*map(Duplicates, self.selections)]
         self.viewer_id = secrets.token_hex(4)

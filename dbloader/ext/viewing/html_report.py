@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from dbloader.ext.viewing.joined import join_listing
 from dbloader.ext.viewing.notebook import picture, table, text
 from dbloader.ext.viewing.report import ConversionReport
 from dbloader.ext.viewing.selection import Selections
-from dbloader.ext.viewing.summary import count
+from dbloader.ext.viewing.summary import count, histogram
 from dbloader.ext.viewing.thumbnails import Thumbnails
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import write_durably
@@ -48,7 +49,7 @@ figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; obje
 figure p {{ margin: 0; color: light-dark(#b42318, #ff8a7d); }} svg {{ display: block; width: 100%; height: 60px; }}
 rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }} svg.share {{ width: 160px; height: 10px; }}
 .ends {{ display: flex; justify-content: space-between; color: var(--muted); }}
-</style></head><body>
+</style></head><body><main>
 """
 
 
@@ -85,16 +86,19 @@ def write_html(
     with open_store(place) as store:
         selections = Selections(store, None if listing is None else join_listing(store, listing, tell))
         samples, sheet = _sheet(store, selections.select(where))
-        parts = [_HEAD.format(title=text(store.place)), *_facts(store, where), sheet, *_counts(selections, where)]
-        data = "\n".join([*parts, "" if where else _events(store), "</body></html>\n"]).encode()
+        parts = [_HEAD.format(title=text(store.place)), _facts(selections, where), sheet]
+        parts += _counts(selections, where) if samples or not where else []
+        data = "\n".join([*parts, "" if where else _events(store), "</main></body></html>\n"]).encode()
     with refusals(str(path)):
         write_durably(path, data)
     return len(data), samples
 
 
-def _facts(store: Store, where: str) -> list[str]:
-    shown = {"Search": where, **store.manifest.in_words()}
-    return [f"<h1>{text(store.place)}</h1>", table([name, text(value)] for name, value in shown.items() if value)]
+def _facts(selections: Selections, where: str) -> str:
+    store = selections.store
+    found = {"Search": where, "Found": f"{len(selections.select(where)):,} of {counted(len(store), 'record')}"}
+    shown = found if where else store.manifest.in_words()
+    return f"<h1>{text(store.place)}</h1>{table([name, text(value)] for name, value in shown.items() if value)}"
 
 
 def _sheet(store: Store, selected: Any) -> tuple[int, str]:
@@ -107,6 +111,8 @@ def _sheet(store: Store, selected: Any) -> tuple[int, str]:
         figures[index] = f"<figure>{shown}<figcaption>{index:,} {text(store.name(index) or '')}</figcaption></figure>"
     of, lines = counted(len(selected), "record"), "\n".join(figures[index] for index in sorted(figures))
     head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Chosen at random, from all classes equally.</p>"
+    if not len(selected):
+        head = "<p>No record matches.</p>"
     return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
 
 
@@ -132,7 +138,7 @@ def _counts(selections: Selections, where: str) -> list[str]:
         for number, label in rows[:_CLASSES]
     ]
     names = {"width": "Width", "height": "Height", "aspect": "Width / height", "bytes": "Bytes"}
-    figures = [_histogram(names[what], values) for what, values in found["histograms"].items()]
+    figures = [_histogram(name, histogram(selections, where, what)) for what, name in names.items()]
     of = f"the {_CLASSES} most frequent of {len(rows):,}" if len(rows) > _CLASSES else f"{len(rows):,}"
     shown = [f"<h2>Classes: {of}</h2>", table(lines)] if rows else []
     return ["<h2>Sizes</h2><div class=sizes>", *figures, "</div>", *shown]
@@ -142,12 +148,12 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
     counts, edges = found["counts"], found["edges"]
     bars = f"{_bars(found['all'] or (), ' class=all')}{_bars(counts)}"
     picture = f'<svg viewBox="0 0 {max(1, len(counts))} {_HIGH}" preserveAspectRatio="none">{bars}</svg>'
-    first, last = _numbers([edges[0], edges[-1]]) if edges else ("", "")
+    first, last = _ends(edges[0], edges[-1]) if edges else ("", "")
     scale = "logarithmic" if found["scale"] == "log" else ""
     texts = f"<span>{first}</span>{scale}<span>{last}</span>"
     notes = [name]
     if found["all"] and found["ends"]:
-        notes.append(" to ".join(_numbers(found["ends"])))
+        notes.append(" to ".join(_ends(*found["ends"])))
     if found["all"]:
         notes.append("faint: all records")
     if not edges:
@@ -156,8 +162,11 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
     return f"<figure><figcaption>{head}</figcaption>{picture}<div class=ends>{texts}</div></figure>"
 
 
-def _numbers(numbers: list[float]) -> list[str]:
-    return [f"{number:,}" if isinstance(number, int) else f"{number:,.6g}" for number in numbers]
+def _ends(least: float, greatest: float) -> list[str]:
+    """Return both ends of a range as texts, with as many digits as the ends need to differ."""
+    span = (greatest - least) or 1
+    digits = max(3, min(12, 2 + math.ceil(math.log10(max(abs(least), abs(greatest), span) / span))))
+    return [f"{number:,.0f}" if float(number).is_integer() else f"{number:,.{digits}g}" for number in (least, greatest)]
 
 
 def _bars(counts: Sequence[int], kind: str = "") -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.copying.listings import RecordNames, find_rows
 from dbloader.ext.queries.columns import column_of
@@ -22,7 +23,7 @@ from dbloader.sources.base import readable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dbloader.stores.base import Store
 
@@ -39,44 +40,59 @@ _FLOAT = re.compile(
 def join_listing(
     store: Store, listing: str | os.PathLike[str], tell: Callable[[str], object] = lambda _: None
 ) -> dict[str, FieldColumn]:
-    """Return the columns of a listing, joined to the records by the column ``index`` or a name.
+    """Return the columns of a listing for one store, see `join_listings`."""
+    return join_listings([store], listing, tell)[0]
 
-    A column is left out if its values are not scalars of one kind. If the listing has a column ``prediction`` with
-    class names or integer labels, the result also has ``labels.differ``: whether the prediction differs from the label.
+
+def join_listings(
+    stores: Sequence[Store], listing: str | os.PathLike[str], tell: Callable[[str], object] = lambda _: None
+) -> list[dict[str, FieldColumn]]:
+    """Return the columns of a listing for each store, joined to the records by the column ``index`` or a name.
+
+    A store of which the listing has no record gets no columns. A column is left out if its values are not scalars of
+    one kind. If the listing has a column ``prediction`` with class names or integer labels, the result also has
+    ``labels.differ``: whether the prediction differs from the label.
 
     Args:
-        store: The store.
+        stores: The stores.
         listing: A listing in one of the formats of ``convert``.
         tell: Called with each message about the joined columns.
 
     Raises:
         SourceError: The listing cannot be read, names no record, or has two rows for a record.
     """
-    where, length, is_csv = readable(listing), len(store), is_text(Path(listing))
+    where, names, is_csv = readable(listing), RecordNames(stores), is_text(Path(listing))
+    length, places, shared = names.starts[-1], " or ".join(store.place for store in stores), 0
     given, order, columns, left = np.zeros(length, bool), list[int](), dict[str, list[Any]](), dict[str, None]()
-    for place, row, found in find_rows(listing, RecordNames([store]), must_exist=False):
+    for place, row, found in find_rows(listing, names, must_exist=False):
         if given[found].any():
             raise SourceError(f"{place}: an earlier row has the same record; keep one row for a record")
         given[found] = True
+        shared += len({*map(names.store_of, found)}) > 1
         for name, value in row.items() if found else ():
             values = columns.setdefault(name, [])
             values += [None] * (len(order) - len(values)) + [value] * len(found)
         order += found
     if not order:
-        raise SourceError(f"{where}: no row has the name, path or index of a record of {store.place}")
-    joined = {}
+        raise SourceError(f"{where}: no row has the name, path or index of a record of {places}")
+    if shared:
+        tell(f"Warning: {where}: {counted(shared, 'row')} with a name that several stores have: each of them gets it")
+    joined: list[dict[str, FieldColumn]] = [{} for _ in stores]
+    ranges = [slice(*ends) for ends in pairwise(names.starts)]
     for name, values in columns.items():
         spread = np.full(length, None)
         spread[order[: len(values)]] = _parse(values) if is_csv else values
-        column = None if name in (*KEYS, *PATH_COLUMNS) else column_of(map(column_value, spread), length)
-        if column is not None:
-            joined[name] = column
-        elif name not in ("name", "index", *PATH_COLUMNS):
+        for part, into in zip(ranges, joined, strict=True) if name not in (*KEYS, *PATH_COLUMNS) else ():
+            column = column_of(map(column_value, spread[part]), part.stop - part.start)
+            into.update({name: column} if column is not None else {})
+        if not any(name in into for into in joined) and name not in ("name", "index", *PATH_COLUMNS):
             left[name] = None
-    if PREDICTION in joined and joined[PREDICTION].kind in ("int", "text") and DIFFERS not in joined:
-        joined[DIFFERS] = _compare(store, joined[PREDICTION], where, is_csv=is_csv)
-    without = length - int(given.sum())
-    tell(f"{where}: columns {', '.join(joined)}; {without:,} of {length:,} records have no row")
+    for store, part, into in zip(stores, ranges, joined, strict=True):
+        if PREDICTION in into and into[PREDICTION].kind in ("int", "text") and DIFFERS not in into:
+            into[DIFFERS] = _compare(store, into[PREDICTION], where, is_csv=is_csv)
+        without, of = int((~given[part]).sum()), f" of {store.place}" * (len(stores) > 1)
+        what = f"columns {', '.join(into)}; {without:,} of {len(store):,} records{of} have no row"
+        tell(f"{where}: {what if without < len(store) else f'no row has a record{of}'}")
     if left:
         why = "the name is taken, or the values are not numbers, booleans or short texts of one kind"
         tell(f"{where}: left out: {', '.join(left)}; {why}")

@@ -36,7 +36,7 @@ div.dbloader figure.large img { width: auto; max-width: 100%; height: auto; max-
 div.dbloader figure p { margin: 0; padding-left: 6px; border-left: 3px solid #d33; }
 div.dbloader table { margin: 8px 0; border-collapse: collapse; }
 div.dbloader th, div.dbloader td { text-align: left !important; vertical-align: top; padding: 2px 12px 2px 0; }
-div.dbloader th { font-weight: 400; opacity: .7; }
+div.dbloader th { font-weight: 400; opacity: .7; overflow-wrap: break-word; max-width: 240px; }
 </style>"""
 
 viewers: dict[tuple[str, str], Callable[[], str]] = {}

@@ -29,7 +29,7 @@ HOSTILE = (
 )
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "tr", "th", "td", "div", "figure"),
-    *("img", "figcaption", "svg", "rect", "span"),
+    *("img", "figcaption", "svg", "rect", "span", "main"),
 }
 
 
@@ -145,11 +145,20 @@ def test_report_of_a_search_covers_only_the_found_records(tmp_path: Path) -> Non
     assert write_html(tmp_path / "a.lmdb", tmp_path / "report.html", "width<=10 label:0")[1] == 5
     parsed = Parsed((tmp_path / "report.html").read_text())
     # least and greatest value in the search; the axis covers all records
-    aspect = "Width / height, 0.111111 to 1, faint: all records"
-    for text in ("Searchwidth<=10 label:0", "5 of 5 records", aspect, "Height, 9 to 9, faint", "Classes: 1"):
+    aspect = "Width / height, 0.111 to 1, faint: all records"
+    for text in (
+        "Searchwidth<=10 label:0Found5 of 100 records",
+        "5 of 5 records",
+        aspect,
+        "Height, 9 to 9, faint",
+        "Classes: 1",
+    ):
         assert text in parsed.text
     assert re.findall(r"(\d+) r\d", parsed.text) == ["0", "2", "4", "6", "8"]
     assert "conversion" not in parsed.text
+    assert "Digest" not in parsed.text
+    write_html(tmp_path / "a.lmdb", tmp_path / "none.html", "width>900")
+    assert re.findall("<h2>.*?</h2>|No record matches", (tmp_path / "none.html").read_text()) == ["No record matches"]
     with pytest.raises(OptionError, match="query, letter 1"):
         write_html(tmp_path / "a.lmdb", tmp_path / "other.html", "size:3")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from dbloader import Record, open_store, view
 from dbloader.errors import OptionError, SourceError
 from dbloader.ext.viewing import summary
-from dbloader.ext.viewing.joined import join_listing
+from dbloader.ext.viewing.joined import join_listing, join_listings
 from dbloader.ext.viewing.selection import Selections
 from dbloader.ext.viewing.sorting import sort_records
 from dbloader.records.field_columns import NO_BOOL, FieldColumn
@@ -166,3 +167,51 @@ def test_classes_named_like_other_labels_need_json(tmp_path: Path) -> None:
             join_listing(store, listing(tmp_path, "name,prediction\na,1\n"))
         rows: list[dict[str, Any]] = [{"name": "a", "prediction": "10"}]
         assert join_listing(store, listing(tmp_path, rows, "jsonl"))["labels.differ"].values.tolist() == [0]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[list[Store]]:
+    """Two stores: r0 to r5 and v0 to v2. Both have a record called both."""
+    with ExitStack() as opened:
+        stores = []
+        for prefix, count in (("r", 6), ("v", 3)):
+            records = [Record(name=f"{prefix}{n}", label=n % 2) for n in range(count)]
+            write_records(tmp_path / f"{prefix}.lmdb", [*records, Record(name="both", label=0)], classes=("cat", "dog"))
+            stores.append(opened.enter_context(open_store(tmp_path / f"{prefix}.lmdb")))
+        yield stores
+
+
+def test_listing_of_one_of_two_stores_starts_the_viewer(tmp_path: Path, two: list[Store]) -> None:
+    said: list[str] = []
+    csv = listing(tmp_path, "name,prediction\nv0,cat\nv1,cat\n")
+    assert [[*joined] for joined in join_listings(two, csv, said.append)] == [[], ["prediction", "labels.differ"]]
+    of = [f"{csv}: no row has a record of {two[0].place}"]
+    of += [f"{csv}: columns prediction, labels.differ; 2 of 4 records of {two[1].place} have no row"]
+    assert said == of
+    with view(*(store.place for store in two), port=0, listing=csv):
+        pass
+    gone = listing(tmp_path, "name,p\ngone,1\n")
+    with (
+        pytest.raises(SourceError, match=r"no row has the name, path or index of a record of .*r\.lmdb or .*v\.lmdb"),
+        pytest.warns(UserWarning, match=r"1 row has no record in .*r\.lmdb or .*v\.lmdb"),
+    ):
+        join_listings(two, gone)
+
+
+def test_listing_of_two_stores_gives_each_record_its_row(tmp_path: Path, two: list[Store]) -> None:
+    said: list[str] = []
+    rows: list[dict[str, Any]] = [{"name": "r1", "loss": 1}, {"name": "v1", "loss": 2}, {"name": "both", "loss": 3}]
+    rows += [{"name": "v2", "index": 2, "loss": 4}]
+    first, second = join_listings(two, listing(tmp_path, rows, "jsonl"), said.append)
+    known = [{n: value for n, value in enumerate(one["loss"].array().tolist()) if value > 0} for one in (first, second)]
+    assert known == [{1: 1, 6: 3}, {1: 2, 2: 4, 3: 3}]
+    assert said[0].endswith("1 row with a name that several stores have: each of them gets it")
+
+
+def test_index_without_a_name_is_refused_for_two_stores(tmp_path: Path, two: list[Store]) -> None:
+    csv = listing(tmp_path, "index,p\n1,2\n")
+    with pytest.raises(
+        SourceError, match=r"row 2: has an index but no name, so it may be a record of .*r\.lmdb or .*v"
+    ):
+        join_listings(two, csv)
+    assert [*join_listing(two[1], csv)] == ["p"]
