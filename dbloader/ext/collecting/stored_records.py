@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from collections.abc import Mapping
 from itertools import groupby, islice
 from operator import index as as_index
 from pathlib import Path
@@ -108,12 +109,19 @@ def find_classes(samples: Any) -> tuple[str, ...]:
         return find_voc_classes(map(Path, samples.annotations))
     names = samples.manifest.classes if gives_records(samples) else getattr(samples, "classes", None)
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
+        numbers: Any = getattr(samples, "class_to_idx", None)
+        is_clear = isinstance(numbers, Mapping) and len({*names}) == len(names)
+        if other := [name for at, name in enumerate(names) if is_clear and numbers.get(name, at) != at]:
+            raise OptionError(
+                f"class_to_idx of the dataset gives {other[0]!r} the label {numbers[other[0]]}, but it is number "
+                f"{names.index(other[0])} in its classes: pass the names in the order of the labels as classes="
+            )
         return tuple(names)
     first, *others = [*map(find_classes, _inner(samples))] or [()]
-    for other in others:
-        if other != first:
+    for second in others:
+        if second != first:
             raise OptionError(
-                f"the concatenated datasets have different classes, {short_repr(first)} and {short_repr(other)}: give "
+                f"the concatenated datasets have different classes, {short_repr(first)} and {short_repr(second)}: give "
                 "names that are right for all datasets as classes=, or classes=() for labels without names"
             )
     return first

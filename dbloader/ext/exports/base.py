@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import posixpath
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from PIL import Image
 
 from dbloader._describe import counted, short_repr
 from dbloader.errors import ExportError
+from dbloader.ext.sources.labels import TARGET_FILE
 from dbloader.stores.base import READ_AT_ONCE
 
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ class Exporter(ABC):
         file = io.BytesIO()
         Image.fromarray(image).save(file, "PNG", compress_level=1)
         return file.getvalue()
+
+    def write_target(self) -> None:
+        """Write which field is the target, if it is not the label."""
+        if (target := self.store.manifest.target) != "label":
+            (self.folder / TARGET_FILE).write_text(json.dumps([target]) + "\n", encoding="utf-8")
 
     def finish(self) -> None:
         """Write the files that depend on all records, and complete ``warnings``."""

@@ -107,9 +107,10 @@ def export_store(
             what = f"{target} cannot be written: {error.strerror or error}"
             raise ExportError(f"{what}; {remedy} another destination") from error
     warnings = [*exporter.warnings]
-    if format != "parquet" and (named := store.manifest.field_classes):
+    named = store.manifest.field_classes.keys() - {store.manifest.target}
+    if format != "parquet" and named:
         warnings.append(
-            f"the names of the classes in {', '.join(map(repr, named))} are not written: Parquet keeps them"
+            f"the names of the classes in {', '.join(map(repr, sorted(named)))} are not written: Parquet keeps them"
         )
     return ExportReport(str(target), total, nbytes, (*warnings,))
 

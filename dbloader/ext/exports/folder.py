@@ -1,8 +1,9 @@
 """An image folder: each file under its name, byte for byte.
 
 ``metadata.jsonl`` has a row for each record, with the column ``file_name`` of Hugging Face's imagefolder.
-``classes.json`` has the class names in the order of labels. The export omits both files if ``convert`` makes the same
-store without them. docs/exporting.md describes the columns.
+``classes.json`` has the class names in the order of labels, and ``target.json`` the field that is the target, if it is
+not the label. The export omits these files if ``convert`` makes the same store without them. docs/exporting.md
+describes the columns.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class FolderExporter(Exporter):
     @override
     def finish(self) -> None:
         super().finish()
+        self.write_target()
         self._names.write(json.dumps(self._classes).encode() + b"\n")
         self.close()
         if self._plain:

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from dbloader.errors import ExportError
 from dbloader.ext.exports.base import REMEDY, UNKNOWN_FORMAT, Exporter, all_fields, describe
+from dbloader.records.manifest import TARGET
 
 try:
     import pyarrow as pa
@@ -97,7 +98,7 @@ class ParquetExporter(Exporter):
         features |= {name: _feature(kind, name, manifest.field_classes) for name, kind in types.items()}
         features |= {name: {"_type": "Image"} for name in self._files}
         arrays = {name: rule._asdict() for name, rule in self._arrays.items()}
-        own = {"absent": self._absent, "arrays": arrays, "files": self._files}
+        own = {"absent": self._absent, "arrays": arrays, "files": self._files, "target": manifest.source.get(TARGET)}
         metadata = {"huggingface": {"info": {"features": features}}, "dbloader": own}
         return pa.schema(columns, {key: json.dumps(value) for key, value in metadata.items()})
 

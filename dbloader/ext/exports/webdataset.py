@@ -9,8 +9,9 @@ A sample has these files. Only the first is always present::
                             ``name``, if it differs from the path of the image
 
 ``.fields.json`` is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
-contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels, and
-``file_fields.json`` has the names of the file fields.
+contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels,
+``file_fields.json`` the names of the file fields, and ``target.json`` the field that is the target, if it is not the
+label.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ class WebDatasetExporter(Exporter):
     def finish(self) -> None:
         super().finish()
         self.close()
+        self.write_target()
         names = json.dumps(self.store.manifest.classes, ensure_ascii=False)
         (self.folder / CLASSES).write_text(names + "\n", encoding="utf-8")
         if files := self.store.manifest.file_fields:

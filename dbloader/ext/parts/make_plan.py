@@ -43,6 +43,7 @@ from dbloader.ext.parts.plan import (
 from dbloader.ext.publishing.objects import open_target, read_table
 from dbloader.ext.publishing.publish_shards import check_target
 from dbloader.ext.sources.boxes import LABELS
+from dbloader.ext.sources.classes import describe_labels
 from dbloader.ext.sources.options import Reading
 from dbloader.records.document import seal
 from dbloader.sources.base import Listing
@@ -173,6 +174,8 @@ def _write_plan(
             if found.label_table is not None and labels:
                 labels = [labels[label] for label in found.label_table]
             settings = replace(settings, labels=found.label_table if labels is None else labels)
+            if base.manifest.classes:
+                describe_labels(found, settings.labels)
         for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER, aside / LIST_FOLDER):
             new.mkdir()
         token, ends = secrets.token_hex(4), array("q")

@@ -18,14 +18,11 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.ext.sources.boxes import BOXES
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
+from dbloader.ext.sources.listed_boxes import AS_COCO, OBJECT_LABELS, OBJECTS
 from dbloader.records.record import checked_field_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-# Data sets for detection, such as CPPE-5, have the ``bbox`` and ``category`` of an image's objects in this column.
-_OBJECTS = "objects"
-_BOX_LABEL_NAMES = ("category", "categories", "label", "labels")
 
 _OWN = b"dbloader"  # key in the metadata of a schema that dbloader wrote
 _FIELD_TYPES = (
@@ -47,6 +44,7 @@ class TableColumns(NamedTuple):
     is_own: bool  # whether dbloader wrote the table
     files: tuple[str, ...]  # columns with image files that become fields, such as masks
     field_classes: dict[str, list[str]]  # names of the classes of a field's integers, as in a Manifest
+    target: str  # the field that is the target; "" for the label
     objects: tuple[str, str] | None  # column of boxes, and key of the classes in it: ("objects", "category")
     warnings: tuple[str, ...]
 
@@ -91,10 +89,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
     objects = None if is_own or label else _find_objects(kinds)
     if objects is not None and objects[0] in fields:
         classes = field_classes.pop(".".join(objects), [])
-        warnings.append(
-            f"the column {objects[0]!r} became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in "
-            "pixels, as in COCO; if that is wrong, rename the column to keep it as a field"
-        )
+        warnings.append(AS_COCO)
     return TableColumns(
         image=image,
         path=image if types.is_string(kinds[image]) else f"{image}.path" if _has_path(kinds[image]) else None,
@@ -105,6 +100,7 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
         is_own=is_own,
         files=files,
         field_classes=field_classes,
+        target=str(own.get("target") or ""),
         objects=objects,
         warnings=tuple(warnings),
     )
@@ -169,7 +165,7 @@ def named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
     """Return the column of boxes, and the key of the classes in its structs; None without a column of boxes."""
-    kind = kinds.get(_OBJECTS)
+    kind = kinds.get(OBJECTS)
     if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
         return None
     is_list = types.is_list(kind) and types.is_struct(kind.value_type)  # a struct of lists, or a list of structs
@@ -177,11 +173,11 @@ def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
     parts = {field.name: field.type for field in struct} if types.is_struct(struct) else {}
     if not is_list:
         parts = {name: of.value_type for name, of in parts.items() if _is_list(of)}
-    label = next((name for name in _BOX_LABEL_NAMES if name in parts), "")
+    label = next((name for name in OBJECT_LABELS if name in parts), "")
     box = parts.get("bbox")
     if box is None or not label or not types.is_integer(parts[label]) or not _is_list(box):
         return None
-    return (_OBJECTS, label) if types.is_integer(box.value_type) or types.is_floating(box.value_type) else None
+    return (OBJECTS, label) if types.is_integer(box.value_type) or types.is_floating(box.value_type) else None
 
 
 def _is_list(kind: Any) -> bool:

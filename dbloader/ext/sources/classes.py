@@ -18,7 +18,8 @@ from dbloader._places import is_mongo, is_remote
 from dbloader.errors import DBLoaderError, OptionError, SourceError
 from dbloader.ext.sources.class_folders import number_warnings
 from dbloader.ext.sources.labels import read_classes
-from dbloader.sources.base import Listing, name_range
+from dbloader.records.manifest import CLASS_LISTS
+from dbloader.sources.base import Listing, Tally, name_range
 from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 NUMBERS = "numbers"
 
 _NAMED = 5  # most classes in a message
+_OTHER_CLASSES = (
+    ", so the same label may mean another class: convert it first, and give its store as classes= (--classes)"
+)
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CHEAP = (".zip", ".csv", ".tsv", ".txt", ".jsonl")
 _TRAIN = ("train", "training", "Train", "Training", "TRAIN")
@@ -85,13 +89,24 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
     Raises:
         OptionError: The source has a class that is not among them, or that is no integer.
     """
+    _number(found, found.classes, given)
+    describe_labels(found, found.label_table)
+
+
+def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
+    """Say which labels the classes of a source get from a store or the user, and drop warnings that this has decided.
+
+    ``labels`` is the label of each class; None for their positions.
+    """
     own = found.classes
     decided = {*number_warnings(own)}
-    found.warnings = tuple(warning for warning in found.warnings if warning not in decided)
-    _number(found, own, given)
+    found.warnings = tuple(
+        warning for warning in found.warnings if warning not in decided and not warning.endswith(_OTHER_CLASSES)
+    )
     if own:
-        said, is_so = name_range(own), name_range(own, found.label_table)
-        found.understood = tuple(line.replace(said, is_so) for line in found.understood)
+        said = re.compile("|".join(map(re.escape, {name_range(own), name_range(own, found.label_table)})))
+        is_so = name_range(own, labels)
+        found.understood = tuple(said.sub(lambda _: is_so, line) for line in found.in_words(Tally()))
 
 
 def _number(found: Source, own: tuple[str, ...], given: str | tuple[str, ...]) -> None:
@@ -135,7 +150,15 @@ def compare_with_train(
     """Warn if a source is a split, such as ``val``, and ``train`` beside it has other classes.
 
     Tars are not compared, because opening one reads all of it.
+
+    Raises:
+        OptionError: Images have several classes without names, so training does not know how many classes there are.
     """
+    if found.target == CLASS_LISTS and not (found.classes or found.stores):
+        raise OptionError(
+            f"{found.place}: its labels are lists of integers, and the 0 and 1 of a target need a name for each class: "
+            "give the names of all classes in their order (--classes names.txt, or --classes cat,dog)"
+        )
     is_cheap = isinstance(found, FolderSource) or os.fspath(
         source if listing is None else Listing.of(listing).path
     ).lower().endswith(_CHEAP)
@@ -153,8 +176,7 @@ def compare_with_train(
                 name = place if rows is None else Listing.of(rows).path
                 found.warnings = (
                     *found.warnings,
-                    f"{name} has other classes ({len(other.classes):,}; here {len(found.classes):,}), so the same "
-                    "label may mean another class: convert it first, and give its store as classes= (--classes)",
+                    f"{name} has other classes ({len(other.classes):,}; here {len(found.classes):,}){_OTHER_CLASSES}",
                 )
             return
 

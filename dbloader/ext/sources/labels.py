@@ -13,8 +13,9 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Files that an export writes: a list of the class names in the order of their labels, and a list of the file fields.
-CLASSES, FIELDS_FILE = "classes.json", "file_fields.json"
+# Files that an export writes: a list of the class names in the order of their labels, of the file fields, and of the
+# field that is the target.
+CLASSES, FIELDS_FILE, TARGET_FILE = "classes.json", "file_fields.json", "target.json"
 
 # Usual names of the columns with the image and the label, the most usual first.
 IMAGE_NAMES = (
@@ -60,6 +61,11 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
         raise SourceError(f"{readable(path)}: cannot be read: {error}; mend it, or move it away") from error
     what = f"must be a list of names, got {short_repr(names, 50)}"
     raise SourceError(f"{readable(path)}: {what}; mend it, or move it away")
+
+
+def read_target(folder: Path) -> str:
+    """Return the field that is the target in an export; "" for the label."""
+    return "".join((read_classes(folder, TARGET_FILE) or ())[:1])
 
 
 def label_of(labels: dict[str, int], text: str, where: str) -> int:

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from dbloader._describe import counted
 from dbloader.ext.sources.listing import ListingSource, read_listing
+from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.ext.sources.zip import index_zips, read_members
 from dbloader.sources.base import Problem, Tally, full_path
 from dbloader.sources.folder import EXTENSIONS
@@ -31,8 +32,11 @@ def read_listed_zip(
     **options: Any,
 ) -> ListingSource:
     """Return the source of the images that a listing names, in zip files. ``options`` are those of ``read_listing``."""
-    make = partial(ListedZip, place, zips, encoding)
-    return read_listing(listing, os.sep, file_fields, make=make, **options)
+    make, members = partial(ListedZip, place, zips, encoding), index_zips(zips, Tally(), encoding)
+    shortest = {members[path]: path.encode() for path in sorted(members, key=len, reverse=True)}
+    has = {path.encode() for path in members}.__contains__
+    files = ListedFiles(None, has, shortest.values)
+    return read_listing(listing, os.sep, file_fields, make, files, **options)
 
 
 class ListedZip(ListingSource):

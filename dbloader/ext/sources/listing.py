@@ -27,10 +27,11 @@ from typing_extensions import override
 
 from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, SourceError
-from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields, is_number
+from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.class_folders import first_warnings
-from dbloader.ext.sources.labels import label_of, number_labels, read_classes
+from dbloader.ext.sources.labels import label_of, number_labels, read_classes, read_target
+from dbloader.ext.sources.listed_boxes import AS_COCO, AS_FRACTIONS, ListedBoxes, take_box, take_boxes
 from dbloader.ext.sources.listing_columns import (
     ALL,
     LABEL_COLUMNS,
@@ -44,7 +45,7 @@ from dbloader.ext.sources.listing_columns import (
     plain,
 )
 from dbloader.ext.sources.listing_files import ListedFiles
-from dbloader.ext.sources.listing_rows import is_text, read_header, read_rows, text_layout
+from dbloader.ext.sources.listing_rows import is_text, made_up_header, read_header, read_rows, text_layout
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import CLASS_LISTS, TARGET
 from dbloader.records.record import RESERVED_FIELDS, checked_field_name
@@ -73,9 +74,12 @@ class _Rules(NamedTuple):
     encoding: str | None = None
     file_columns: tuple[str, ...] = ()  # columns that name files of further fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
+    is_export: bool = False  # whether the metadata are those of an export
     by_folder: bool = False  # labels are the first folders of the paths
     types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make values of texts, such as numbers
     target: str = ""  # the field that has the label, if it is no class
+    has_lists: bool = False  # whether rows have lists of boxes
+    is_fraction: bool = False  # whether boxes are fractions of the width and height
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
         return read_rows(self.path, self.encoding)
@@ -107,6 +111,7 @@ class _Row(NamedTuple):
     chosen: _Columns
     box: tuple[float, ...] | None = None  # None if all its columns are empty
     size: tuple[int, int] = OWN_SIZE
+    boxes: ListedBoxes | None = None  # None if the row has no list of boxes
 
 
 class ListingSource(Source):
@@ -150,8 +155,11 @@ class ListingSource(Source):
                 label = self._number(label, row)
             files = {name: FieldFile(name_below(path, prefix), (path,)) for name, path in row.files.items() if path}
             boxes_in = None
-            if not self._rules.is_metadata and (boxes := _boxes_of(fields)):
-                fields, boxes_in = {**fields, **boxes}, OWN_SIZE
+            if self._rules.has_lists:
+                corners, labels, _ = row.boxes or ListedBoxes([], [])
+                numbers = [self._number(name, row) if isinstance(name, str) else name for name in labels]
+                fields = {**fields, **box_fields(corners, numbers)}
+                boxes_in = FRACTIONS if self._rules.is_fraction else OWN_SIZE
             yield Entry(name_below(row.path, prefix), (row.path,), label, fields, boxes_in, files)
         return Tally()
 
@@ -184,8 +192,6 @@ class BoxRowsSource(ListingSource):
         order = np.argsort(hashes, kind="stable")
         starts = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[:1]] - 1))
         rows_of = dict(zip(order[starts].tolist(), np.split(order, starts[1:]), strict=True))
-        inside = corners[~np.isnan(corners).any(axis=1)]
-        is_fraction = bool(inside.max(initial=0) <= 1 and (inside % 1 > 0).any())
         for at, row in enumerate(row for row in _rows(self._rules) if isinstance(row, _Row)):
             if (rows := rows_of.get(at)) is None:
                 continue
@@ -194,7 +200,7 @@ class BoxRowsSource(ListingSource):
                 yield Problem(name, "one of its boxes has no label")
                 continue
             fields = box_fields(corners[rows].tolist(), numbers[rows].tolist())
-            yield Entry(name, (row.path,), None, fields, boxes_in=FRACTIONS if is_fraction else row.size)
+            yield Entry(name, (row.path,), None, fields, boxes_in=FRACTIONS if self._rules.is_fraction else row.size)
         return Tally()
 
 
@@ -203,6 +209,7 @@ def read_listing(
     root: str | os.PathLike[str],
     file_columns: Sequence[str] = (),
     make: Callable[..., ListingSource] | None = None,
+    files: ListedFiles | None = None,
     *,
     is_metadata: bool = False,
     encoding: str | None = None,
@@ -212,7 +219,7 @@ def read_listing(
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
     iteration. Memory holds one row, the distinct labels and 8 bytes for each row, or all of a ``.json``; for metadata,
     also 8 bytes for each path. ``make`` gets the arguments of ``ListingSource`` and returns a source, such as one for
-    files in MongoDB, which are not looked up.
+    files in MongoDB. ``files`` are those of another place than a folder, if they can be looked up.
 
     Metadata may have no column of labels. Then the first folder of each path is its class, if there are at least two
     such folders and each path has one.
@@ -220,8 +227,10 @@ def read_listing(
     listing, root = Listing.of(listing), checked_root(root)
     path = Path(listing.path)
     where = readable(path)
-    files = ListedFiles(root if make is None else None)
-    rules = _choose_columns(_Rules(listing, path, files, encoding, (*file_columns,), is_metadata))
+    files = files or ListedFiles(root if make is None else None)
+    classes = read_classes(path.parent) if is_metadata else None
+    is_export = classes is not None
+    rules = _choose_columns(_Rules(listing, path, files, encoding, (*file_columns,), is_metadata, is_export))
     survey = _Survey(rules)
     for row in _rows(rules):
         survey.add(row)
@@ -235,17 +244,17 @@ def read_listing(
             "annotations of COCO, VOC or YOLO"
         )
     has_boxes = bool(first.chosen.corners)
-    classes = read_classes(path.parent) if is_metadata else None
+    rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction())
     rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders(), types=survey.types.found())
     rules = rules._replace(target=survey.target())
     names = survey.folders if rules.by_folder else survey.names
     if rules.target and rules.target != CLASS_LISTS:
         names = {}
     elif survey.first_integer and names and not classes:
-        name, number = next(iter(names.items()))
+        (number, integer), (name, other) = survey.first_integer, next(iter(names.items()))
         raise SourceError(
-            f"{where}: row {survey.first_integer.number} has the label {survey.first_integer.label}, and row {number} "
-            f"has the label {name!r}: give every row an integer or every row a name"
+            f"{where}: row {number} has the label {integer}, and row {other} has the label {name!r}: give every row an "
+            "integer or every row a name"
         )
     warnings = [] if rules.by_folder else [*survey.warnings()]
     is_csv = is_text(path) and not rules.by_folder and classes is None and len(first.chosen.labels) < 2
@@ -263,7 +272,9 @@ def read_listing(
     found = make(root, classes, warnings, labels, rules, (*survey.file_fields,))
     if path.suffix.lower() == ".txt" and "text" in first.fields:
         found.target = "text"
-    if has_boxes or (not is_metadata and _boxes_of(first.fields)):
+    elif is_export:
+        found.target = read_target(path.parent)
+    if has_boxes or rules.has_lists:
         found.follows = (*found.follows, "boxes")
     found.understood = (*found.understood, *_understood(rules, first))
     return found
@@ -313,11 +324,15 @@ def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
     found = "the first folder of a path" if rules.by_folder else found
     target = f" (several classes in {CLASS_LISTS!r})" if rules.target == CLASS_LISTS else ""
     target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
-    how = f" ({'; '.join(rules.files.rules)})" if rules.files.rules else ""
+    header = read_header(rules.path, rules.encoding)
+    notes = [*rules.files.rules, *["its first row is no header"] * bool(made_up_header(header, ""))]
+    how = f" ({'; '.join(notes)})" if notes else ""
     yield f"images: the column {chosen.path!r} of {readable(rules.path)}{how}"
     yield f"labels: {found}{target}"
     if chosen.corners:
         yield f"boxes: each row has one, in {', '.join(map(repr, chosen.corners))}"
+    if rules.has_lists:
+        yield "boxes: each row has a list of them, and of their labels"
     if rules.types:
         yield cut(f"numbers and booleans: {', '.join(map(repr, rules.types))}", 200)
 
@@ -355,10 +370,11 @@ class _Survey:
         self._rows = self._unlabelled = 0
         self._has_labels = False  # whether metadata have a column of labels
         self.first: _Row | None = None
-        self.first_integer: _Row | None = None  # the first row whose label is an integer
+        self.first_integer: tuple[int, Any] | None = None  # the first row whose label is an integer, and the label
         self._fraction: _Row | None = None  # the first row whose label is a number with a fraction
         self._whole: _Row | None = None  # the first row whose label is a number such as 1.0
         self._several: _Row | None = None  # the first row with a list of classes
+        self.has_lists = self._is_coco = self._has_pixels = self._has_boxes = False
         self.problem: Problem | None = None  # the first row that cannot be used
         self.names: dict[str, int] = {}
         self.folders: dict[str, int] = {}  # the first folders of the paths in metadata
@@ -385,6 +401,13 @@ class _Survey:
             self._has_labels = self._has_labels or not {*row.columns}.isdisjoint(LABEL_COLUMNS)
             if not self._has_labels:
                 self.folders.setdefault(_top_folder(row.path), row.number)
+        if row.boxes is not None:
+            self.has_lists, self._is_coco = True, self._is_coco or row.boxes.is_coco
+            for label in row.boxes.labels:
+                self._add_label(label, row)
+        for box in row.boxes.corners if row.boxes else [row.box] if row.box else []:
+            self._has_boxes = True
+            self._has_pixels = self._has_pixels or not 0 <= min(box) <= max(box) <= 1
         if isinstance(row.label, list):
             self._several = self._several or row
             for label in row.label:
@@ -406,7 +429,11 @@ class _Survey:
         elif isinstance(label, str):
             self.names.setdefault(label, row.number)
         else:
-            self.first_integer = self.first_integer or row
+            self.first_integer = self.first_integer or (row.number, label)
+
+    def is_fraction(self) -> bool:
+        """Return whether the boxes seem to be fractions of the width and height."""
+        return self._has_boxes and not self._has_pixels
 
     def target(self) -> str:
         """Return the field of the target, if the labels are no classes: of several classes, or of numbers; else ""."""
@@ -418,32 +445,42 @@ class _Survey:
             self.names[str(self._fraction.label)] = self._fraction.number  # number_labels raises the error
             return ""
         if self.names and not self._is_text:
-            self.first_integer = self._fraction  # beside names, which is an error
+            self.first_integer = self._fraction.number, self._fraction.label  # beside names, which is an error
             return ""
         (column,) = self._fraction.chosen.labels
         return TARGET if column in RESERVED_FIELDS else column
 
     def has_classes_in_folders(self) -> bool:
         """Return whether the first folders of the paths can be the classes."""
-        return not self._has_labels and len(self.folders) > 1 and "" not in self.folders
+        return not (self._has_labels or self.has_lists) and len(self.folders) > 1 and "" not in self.folders
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings: rows without labels, labels that look like several, and columns that are left out."""
         first = self.first
         if first is None:
             return
-        if self._unlabelled == self._rows and not first.chosen.corners:
+        has_boxes = self.has_lists or bool(first.chosen.corners)
+        if self._unlabelled == self._rows and not has_boxes:
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
-        elif self._unlabelled and not self._several and not first.chosen.corners:
+        elif self._unlabelled and not self._several and not has_boxes:
             yield f"{self._unlabelled} of {self._rows} rows have no label"
-        if not self._several and not self._rules.target and (mark := _separator_of(self.names)):
+        if name := next((name for name in self.names if re.fullmatch(r"-?[0-9]+,[0-9]+", name)), None):
+            yield (
+                f"labels such as {name!r} became names of classes: write numbers with a point, such as "
+                f"{name.replace(',', '.')}; --separator ',' (Listing(separator=)) makes several classes of each"
+            )
+        elif not self._several and not self._rules.target and (mark := _separator_of(self.names)):
             name = next(name for name in self.names if mark in name)
             yield (
                 f"labels such as {short_repr(name, 80)} may be several classes: --separator {mark!r} "
                 "(Listing(separator=)) splits them"
             )
+        if self._is_coco:
+            yield AS_COCO
+        if self.is_fraction():
+            yield AS_FRACTIONS
         if first.chosen.corners and first.fields:
             yield f"columns that the boxes of an image may not share are left out: {', '.join(map(repr, first.fields))}"
 
@@ -529,7 +566,10 @@ def _rows(rules: _Rules) -> Iterator[_Row | Problem]:
         chosen = known[columns]
         if chosen is None:
             shown = cut(", ".join(map(repr, columns)), 200)
-            way = f"; the columns are {shown}: --image-column (Listing(image=)) chooses one"
+            way = (
+                f"; the columns are {shown}: --image-column (Listing(image=)) chooses one; if these are values, write "
+                "the names of the columns above them"
+            )
             yield Problem(f"row {number}", no_path + way * (not rules.is_metadata))
             continue
         value = values.pop(chosen.path, None)
@@ -549,7 +589,8 @@ def _rows(rules: _Rules) -> Iterator[_Row | Problem]:
             else:
                 path = f"{file} (of its file {field!r})"
         try:
-            box, size = _box_of(chosen, values) if chosen.corners else (None, OWN_SIZE)
+            box, size = take_box(values, chosen.corners, chosen.size) if chosen.corners else (None, OWN_SIZE)
+            boxes = None if rules.is_export or is_text(rules.path) else take_boxes(values)
         except ValueError as error:
             path = str(error)
         if isinstance(path, str):
@@ -562,7 +603,7 @@ def _rows(rules: _Rules) -> Iterator[_Row | Problem]:
                 except (ValueError, KeyError) as error:
                     raise SourceError(f"{where}: was changed since it was first read") from error
         fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
-        yield _Row(number, path, label, fields, files, columns, chosen, box, size)
+        yield _Row(number, path, label, fields, files, columns, chosen, box, size, boxes)
 
 
 def _label_of(chosen: _Columns, values: dict[str, Any], where: str, rules: _Rules) -> Any:
@@ -630,36 +671,6 @@ def _flag(value: object, column: str, where: str) -> bool:
     if value is None or text in ("0", "-1", "false", "", "0.0", "-1.0"):
         return False
     raise SourceError(f"{where}: a column of a class has 1, 0 or -1, and {column!r} has {short_repr(value, 50)}")
-
-
-def _box_of(chosen: _Columns, values: dict[str, Any]) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
-    """Remove the columns of a box from the values of a row; return its corners and the size of its image."""
-    corners = [values.pop(column, None) for column in chosen.corners]
-    size = [values.pop(column, None) for column in chosen.size]
-    try:
-        width, height = (int(float(side)) for side in size) if all(size) and size else OWN_SIZE
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"its width and height are no numbers of pixels: {short_repr(size, 50)}") from error
-    if all(corner in (None, "") for corner in corners):
-        return None, (width, height)
-    try:
-        box = tuple(map(float, corners))
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"its box lacks a number: {error}") from error
-    if all(map(math.isnan, box)):
-        return None, (width, height)
-    if any(map(math.isnan, box)):
-        raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
-    return box, (width, height)
-
-
-def _boxes_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of boxes, if a row has lists of corners and an integer for each box; else {}."""
-    boxes, labels = fields.get(BOXES), fields.get(BOX_LABELS)
-    if not boxes or not isinstance(boxes, list) or not isinstance(labels, list) or len(boxes) != len(labels):
-        return {}
-    corners = all(isinstance(box, list) and len(box) == 4 and all(map(is_number, box)) for box in boxes)
-    return box_fields(boxes, labels) if corners and all(type(label) is int for label in labels) else {}
 
 
 def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:

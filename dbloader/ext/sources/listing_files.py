@@ -18,7 +18,7 @@ from dbloader.sources.base import readable
 from dbloader.sources.folder import SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 SLASHES, ROOTED = r"\ in a path is read as /", "a path that begins with / starts from the folder"
@@ -27,14 +27,25 @@ STEM = "a name without its extension or folder finds the one image with this nam
 
 
 class ListedFiles:
-    """The files below a folder that a listing may name; None for a place whose files cannot be looked up.
+    """The files below a folder that a listing may name, or in a bucket or zip.
+
+    Args:
+        root: The folder; None for another place.
+        has: Returns whether a path is at the other place; None if its files cannot be looked up.
+        all_paths: Returns all paths there.
 
     Attributes:
         rules: The rules that have found a file.
     """
 
-    def __init__(self, root: Path | None) -> None:
+    def __init__(
+        self,
+        root: Path | None,
+        has: Callable[[bytes], bool] | None = None,
+        all_paths: Callable[[], Iterable[bytes]] = tuple,
+    ) -> None:
         self._root = b"" if root is None else os.fsencode(root)
+        self._has, self._all_paths = has, all_paths
         self._looks_up = False  # whether the first paths of the listing were not there
         self._folders: list[bytes] = []
         self._extensions: list[bytes] = []
@@ -44,11 +55,11 @@ class ListedFiles:
     @property
     def is_unknown(self) -> bool:
         """Whether files cannot be looked up, as in a bucket."""
-        return not self._root
+        return not (self._root or self._has)
 
     def probe(self, path: bytes) -> bool:
         """Return whether a path names a file. If not as it is written, look up all paths from now on."""
-        if not self._root or self._exists(path):
+        if self.is_unknown or self._exists(path):
             return True
         self._looks_up = True
         found = self.find(path)
@@ -56,8 +67,12 @@ class ListedFiles:
 
     def find(self, path: bytes) -> bytes | str:
         """Return the path of the file that a path means, the path itself if there is none, or why that is unclear."""
-        odd = b"\\" in path or not path.isascii()
-        if not self._root or not (self._looks_up or odd) or self._exists(path):
+        odd = self._root and (b"\\" in path or not path.isascii())
+        if not (self._looks_up or odd):
+            return path
+        if self._hashes is None and not self._root:
+            self._list()  # before the first of many questions to a server
+        if self._exists(path):
             return path
         for rule, other in self._spellings(path):
             if self._exists(other):
@@ -66,7 +81,12 @@ class ListedFiles:
         return self._find_stem(path) if self._looks_up else path
 
     def _exists(self, path: bytes) -> bool:
-        return os.path.lexists(posixpath.join(self._root, path))
+        if self._has is None:
+            return os.path.lexists(posixpath.join(self._root, path))
+        if self._hashes is None:
+            return self._has(path)
+        stem, extension = posixpath.splitext(posixpath.basename(path))
+        return path in self._places(stem, {extension} & {*self._extensions})
 
     def _spellings(self, path: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield other ways to write a path, and the rule."""
@@ -98,27 +118,36 @@ class ListedFiles:
         """Return the images with a name without its extension, anywhere below the folder."""
         if self._hashes is None:
             self._list()
+        found = self._places(stem, {*self._extensions})
+        return found if self._has else [file for file in found if self._exists(file)]
+
+    def _places(self, stem: bytes, extensions: set[bytes]) -> list[bytes]:
+        """Return the paths of the listed images with a stem and one of some extensions."""
         assert self._hashes is not None
         at = slice(*(int(self._hashes.searchsorted(hash(stem), side)) for side in ("left", "right")))
-        codes = ((code >> 12, code & 4095) for code in self._codes[at].tolist())
-        files = (posixpath.join(self._folders[folder], stem + self._extensions[kind]) for folder, kind in codes)
-        return [file for file in files if self._exists(file)]
+        codes = ((self._folders[code >> 12], self._extensions[code & 4095]) for code in self._codes[at].tolist())
+        return [posixpath.join(folder, stem + extension) for folder, extension in codes if extension in extensions]
 
     def _list(self) -> None:
         """List all images below the folder. Memory holds 16 bytes for each."""
-        hashes, codes, kinds = array("q"), array("q"), dict[bytes, int]()
-        for folder, folders, files in os.walk(self._root):
-            folders[:] = sorted(name for name in folders if not name.startswith(b"."))
-            for name in files:
-                stem, extension = posixpath.splitext(name)
-                if extension.lower() in SUFFIXES and not name.startswith(b"."):
-                    hashes.append(hash(stem))
-                    codes.append(len(self._folders) << 12 | kinds.setdefault(extension, len(kinds)))
-            self._folders.append(b"" if folder == self._root else posixpath.relpath(folder, self._root))
+        hashes, codes, kinds, folders = array("q"), array("q"), dict[bytes, int](), dict[bytes, int]()
+        for path in self._all_paths() if self._has else self._walk():
+            folder, name = posixpath.split(path)
+            stem, extension = posixpath.splitext(name)
+            if extension.lower() in SUFFIXES and not name.startswith(b"."):
+                hashes.append(hash(stem))
+                kind = kinds.setdefault(extension, len(kinds))
+                codes.append(folders.setdefault(folder, len(folders)) << 12 | kind)
         order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")
         self._hashes = np.frombuffer(hashes, np.int64)[order]
         self._codes = np.frombuffer(codes, np.int64)[order]
-        self._extensions = [*kinds]
+        self._extensions, self._folders = [*kinds], [*folders]
+
+    def _walk(self) -> Iterator[bytes]:
+        for folder, folders, files in os.walk(self._root):
+            folders[:] = sorted(name for name in folders if not name.startswith(b"."))
+            below = b"" if folder == self._root else posixpath.relpath(folder, self._root)
+            yield from (posixpath.join(below, name) for name in files)
 
 
 def _is_below(file: bytes, head: bytes) -> bool:

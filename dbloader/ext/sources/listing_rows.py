@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,10 @@ from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.ext.sources.listing_columns import path_columns
 from dbloader.ext.sources.listing_text import find_layout, read_text
 from dbloader.sources.base import Problem, readable
+from dbloader.sources.folder import EXTENSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from dbloader.ext.sources.listing_text import TextLayout
@@ -64,8 +66,8 @@ def text_layout(listing: Path, encoding: str | None = None) -> TextLayout | None
 
 def _split_lines(listing: Path, encoding: str | None, separator: str = "") -> Any:
     header = next(_lines(listing, encoding), "")
-    of_csv = ";" if ";" in header and "," not in header else ","  # some spreadsheets separate by ;
-    separator = separator or ("\t" if listing.suffix.lower() == ".tsv" else of_csv)
+    usual = "\t,;|" if listing.suffix.lower() == ".tsv" else ",;\t|"  # some spreadsheets separate by ; in a .csv
+    separator = separator or next((mark for mark in usual if mark in header), usual[0])
     first, *others = header.split(separator)
     # Roboflow writes a blank after each comma, which is no part of the names and values.
     padded = bool(others) and all(name[:1] == " " and name.strip() for name in others) and first[:1] != " "
@@ -90,9 +92,13 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
     try:
         for values in lines:
             if not header:
-                header = values  # empty if the line is empty
-                _check_different(header, f"{readable(listing)}, row {number}")
-            elif len(values) == len(header):
+                where = f"{readable(listing)}, row {number}"
+                header = made_up_header(values, where) or values  # empty if the line is empty
+                _check_different(header, where)
+                if header is values:
+                    number = lines.line_num + 1
+                    continue
+            if len(values) == len(header):
                 yield number, dict(zip(header, values, strict=True))
             elif values:
                 fields = counted(len(header), "field")
@@ -101,6 +107,25 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
     except csv.Error as error:
         way = "; values of any length fit into a .jsonl" if "limit" in str(error) else ""
         raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}{way}") from error
+
+
+def made_up_header(row: Sequence[str], where: str) -> list[str]:
+    """Return names for the columns of a table whose first row is an image, and no header; [] if it is a header.
+
+    Raises:
+        SourceError: The columns could mean anything.
+    """
+    images = [value.lower().endswith(EXTENSIONS) for value in row]
+    if not any(images):
+        return []
+    if sum(images) == 1 and len(row) <= 2:
+        return ["path" if is_image else "label" for is_image in images]
+    if images[:1] == [True] and len(row) == 6 and all(re.fullmatch(r"-?[0-9.]*", value) for value in row[1:5]):
+        return ["path", "x1", "y1", "x2", "y2", "label"]  # as keras-retinanet and others write it
+    raise SourceError(
+        f"{where}: is an image, not a header: write the names of the columns above it, such as path,label,mask (and "
+        "--file-field mask for a column of further image files)"
+    )
 
 
 def _read_jsonl(listing: Path, encoding: str | None) -> Iterator[Row]:

@@ -17,10 +17,13 @@ from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreN
 from dbloader.ext.remote.bucket import Bucket
 from dbloader.ext.remote.errors import NotWholeError, ObjectChangedError
 from dbloader.ext.sources.archive import TARS, ZIPS, is_left_out
-from dbloader.ext.sources.class_folders import first_warnings
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, first_warnings
 from dbloader.ext.sources.listing import ListingSource, read_listing
+from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import MAX_BYTES, Entry, FieldFile, Problem, Source, Tally
 from dbloader.sources.folder import (
+    LATE,
     METADATA_FILES,
     OUTSIDE,
     SIDECARS,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.ext.remote.bucket import Item
+    from dbloader.ext.sources.options import Reading
     from dbloader.sources.base import Listing
 
 # Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud, because most of
@@ -67,7 +71,22 @@ def read_listed_objects(
     encoding: str | None = None,
 ) -> ListingSource:
     """Return the source of the objects that a listing names, whose paths are keys below the place."""
-    return read_listing(listing, os.sep, file_fields, partial(ListedObjects, Bucket(place)), encoding=encoding)
+    bucket = Bucket(place)
+    files = None  # a web server does not list its files
+    if not bucket.parts.scheme.startswith("http"):
+        has = partial(_has, bucket)
+        files = ListedFiles(None, has, lambda: [item.key.encode() for item in _items(bucket)])
+    return read_listing(listing, os.sep, file_fields, partial(ListedObjects, bucket), files, encoding=encoding)
+
+
+def _has(bucket: Bucket, path: bytes) -> bool:
+    with _source_errors():
+        return bucket.head(_Location(path).path) is not None
+
+
+def _items(bucket: Bucket) -> list[Item]:
+    with _source_errors():
+        return bucket.items()
 
 
 class ObjectSource(Source):
@@ -115,7 +134,9 @@ class ObjectFolder(ObjectSource):
             folders, such as a tar, is of a kind that dbloader reads only on a disk.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    follows = ("class_folder",)
+
+    def __init__(self, place: str | os.PathLike[str], reading: Reading = UNDECIDED) -> None:
         bucket = Bucket(place)
         where = bucket.place
         if bucket.parts.scheme.startswith("http"):
@@ -129,35 +150,48 @@ class ObjectFolder(ObjectSource):
             if item.key in METADATA_FILES or item.key.lower().endswith(_NOT_READ):
                 raise SourceError(f"{where}: holds {item.key}: {_WHAT_IS_READ}")
         self._tally = Tally(system={name for name in folders if is_system(name)})
-        classes = tuple(name for name in folders if not name.startswith(".") and not is_system(name))
-        if not classes:
+        self._folders = tuple(name for name in folders if not name.startswith(".") and not is_system(name))
+        if not self._folders:
             raise SourceError(f"{where}: it contains no class folders: {_WHAT_IS_READ}")
-        super().__init__(bucket, Path("/"), classes, first_warnings(where, classes))
-        self.understood = (f"images: {where}", describe_classes(classes))
+        chosen = reading.class_folder or "first"
+        self._reading, self._class_of = reading, CLASS_FOLDERS[chosen]
+        super().__init__(bucket, Path("/"), self._folders)
+        if chosen != "first":
+            keys = (item.key for items in self._list() for item in items if _is_taken(item, Tally()))
+            self.classes = tuple(sorted({self._class_of(posixpath.dirname(key)) for key in keys}))
+        self.warnings = tuple(first_warnings(where, self.classes))
+        self.understood = (f"images: {where}", describe_classes(self.classes, FOLDERS_IN_WORDS[chosen]))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         tally = deepcopy(self._tally)
-        filled = [False] * len(self.classes)
+        filled, depths = [False] * len(self.classes), Depths()
+        labels = {name: label for label, name in enumerate(self.classes)}
         yield from (Problem(item.key, OUTSIDE) for item in self._loose if _is_taken(item, tally))
-        for label, items in enumerate(self._list()):
+        for items in self._list():
             beside = _beside(items)
             used = {file.name for files in beside.values() for file in files.values()}
             for item in sorted(items, key=lambda item: posixpath.split(item.key)):
                 if item.key not in used and _is_taken(item, tally):
+                    folder = posixpath.dirname(item.key)
+                    if (label := labels.get(self._class_of(folder))) is None:
+                        yield Problem(item.key, LATE)
+                        continue
                     filled[label] = True
+                    depths.add(folder)
                     files = beside.get(posixpath.splitext(item.key)[0]) or beside.get(item.key) or {}
                     tally.count_beside(files)
                     yield Entry(item.key, _located(item), label, {}, files=files)
         check_filled(self.place, self.classes, filled, tally)
+        tally.warnings += depths.warnings(self.classes, self._reading)
         return tally
 
     def _list(self) -> Iterator[list[Item]]:
         """Yield the objects of each class, in order; several classes are listed at once."""
         with ThreadPoolExecutor(_CLASSES_AT_ONCE, thread_name_prefix="dbloader-list") as threads:
-            for first in range(0, len(self.classes), _CLASSES_AT_ONCE):
+            for first in range(0, len(self._folders), _CLASSES_AT_ONCE):
                 with _source_errors():
-                    yield from threads.map(self._bucket.items, self.classes[first : first + _CLASSES_AT_ONCE])
+                    yield from threads.map(self._bucket.items, self._folders[first : first + _CLASSES_AT_ONCE])
 
 
 class ListedObjects(ObjectSource, ListingSource):

@@ -15,16 +15,20 @@ from typing_extensions import override
 
 from dbloader.errors import SourceError
 from dbloader.ext.sources.arrow_columns import ArrayRule, find_columns, from_lists
-from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, coco_corners
+from dbloader.ext.sources.boxes import BOXES, OWN_SIZE, box_fields
+from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.labels import label_of, number_labels
+from dbloader.ext.sources.listed_boxes import split_objects
+from dbloader.ext.sources.options import UNDECIDED
 from dbloader.ext.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
-from dbloader.records.values import pack
+from dbloader.records.values import pack, unpack
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from dbloader.ext.sources.arrow_columns import TableColumns
+    from dbloader.ext.sources.options import Reading
     from dbloader.sources.base import Loaded
 
 _ROWS = 256  # rows whose fields are in memory at once
@@ -58,7 +62,13 @@ class ParquetSource(Source):
         SourceError: The columns of the files differ, or no column is the image.
     """
 
-    def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], file_fields: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        paths: Sequence[Path],
+        file_fields: Sequence[str] = (),
+        reading: Reading = UNDECIDED,
+    ) -> None:
         first: dict[str, str] = {}  # where each text of a label occurs first
         files, hashes = Files(), array("q")
         columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
@@ -91,8 +101,12 @@ class ParquetSource(Source):
         super().__init__(root, classes, warnings, place=full_path(place))
         self._paths, self._columns, self._files = paths, columns, files
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
-        self.field_classes = columns.field_classes
-        self.follows = () if self._columns.objects is None else ("boxes",)
+        self.field_classes, self.target = columns.field_classes, columns.target
+        # An export has the boxes of the stored images. Only the user knows if they were in another frame.
+        names = {name for name, _ in columns.fields.values()}
+        is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
+        self.follows = ("boxes",) if columns.objects or is_framed else ()
+        self._has_boxes = columns.objects is not None or (is_framed and reading.boxes is not None)
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -129,7 +143,9 @@ class ParquetSource(Source):
             if (found := fields.get(field)) is not None:
                 title = found["path"] or f"of row {row}"
                 files[field], fields[field] = FieldFile(title, _Location(path, block, row, column)), None
-        boxes_in = None if self._columns.objects is None else OWN_SIZE
+        boxes_in = None
+        if self._has_boxes and fields.get(BOXES) is not None:
+            fields, boxes_in = unpack(fields), OWN_SIZE
         return Entry(name, _Location(path, block, row, self._columns.image), label, fields, boxes_in, files)
 
     def _rows(self, batch: Any, where: str, number: int) -> Iterator[tuple[str, int | Problem | None, dict[str, Any]]]:
@@ -151,19 +167,11 @@ class ParquetSource(Source):
 
     def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:
         """Move the boxes and labels of a row's objects into fields of their own; return a problem if they are wrong."""
-        objects = fields.pop(field) or {}
-        if isinstance(objects, list):
-            objects = {key: [one and one[key] for one in objects] for key in objects[0] or {}}
-        boxes, labels = (objects.pop(key, None) or [] for key in ("bbox", part))
         try:
-            if len(boxes) != len(labels):
-                raise ValueError(f"the number of boxes is {len(boxes)}, and the number of classes is {len(labels)}")  # noqa: TRY301
-            for label in labels:
-                if label is None:
-                    raise ValueError("an object has no class")  # noqa: TRY301
-                if self.classes and not 0 <= label < len(self.classes):
-                    raise ValueError(f"an object has class {label}, but classes are 0 to {len(self.classes) - 1}")  # noqa: TRY301
-            fields |= box_fields([coco_corners(box) for box in boxes], labels)
+            boxes, labels, objects = split_objects(fields.pop(field) or {}, part)
+            if self.classes and (label := next((at for at in labels if not 0 <= at < len(self.classes)), None)):
+                raise ValueError(f"an object has class {label}, but classes are 0 to {len(self.classes) - 1}")  # noqa: TRY301
+            fields |= box_fields(boxes, labels)
         except ValueError as error:
             return Problem(name, f"its {field} cannot be read: {error}")
         if objects:

@@ -16,7 +16,7 @@ from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.ext.sources.archive import TARS, ZIPS
 from dbloader.ext.sources.class_folders import SPLITS, ClassFolderSource
-from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE
+from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE, TARGET_FILE
 from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
 from dbloader.sources.base import Listing, checked_root, readable
 from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, is_system
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _COMPANIONS = (
     CLASSES,
     FIELDS_FILE,
+    TARGET_FILE,
     "dataset_dict.json",
     "dataset_info.json",
     "state.json",
@@ -129,7 +130,7 @@ def _open_place(
     if is_remote(source):
         from dbloader.ext.sources.objects import ObjectFolder
 
-        return ObjectFolder(source)
+        return ObjectFolder(source, reading)
     if any(Path(source, name).is_file() for name in METADATA_FILES):
         from dbloader.ext.sources.listing import find_metadata, read_listing
 
@@ -156,7 +157,7 @@ def _open_place(
     if len(kept := [kind for kind, paths in kinds.items() if paths]) > 1:
         raise SourceError(f"{readable(source)}: holds {' and '.join(kept)}: put each kind into a folder of its own")
     if tables:
-        return _open_tables(source, tables, file_fields)
+        return _open_tables(source, tables, file_fields, reading)
     if tars:
         from dbloader.ext.sources.tar import TarSource
 
@@ -286,7 +287,9 @@ def _read_list(path: Path, key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields: tuple[str, ...]) -> Source:
+def _open_tables(
+    place: str | os.PathLike[str], tables: list[Path], file_fields: tuple[str, ...], reading: Reading
+) -> Source:
     try:
         from dbloader.ext.sources.parquet import ParquetSource
     except ImportError as error:
@@ -295,7 +298,7 @@ def _open_tables(place: str | os.PathLike[str], tables: list[Path], file_fields:
         raise SourceError(
             f"{readable(place)}: reading Parquet needs pyarrow: pip install 'dbloader[parquet]'"
         ) from error
-    return _with_others(ParquetSource(place, tables, file_fields), place, tables)
+    return _with_others(ParquetSource(place, tables, file_fields, reading), place, tables)
 
 
 def _has_images(table: Path) -> bool:

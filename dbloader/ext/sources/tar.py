@@ -27,7 +27,7 @@ from dbloader._describe import short_repr
 from dbloader._machine import NO_ROOM
 from dbloader.errors import DamagedRecordError, FieldError, SourceError
 from dbloader.ext.sources.archive import TARS, ArchiveSource, is_left_out, number_folders
-from dbloader.ext.sources.labels import FIELDS_FILE, number_labels, read_classes
+from dbloader.ext.sources.labels import FIELDS_FILE, number_labels, read_classes, read_target
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
@@ -100,7 +100,7 @@ class TarSource(ArchiveSource):
                 super().__init__(place, paths, *number_labels(labels, readable(place), classes))
             else:
                 super().__init__(place, paths, *number_folders(folders, readable(place), reading))
-            self.file_fields = fields
+            self.file_fields, self.target = fields, read_target(paths[0].parent)
             self.compressed = next(map(readable, self._decompressed), "")
             after_error.pop_all()
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from dbloader import LMDBDataset, convert, open_store, write_store
-from dbloader.errors import FieldError
+from dbloader.errors import FieldError, OptionError
 
 IMAGE = Image.new("RGB", (40, 30), "red")
 MASK = Image.new("L", (40, 30), 7)
@@ -122,3 +122,18 @@ def test_targets_of_different_kinds_are_refused(tmp_path: Path) -> None:
     for first, second in ((1.5, 2), (2, 1.5), (MASK, 1)):
         with pytest.raises(FieldError, match=r"^sample 2: .* of another kind, .* than in earlier samples"):
             write_store([(IMAGE, first), (IMAGE, None), (IMAGE, second)], tmp_path / "s.lmdb")
+
+
+class Numbered(list[Any]):
+    """Samples of a dataset whose labels are not the positions of its classes."""
+
+    classes, class_to_idx = ["cat", "dog"], {"cat": 1, "dog": 0}
+
+
+def test_classes_whose_numbers_contradict_them_are_an_error(tmp_path: Path) -> None:
+    samples = Numbered([(IMAGE, 1)])
+    with pytest.raises(
+        OptionError, match=r"gives 'cat' the label 1, but it is number 0 in its classes: pass .* classes="
+    ):
+        write_store(samples, tmp_path / "s.lmdb")
+    assert write_store(samples, tmp_path / "s.lmdb", classes=["dog", "cat"]).classes == ("dog", "cat")

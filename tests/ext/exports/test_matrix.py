@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dbloader import ImageFormat, convert, export_store, open_store
+from dbloader import ImageFormat, LMDBDataset, convert, export_store, open_store
 from tests.contracts.records import stored
 from tests.support.conversion import records
 from tests.support.images import encoded, photo, plant
@@ -37,6 +39,23 @@ def test_store_survives_export_and_conversion_in_any_format(
         assert {*one.manifest.file_fields} == {*other.manifest.file_fields}
         assert not [*other.events()]
     assert after.digest == before.digest
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("label", [0.5, ["dog", "cat"], "a caption"])
+def test_target_survives_export_and_conversion(tmp_path: Path, format: str, label: Any) -> None:  # noqa: A002
+    folder = plant(tmp_path / "images", {"1.jpg": photo(1), "2.jpg": photo(2)})
+    rows = [{"path": "1.jpg", "label": label}, {"path": "2.jpg", "label": [] if isinstance(label, list) else label}]
+    (tmp_path / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "list.txt").write_text("1.jpg\ta caption\n2.jpg\ta caption\n")
+    listing = tmp_path / ("list.txt" if isinstance(label, str) else "list.jsonl")
+    before = convert(folder, tmp_path / "before.lmdb", listing=listing)
+    assert not export_store(tmp_path / "before.lmdb", tmp_path / "export", format=format).warnings
+    assert convert(tmp_path / "export", tmp_path / "after.lmdb").digest == before.digest
+    with LMDBDataset(tmp_path / "before.lmdb") as one, LMDBDataset(tmp_path / "after.lmdb") as other:
+        assert other.target == one.target != "label"
+        assert other.classes == one.classes
+        assert np.array_equal(other[0][1], one[0][1])
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -124,6 +124,15 @@ def test_boxes_are_scaled_with_a_turned_image(tmp_path: Path) -> None:
         assert np.asarray(found[0]["boxes"]).tolist() == [[4, 8, 12, 20]]
 
 
+def test_exported_boxes_follow_the_option(tmp_path: Path) -> None:
+    convert(**labels(tmp_path, 3, "COCO", (64, 48)), destination=tmp_path / "a.lmdb", boxes="stored")
+    export_store(tmp_path / "a.lmdb", tmp_path / "out", format="parquet")
+    for decided, is_right in ((None, False), ("stored", False), ("upright", True)):
+        place = tmp_path / f"{decided}.lmdb"
+        convert(tmp_path / "out", place, boxes=decided)
+        assert is_on_the_box(place, upright=True) == is_right
+
+
 def test_option_is_refused_where_no_boxes_are(tmp_path: Path) -> None:
     plant(tmp_path / "pets", {"cat/a.png": turned(1)})
     with pytest.raises(OptionError, match=r"boxes \(--boxes\) 'upright' decides nothing"):

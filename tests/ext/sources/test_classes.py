@@ -207,3 +207,14 @@ def test_lines_about_the_source_have_the_labels_of_the_given_classes(tmp_path: P
     found = Settings(source=numbers, classes="numbers").open()
     assert found.understood[1].endswith("2 classes, '10' is 10 and '2' is 2")
     assert found.warnings == ()
+
+
+def test_lines_about_appended_images_have_the_labels_of_the_store(tmp_path: Path, val: Path) -> None:
+    plant(tmp_path / "train", photos(["a/0.jpg", "b/1.jpg", "c/2.jpg"], 20))
+    convert(tmp_path / "train", tmp_path / "x.shards", shards=1, progress=None)
+    report = convert(val, tmp_path / "x.shards", append=True, progress=None)
+    assert report.understood[1].endswith("2 classes, 'a' is 0 and 'c' is 2")
+    assert report.warnings == ()
+    numbers = plant(tmp_path / "numbers", photos(["2/0.jpg", "10/1.jpg"], 30))
+    report = convert(numbers, tmp_path / "x.shards", append=True, classes=["2", "10"], progress=None)
+    assert report.understood[1].endswith("2 classes, '10' is 4 and '2' is 3")

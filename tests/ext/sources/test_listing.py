@@ -69,7 +69,7 @@ def test_other_names_of_path_and_label_columns_are_read(tmp_path: Path, path: st
 
 
 def test_json_keeps_types_and_csv_finds_them(tmp_path: Path) -> None:
-    fields = {"area": 1.5, "boxes": [[1, 2], [3, 4]], "checked": True, "note": None, "site": 7}
+    fields = {"area": 1.5, "pairs": [[1, 2], [3, 4]], "checked": True, "note": None, "site": 7}
     for name, content in (("a.json", [{"path": "a", **fields}]), ("a.jsonl", json.dumps({"path": "a", **fields}))):
         assert only_entries(listed(tmp_path, name, content)) == [Entry("a", (b"a",), None, fields)]
     [entry] = only_entries(listed(tmp_path, "a.csv", "path,area,checked,note\na,1.5,true,\n"))
@@ -270,7 +270,7 @@ PANDAS: list[Any] = [
     ("name", "content", "message"),
     [
         ("a.csv", "", r"a\.csv: no row of it can be used: there are none$"),
-        ("a.csv", "cat/0.jpg,0\ncat/1.jpg,1\n", r"row 2: it has no path in a column called path or image or "),
+        ("a.csv", "first,0\nsecond,1\n", r"row 2: it has no path in a column called path or image or "),
         ("a.json", [], "there are none$"),
         ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path in a column called path or"),
         ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, \.txt, got '\.xlsx'$"),

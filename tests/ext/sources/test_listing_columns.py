@@ -220,6 +220,16 @@ def test_list_that_is_not_of_classes_is_an_error(root: Path, label: list[float],
         opened(root, f"path,label\na.jpg,3|1\nb.jpg,{text}\n", separator="|")
 
 
+def test_lists_of_integers_need_the_names_of_the_classes(root: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, "x.jsonl", '{"path": "a.jpg", "label": [2, 0]}\n{"path": "sub/b.jpg", "label": [1]}\n')
+    with pytest.raises(
+        OptionError, match=r"its labels are lists of integers, .* need a name for each class: .*--classes"
+    ):
+        convert(root, tmp_path / "x.lmdb", listing=path, progress=None)
+    given = targets(root, Listing(path), tmp_path / "x.lmdb", classes=["ant", "bee", "cat"])
+    assert given == (["ant", "bee", "cat"], [[1, 0, 1], [0, 1, 0]])
+
+
 @pytest.mark.parametrize("odd", ["nan", "inf"])
 def test_nan_among_integer_labels_is_an_error(root: Path, odd: str) -> None:
     with pytest.raises(SourceError, match=f"the label of row 2 is '0' and the label of row 4 is '{odd}'"):
@@ -293,12 +303,96 @@ def test_box_has_one_class(root: Path, label: Any) -> None:
         opened(root, text, name, separator="|")
 
 
-def test_boxes_from_0_to_1_are_fractions(root: Path, tmp_path: Path) -> None:
-    rows = [("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax"), ("a", "/m/1", 0.25, 0.5, 0, 1)]
+@pytest.mark.parametrize("box", [(0.25, 0.5, 0, 1), (0, 1, 0, 1)])
+def test_boxes_from_0_to_1_are_fractions_with_a_warning(root: Path, tmp_path: Path, box: tuple[float, ...]) -> None:
+    rows = [("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax"), ("a", "/m/1", *box)]
     path = write_csv(tmp_path, "x.csv", rows)
-    convert(root, tmp_path / "x.lmdb", listing=Listing(path, label="LabelName"), progress=None)
-    with LMDBDataset(tmp_path / "x.lmdb", decode=None, fields=("boxes",)) as dataset:
-        assert dataset[0]["boxes"].tolist() == [[10, 0, 20, 30]]
+    report = convert(root, tmp_path / "x.lmdb", listing=Listing(path, label="LabelName"), progress=None)
+    assert "from 0 to 1, so they are read as fractions" in report.warnings[0]
+    corners = [[box[0], box[2], box[1], box[3]]]
+    listed = write(tmp_path, "x.jsonl", json.dumps({"path": "a.jpg", "boxes": corners, "box_labels": ["/m/1"]}))
+    assert convert(root, tmp_path / "y.lmdb", listing=listed, progress=None).warnings == report.warnings
+    for name in ("x.lmdb", "y.lmdb"):
+        with LMDBDataset(tmp_path / name, decode=None, fields=("boxes",)) as dataset:
+            assert dataset[0]["boxes"].tolist() == (np.array(corners) * [40, 30, 40, 30]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("boxes", "labels", "reason"),
+    [
+        ([[1, 2, 9, 9]], None, "its 'box_labels' must be a list with an integer or a name for each of its 1 boxes"),
+        ([[1, 2, 9, 9]], [1, 2], "its 'box_labels' must be a list"),
+        ([[1, 2, 9, 9]], [1.5], "its 'box_labels' must be a list"),
+        ([[1, 2, 9]], [1], "its 'boxes' must be a list with x_min, y_min, x_max and y_max"),
+        (3, [1], "got 3: rename the column if it holds something else"),
+    ],
+)
+def test_list_of_boxes_that_cannot_be_used_is_a_problem(root: Path, boxes: Any, labels: Any, reason: str) -> None:
+    rows = [{"path": "sub/b.jpg"}, {"path": "a.jpg", "boxes": boxes, "box_labels": labels}]
+    found = [*opened(root, "\n".join(map(json.dumps, rows)), "x.jsonl").entries()]
+    [problem] = [item for item in found if isinstance(item, Problem)]
+    assert problem.name == "row 2"
+    assert reason in problem.reason
+
+
+def test_names_of_boxes_in_lists_become_classes(root: Path, tmp_path: Path) -> None:
+    rows = [
+        {"path": "a.jpg"},
+        {"path": "sub/b.jpg", "boxes": [[1, 2, 9, 9], [0, 0, 4, 4]], "box_labels": ["dog", "cat"]},
+        {"path": "sub/c.png", "boxes": []},
+    ]
+    path = write(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows)))
+    convert(root, tmp_path / "x.lmdb", listing=path, progress=None)
+    with LMDBDataset(tmp_path / "x.lmdb", decode=None, fields=("boxes", "box_labels")) as dataset:
+        assert dataset.classes == ["cat", "dog"]
+        assert [len(dataset[index]["boxes"]) for index in range(3)] == [0, 2, 0]
+        assert dataset[1]["box_labels"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "objects", [{"bbox": [[1, 2, 8, 7]], "category": [3]}, [{"bbox": [1, 2, 8, 7], "category": 3}]]
+)
+def test_objects_of_hugging_face_are_boxes_in_metadata_too(root: Path, tmp_path: Path, objects: Any) -> None:
+    write(root, "metadata.jsonl", json.dumps({"file_name": "a.jpg", "objects": objects}))
+    report = convert(root, tmp_path / "x.lmdb", progress=None)
+    assert "'bbox' was read as x, y, width, height in pixels, as in COCO" in " ".join(report.warnings)
+    with LMDBDataset(tmp_path / "x.lmdb", decode=None, fields=("boxes", "box_labels")) as dataset:
+        assert (dataset[0]["boxes"].tolist(), dataset[0]["box_labels"].tolist()) == ([[1, 2, 9, 9]], [3])
+
+
+# --- tables without a header, and with other separators ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "boxes"),
+    [
+        ("a.jpg,dog\nsub/b.jpg,cat\n", [1, 0], None),
+        ("dog,a.jpg\ncat,sub/b.jpg\n", [1, 0], None),
+        ("a.jpg\nsub/b.jpg\n", [None, None], None),
+        ("a.jpg,1,2,9,9,dog\nsub/b.jpg,,,,,\n", [None, None], [1, 0]),
+        ("path\tlabel\na.jpg\t1\nsub/b.jpg\t0\n", [1, 0], None),
+        ("path|label\na.jpg|1\nsub/b.jpg|0\n", [1, 0], None),
+    ],
+)
+def test_table_without_header_or_with_another_separator_is_read(
+    root: Path, text: str, labels: list[int | None], boxes: list[int] | None
+) -> None:
+    source = opened(root, text)
+    one, other = only_entries(source)
+    assert ([one.name, other.name], [one.label, other.label]) == (["a.jpg", "sub/b.jpg"], labels)
+    assert boxes is None or [len(one.fields["boxes"]), len(other.fields["boxes"])] == boxes
+    assert ("its first row is no header" in source.understood[0]) == ("path" not in text)
+
+
+@pytest.mark.parametrize("text", ["a.jpg,cat,3\n", "a.jpg,b.jpg\n", "a.jpg,cat,dog,x,y,z\n"])
+def test_first_row_that_may_mean_anything_is_an_error(root: Path, text: str) -> None:
+    with pytest.raises(SourceError, match=r"row 1: is an image, not a header: write the names of the columns above it"):
+        opened(root, text)
+
+
+def test_decimal_comma_in_labels_is_a_warning(root: Path) -> None:
+    [warning] = opened(root, "path;label\na.jpg;3,5\nsub/b.jpg;2\n".replace(";2", ";2,0")).warnings
+    assert "'3,5' became names of classes: write numbers with a point, such as 3.5" in warning
 
 
 # --- text files, encodings, options -----------------------------------------------------------------------------------

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dbloader import convert, open_store
+from dbloader import Listing, convert, open_store
 from dbloader.errors import PlaceError, SourceError
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
@@ -97,6 +98,23 @@ def test_listing_names_objects_and_files_of_a_web_server(
                 assert "does not exist" in rejected["cat/none.jpg"]
                 assert "leaves" in rejected["../x.jpg"]
                 assert "does not exist" in rejected["a\nb"]
+
+
+def test_ids_find_objects_and_their_folders_may_be_classes(
+    object_store: ObjectStore, outside: Outside, tmp_path: Path
+) -> None:
+    images = {"x/cat/0001.jpg": photo(1), "x/dog/0002.jpg": photo(2), "y/cat/ä.jpg": photo(3)}
+    folder, place = plant(tmp_path / "images", images), object_store.place("train")
+    outside(put_folder, place, folder)
+    listing = tmp_path / "list.csv"
+    listing.write_text("id,breed\n0002,pug\nä,tabby\n0003,pug\n")
+    by_id: dict[str, Any] = {"listing": Listing(listing, label="breed")}
+    for options in (by_id, {"class_folder": "last"}, {"class_folder": "path"}, {}):
+        expected = convert(folder, tmp_path / "expected.lmdb", overwrite=True, **options)
+        report = outside(convert, place, tmp_path / "one.lmdb", overwrite=True, **options)
+        assert (report.digest, report.rejected) == (expected.digest, expected.rejected)
+        assert report.warnings == expected.warnings
+        assert report.understood[1:] == expected.understood[1:]
 
 
 def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:

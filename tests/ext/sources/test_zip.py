@@ -162,7 +162,8 @@ def test_metadata_beside_zips_name_their_files(tmp_path: Path) -> None:
     assert [(record.image, record.fields["text"]) for record in records(tmp_path / "o.lmdb")] == [
         (photo(1), "one"), (photo(2), "two"), (photo(4), "three"),
     ]  # fmt: skip
-    assert [event["name"] for event in events(tmp_path / "o.lmdb")] == ["3.jpg"]  # in both zips
+    [event] = events(tmp_path / "o.lmdb")
+    assert (event["name"], event["reason"]) == ("row 5", "3.jpg may be a/3.jpg or b/3.jpg: write the path below the folder")
     assert "1 image of a.zip and b.zip in no row of the metadata: left out" in report.warnings
 
 
@@ -266,3 +267,13 @@ def test_zip_whose_directory_hides_files_is_a_problem(tmp_path: Path) -> None:
     assert convert(tmp_path, tmp_path / ".out.lmdb").records == 1
     (event,) = events(tmp_path / ".out.lmdb")
     assert event["reason"].endswith("none of its files is read: its directory has 1 file, and its end record has 3")
+
+
+def test_ids_of_a_listing_find_files_in_a_zip(tmp_path: Path) -> None:
+    place = pack(tmp_path / "train.zip", {"train/x/01.jpg": photo(1), "train/y/02.jpg": photo(2)})
+    (tmp_path / "list.csv").write_text("id,label\n02,cat\n01,dog\n")
+    convert(place, tmp_path / "s.lmdb", listing=tmp_path / "list.csv")
+    assert [(record.name, record.label) for record in records(tmp_path / "s.lmdb")] == [
+        ("y/02.jpg", 0),
+        ("x/01.jpg", 1),
+    ]

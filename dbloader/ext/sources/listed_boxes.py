@@ -1,0 +1,111 @@
+"""Boxes in the rows of a listing: one in four columns, or a list of all boxes of an image, as in JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader._describe import short_repr
+from dbloader.ext.sources.boxes import BOXES, LABELS, OWN_SIZE, coco_corners, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+OBJECTS = "objects"  # Hugging Face's column of an image's objects
+OBJECT_LABELS = ("category", "categories", "label", "labels")  # keys of the classes in it
+AS_COCO = (
+    "the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in pixels, as in "
+    "COCO; if that is wrong, rename the column to keep it as a field"
+)
+AS_FRACTIONS = (
+    "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height; if they are "
+    "pixels, write them as annotations of COCO"
+)
+
+
+class ListedBoxes(NamedTuple):
+    """The boxes of a row."""
+
+    corners: list[Sequence[float]]  # x_min, y_min, x_max, y_max of each box
+    labels: list[Any]  # an integer or a name for each
+    is_coco: bool = False  # whether they were x, y, width and height
+
+
+def take_box(
+    values: dict[str, Any], columns: Sequence[str], size: Sequence[str]
+) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
+    """Remove the columns of a box from the values of a row; return its corners and the size of its image."""
+    corners = [values.pop(column, None) for column in columns]
+    sides = [values.pop(column, None) for column in size]
+    try:
+        width, height = (int(float(side)) for side in sides) if all(sides) and sides else OWN_SIZE
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"its width and height are no numbers of pixels: {short_repr(sides, 50)}") from error
+    if all(corner in (None, "") for corner in corners):
+        return None, (width, height)
+    try:
+        box = tuple(map(float, corners))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"its box lacks a number: {error}") from error
+    if all(map(math.isnan, box)):
+        return None, (width, height)
+    if any(map(math.isnan, box)):
+        raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
+    return box, (width, height)
+
+
+def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:
+    """Remove the lists of boxes from the values of a row, and return them; None if the row has none.
+
+    Raises:
+        ValueError: The boxes are not lists of four numbers, or do not have a label each.
+    """
+    objects = values.get(OBJECTS)
+    part = next((key for key in OBJECT_LABELS if key in _keys(objects)), "")
+    if part and "bbox" in _keys(objects) and not values.keys() & {BOXES, LABELS}:
+        boxes, labels, rest = split_objects(values.pop(OBJECTS), part)
+        if rest:
+            values[OBJECTS] = rest
+        return ListedBoxes(boxes, _checked(labels, len(boxes)), is_coco=True)
+    listed = values.get(BOXES)
+    if listed is None or isinstance(listed, (bytes, dict)):  # an array in an export
+        return None
+    is_list = isinstance(listed, list) and all(isinstance(box, list) and len(box) == 4 for box in listed)
+    if not is_list or not all(is_number(number) for box in listed for number in box):
+        raise ValueError(
+            f"its {BOXES!r} must be a list with x_min, y_min, x_max and y_max in pixels for each box, got "
+            f"{short_repr(listed, 50)}: rename the column if it holds something else"
+        )
+    labels = _checked(values.get(LABELS), len(listed))
+    del values[BOXES]
+    values.pop(LABELS, None)
+    return ListedBoxes(listed, labels)
+
+
+def _checked(given: Any, count: int) -> list[Any]:
+    labels = [] if given is None and not count else given
+    is_list = isinstance(labels, list) and all(type(label) in (int, str) and label != "" for label in labels)
+    if not is_list or len(labels) != count:
+        raise ValueError(
+            f"its {LABELS!r} must be a list with an integer or a name for each of its {count} boxes, got "
+            f"{short_repr(labels, 50)}; if they have no classes, write 0 for each"
+        )
+    return [*labels]
+
+
+def split_objects(objects: Any, part: str) -> tuple[list[Sequence[float]], list[Any], dict[str, Any]]:
+    """Return the corners and the classes of Hugging Face's objects of an image, and their further values."""
+    if isinstance(objects, list):
+        objects = {key: [one and one[key] for one in objects] for key in _keys(objects)}
+    rest = dict(objects)
+    boxes, labels = (rest.pop(key, None) or [] for key in ("bbox", part))
+    if len(boxes) != len(labels):
+        raise ValueError(f"the number of boxes is {len(boxes)}, and the number of classes is {len(labels)}")
+    if None in labels:
+        raise ValueError("an object has no class")
+    return [coco_corners(box) for box in boxes], labels, rest
+
+
+def _keys(objects: Any) -> Mapping[str, Any]:
+    first = objects[0] if isinstance(objects, list) and objects else objects
+    return first if isinstance(first, dict) else {}
