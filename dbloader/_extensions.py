@@ -24,7 +24,6 @@ EXTENSIONS = {
     "find_matching": "queries.select",
     "given_classes": "sources.classes",
     "make_plan": "fusing.plan",
-    "makes_floats": "fusing.steps",
     "open_against": "comparing.compare",
     "open_with": "sources.open",
     "place_boxes": "sources.boxes",
@@ -35,6 +34,7 @@ EXTENSIONS = {
     "records_html": "viewing.notebook",
     "relabeled": "sources.boxes",
     "store_html": "viewing.notebook",
+    "with_head": "fusing.plan",
 }
 
 # The module of each command of the command line, below dbloader, in the order of ``dbloader --help``.

@@ -123,7 +123,8 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         read = now()
         if self._reads_records or self.transform is not None:
             samples = [make(sample, row) for sample, row in zip(samples, rows, strict=True)]
-        return samples, Work(read - began, now() - read)
+        steps = getattr(getattr(self.dataset, "transform", None), "take_seconds", float)()  # of fused transforms
+        return samples, Work(read - began, now() - read - steps, steps=steps)
 
     @override
     def collate(self, indices: Sequence[int], images: Any, samples: list[Any]) -> Any:

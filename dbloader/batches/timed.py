@@ -19,19 +19,21 @@ class Work:
         read: Reading records from a store. For other datasets, making their samples.
         decode: Making pixels of the wanted size from image files.
         collate: Making a batch of samples.
+        steps: Running the steps of a transform that `create_loader` could not fuse, after the decoding of others.
     """
 
     read: float = 0.0
     decode: float = 0.0
     collate: float = 0.0
+    steps: float = 0.0
 
     @property
     def total(self) -> float:
-        """The sum of ``read``, ``decode`` and ``collate``."""
-        return self.read + self.decode + self.collate
+        """The sum of ``read``, ``decode``, ``collate`` and ``steps``."""
+        return self.read + self.decode + self.collate + self.steps
 
     def __add__(self, other: Work) -> Work:
-        return Work(self.read + other.read, self.decode + other.decode, self.collate + other.collate)
+        return Work(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import short_repr, stop_iteration_error
+from dbloader._extensions import extension, has_extensions
 from dbloader._options import check_choice
 from dbloader.datasets.base import NotedErrors, RecordDataset, check_whole, describe_record
 from dbloader.datasets.fields import (
@@ -101,12 +102,12 @@ class StoreDataset(RecordDataset):
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        random_numbers = self.random_numbers(indices)
-        records = self.records(indices)
-        return [
-            self.sample(record, None if random_numbers is None else random_numbers[at])
-            for at, record in enumerate(records)
-        ]
+        # resize="exact" keeps every call of the transform as with ImageFolder.
+        fuses = self.transform is not None and self.resize not in (None, "exact") and has_extensions()
+        dataset = extension("with_head")(self) if fuses else self
+        random_numbers, records = dataset.random_numbers(indices), dataset.records(indices)
+        rows = [None] * len(records) if random_numbers is None else random_numbers
+        return [dataset.sample(*each) for each in zip(records, rows, strict=True)]
 
     def __repr__(self) -> str:
         """Return a text in the form of torchvision's datasets."""

@@ -33,7 +33,6 @@ _FILTERS: dict[int | None, str] = {
     Image.Resampling.BICUBIC: "bicubic",
     Image.Resampling.BILINEAR: "bilinear",
 }
-_FACTORS = (8, 4, 2)
 
 _FLIPS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
     Image.Transpose.FLIP_LEFT_RIGHT: mirror,
@@ -226,7 +225,7 @@ class LazyImage(Image.Image):
         if self._resize == "exact" or not usual or box is not None or reducing_gap is not None:
             return _of(self, PillowImage(_noted(self, view.to_pil).resize(size, resample, box, reducing_gap)))
         width, height = size
-        fits = (f for f in _FACTORS if view.width >= f * width and view.height >= f * height)
+        fits = (f for f in (8, 4, 2) if view.width >= f * width and view.height >= f * height)
         pixels = _noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:

@@ -200,17 +200,13 @@ def create_loader(
                 f"input_size={input_size!r} has no effect, because the dataset has a transform or decode of its own: "
                 "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
             )
-    plan = None
-    inner = dataset.dataset if type(dataset) is Subset else dataset
-    of_user = getattr(inner, "transform", None) if automatic and transform is None else transform
-    if of_user is not None and not isinstance(of_user, Decoder) and has_extensions():
-        if normalize is _IMAGENET and extension("makes_floats")(of_user):
-            normalize = None
-        if fuse and collate_fn is None:  # another collate_fn gets samples as the transform makes them
-            plan = extension("make_plan")(dataset, of_user)
+    # Another collate_fn gets samples as the transform makes them.
+    plan = extension("make_plan")(dataset, transform, fuse=fuse and collate_fn is None) if has_extensions() else None
+    if plan and plan.makes_floats and normalize is _IMAGENET:
+        normalize = None
     decoded = dataset
     for one in plan.transforms if plan else [transform]:
-        decoded, transform = with_transform(decoded, one, only_missing=automatic and plan is None)
+        decoded, transform = with_transform(decoded, one, only_missing=automatic)
     batches = create_batch_sampler(
         dataset,
         sampler,
@@ -246,8 +242,7 @@ def create_loader(
         steps.append(preparation)
     prepared = Preparation(*steps, **image_and_label(dataset)) if steps else None
     prefetched: PrefetchLoader[Any] = PrefetchLoader(loader, device, preparation=prepared)
-    if plan is not None:
-        prefetched.fused = plan.text
+    prefetched.fused = plan.text if plan else ""
     return prefetched
 
 

@@ -13,7 +13,7 @@ from dbloader.batches.timed import now
 if TYPE_CHECKING:
     from dbloader.batches.timed import SkippedSample, TimedBatch, Work
 
-_DOING = {"read": "reading", "decode": "decoding", "collate": "collating"}
+_DOING = {"read": "reading", "decode": "decoding", "collate": "collating", "steps": "the transform, where not fused,"}
 
 
 @dataclasses.dataclass
@@ -139,8 +139,10 @@ class Stats:
     def _main_work(self) -> str | None:
         if self.work is None:
             return None
-        name = max(_DOING, key=lambda name: float(getattr(self.work, name)))
-        return f"{_DOING[name]} is {100 * getattr(self.work, name) / self.work.total:.0f} % of making a batch"
+        most = max(_DOING, key=lambda name: float(getattr(self.work, name)))
+        names = {most: 0, "steps": 0} if self.work.steps else [most]
+        shares = (f"{_DOING[name]} is {100 * getattr(self.work, name) / self.work.total:.0f} %" for name in names)
+        return f"{' and '.join(shares)} of making a batch"
 
     def _remedy(self) -> str:
         if self._measures_only:

@@ -192,6 +192,15 @@ SLOW_THREAD = "a batch takes longer than a training step, and more workers would
         # The verdict names the work that takes longest.
         ({"work": Work(16.0, 1.0, 3.0)}, f"{HALF}reading is 80 % of making a batch; {MORE}"),
         ({"work": Work(1.0, 3.0, 16.0)}, f"{HALF}collating is 80 % of making a batch; {MORE}"),
+        # Steps of a transform that are not fused are named, even if they do not take longest.
+        (
+            {"work": Work(1.0, 12.0, 3.0, steps=4.0)},
+            f"{HALF}decoding is 60 % and the transform, where not fused, is 20 % of making a batch; {MORE}",
+        ),
+        (
+            {"work": Work(1.0, 3.0, 4.0, steps=12.0)},
+            f"{HALF}the transform, where not fused, is 60 % of making a batch; {MORE}",
+        ),
         # The advised number of workers does the work in the time that the consumer needs.
         ({"num_workers": 0}, f"{DECODING}about 4 workers instead of 0 would keep up"),
         ({"work": Work(1.0, 16.0, 3.1)}, f"{DECODING}about 5 workers instead of 2 would keep up"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Subset, default_collate
 
 from dbloader import Collate, ImageFormat, LMDBDataset, convert, create_loader, mix
 from dbloader.decoding.render import Crop
@@ -267,6 +267,57 @@ def test_changed_transform_is_refused(stores: dict[str, Path]) -> None:
     assert images_of(loader).shape == (8, 3, 32, 32)
 
 
+def test_ones_own_loader_follows_changes_of_a_transform(stores: dict[str, Path]) -> None:
+    transform = v1.Compose([v1.RandomResizedCrop(40), v1.ToTensor()])
+    dataset = LMDBDataset(stores["plain"], transform, resize="fast")
+    assert dataset[0][0].shape == (3, 40, 40)
+    transform.transforms[0].size = (24, 32)
+    assert dataset[0][0].shape == (3, 24, 32)
+    transform.transforms.append(v1.Normalize([10.0], [1.0]))
+    assert dataset[0][0].max() < -8
+    dataset.transform = None
+    assert dataset[0][0].size == (100, 90)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ones_own_loader_draws_the_same_crops_with_any_resize(stores: dict[str, Path], num_workers: int) -> None:
+    transform = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.PILToTensor()])
+    images = []
+    for resize in ("exact", "fast"):
+        torch.manual_seed(1)
+        dataset = Subset(LMDBDataset(stores["tiled"], transform, resize=resize), range(7))
+        images.append(images_of(DataLoader(dataset, 4, num_workers=num_workers)).int())
+    assert 0 < (images[0] - images[1]).abs().max() <= 2
+
+
+def test_ones_own_loader_runs_steps_in_a_decoder_unless_resize_is_exact(
+    stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Head, "choose_crop", None)
+    transform = v1.Compose([v1.RandomResizedCrop(40), v1.ToTensor()])
+    for resize in (None, "exact"):
+        LMDBDataset(stores["plain"], transform, resize=resize)[0]
+    with pytest.raises(TypeError, match="NoneType"):
+        LMDBDataset(stores["plain"], transform, resize="fast")[0]
+
+
+def test_collate_fn_that_mixes_gets_what_the_transform_makes(stores: dict[str, Path]) -> None:
+    dataset = LMDBDataset(stores["plain"], v1.Compose([*EVALUATIONS["resize and crop"](), *FLOATS["v1"]()]))
+    mixup = v2.MixUp(num_classes=2)
+
+    def mix_up(samples: Any) -> Any:
+        torch.manual_seed(2)
+        return mixup(*default_collate(samples))
+
+    loaders: list[Any] = [
+        DataLoader(dataset, 4, collate_fn=mix_up),
+        create_loader(dataset, collate_fn=mix_up, **OPTIONS),
+    ]
+    (images, labels), (expected, expected_labels) = (next(iter(loader)) for loader in loaders)
+    assert torch.equal(images, expected)
+    assert torch.equal(labels, expected_labels)
+
+
 def test_repr_shows_where_each_step_runs(stores: dict[str, Path]) -> None:
     steps = [
         v1.RandomResizedCrop(40),
@@ -292,7 +343,7 @@ def test_transform_of_which_no_step_is_known_runs_unchanged(stores: dict[str, Pa
     transform = v1.Compose([Own((40, 40)), v1.ToTensor()])
     dataset = LMDBDataset(stores["plain"], transform)
     loader = create_loader(dataset, **OPTIONS)
-    assert "\n" not in repr(loader)
+    assert repr(loader).split("\n  ")[1:] == ["each sample: Own, ToTensor"]
     assert torch.equal(images_of(loader), unfused(stores["plain"], transform))
     dataset.transform = v1.PILToTensor()
     transform.transforms[0].size = (30, 30)

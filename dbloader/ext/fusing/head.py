@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
+import torch
 from typing_extensions import override
 
 from dbloader.decoding.crops import RandomCrop, RandomResizedCrop, ResizeCenterCrop
@@ -22,19 +24,21 @@ class Head(Decoder):
 
     Args:
         crops: Chooses the crop, without mirroring.
-        flip: Probability that the output is mirrored.
+        flip: Probability that the output is mirrored; None without a step that mirrors.
         resize: As in LMDBDataset; None is "fast".
         on_tensors: Whether the steps got tensors, which torchvision resizes with torch.
     """
 
-    def __init__(self, crops: Decoder, flip: float, resize: str | None, *, on_tensors: bool = False) -> None:
+    draws = 1  # for the flip
+
+    def __init__(self, crops: Decoder, flip: float | None, resize: str | None, *, on_tensors: bool = False) -> None:
         super().__init__()
         self.crops = crops
         self.flip = flip
         self.resize = resize
         self.on_tensors = on_tensors
         self.size = crops.size
-        self.draws = crops.draws + 1
+        self.draws += crops.draws if self.draws else 0
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
@@ -45,16 +49,44 @@ class Head(Decoder):
         only = crop.interpolation == "bicubic" and rows < crop.height and rows * crop.width < crop.height * columns
         if not self.on_tensors and (self.resize == "exact" or only):
             crop = crop._replace(interpolation=crop.interpolation.upper())
-        return crop._replace(flip=for_flip < self.flip)
+        return crop._replace(flip=for_flip < (self.flip or 0))
 
     @override
     def reduction(self, crop: Crop) -> int:
         rows, columns = self._resized(crop)
         fitting = (f for f in (8, 4, 2) if crop.height >= f * rows and crop.width >= f * columns)
-        return next(fitting, 1) if self.resize == "scaled" else 1
+        return next(fitting, 1) if self.resize == "scaled" and crop.interpolation.lower() in TORCH_FILTERS else 1
 
     def _resized(self, crop: Crop) -> tuple[int, int]:
         return crop.resized or self.size or (crop.height, crop.width)
+
+
+class OwnHead(Head):
+    """Draws from torch's global generator when RandomHorizontalFlip would."""
+
+    draws = 0
+
+    @override
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        crop = super().choose_crop([1.0], width, height)
+        return crop if self.flip is None else crop._replace(flip=bool(torch.rand(1) < self.flip))
+
+
+class OwnCrops(Decoder):
+    """Chooses crops with the user's RandomResizedCrop, from the generator that it draws from."""
+
+    def __init__(self, step: Any, size: tuple[int, int] | None) -> None:
+        super().__init__()
+        self.size = size
+        self.step = step
+
+    @override
+    def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
+        image = torch.empty(height, width, device="meta")
+        top, left, height, width = self.step.get_params(image, self.step.scale, self.step.ratio)
+        filters = self.step.interpolation
+        chosen = random.choice(filters) if isinstance(filters, tuple) else filters  # as timm chooses
+        return Crop(left, top, width, height, interpolation=_filter(chosen))
 
 
 class Squash(Decoder):
@@ -72,23 +104,29 @@ class Squash(Decoder):
         return Crop(0, 0, width, height, resized=self.resized, window=(top, left), interpolation=self.interpolation)
 
 
-def read_head(steps: Sequence[Any], resize: str | None = None) -> tuple[Head | None, int]:
-    """Return the Decoder for the first steps, and their number; (None, 0) if no Decoder does the same."""
-    at = _skip(steps, 0)
+def read_head(steps: Sequence[Any], resize: str | None = None, *, own: bool = False) -> tuple[Head | None, int]:
+    """Return the Decoder for the first steps, and their number; (None, 0) if no Decoder does the same.
+
+    With ``own``, the Decoder resizes, and draws the same numbers as the steps.
+    """
+    at = skip_conversions(steps, 0)
     on_tensors = any(map(makes_tensor, steps[:at]))
     try:
         crops, count = _read_crops(steps[at:], on_tensors=on_tensors)
     except (TypeError, ValueError):  # an option is out of the range of a Decoder's option
         return None, 0
-    if crops is None:
+    if crops is None or (own and isinstance(crops, RandomCrop)):
         return None, 0
-    after = _skip(steps, at + count)
+    if own and isinstance(crops, RandomResizedCrop):
+        crops = OwnCrops(steps[at], crops.size)
+    after, flip = skip_conversions(steps, at + count), None
     if after < len(steps) and find_step(steps[after])[1] == "RandomHorizontalFlip":
-        return Head(crops, float(steps[after].p), resize, on_tensors=on_tensors), after + 1
-    return Head(crops, 0, resize, on_tensors=on_tensors), at + count
+        flip, count = float(steps[after].p), after + 1 - at
+    return (OwnHead if own else Head)(crops, flip, resize, on_tensors=on_tensors), at + count
 
 
-def _skip(steps: Sequence[Any], at: int) -> int:
+def skip_conversions(steps: Sequence[Any], at: int) -> int:
+    """Return the position of the first step from ``at`` on that changes values."""
     while at < len(steps) and is_conversion(steps[at]):
         at += 1
     return at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,14 @@ import torch
 from PIL import Image
 from torch.utils.data import get_worker_info
 
+from dbloader.batches.timed import now
 from dbloader.errors import OptionError
+from dbloader.ext.fusing.steps import find_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_of_this_thread = threading.local()
 
 
 class Middle:
@@ -30,25 +35,30 @@ class Middle:
 
     takes_seed = True
 
-    def __init__(self, steps: Sequence[Any], kind: str, *, to_tensor: bool) -> None:
+    def __init__(self, steps: Sequence[Any], kind: str, *, to_tensor: bool = False) -> None:
         self.steps = steps
         self.kind = kind
         self.to_tensor = to_tensor
 
     def __call__(self, image: Any, seed: int | None = None) -> Any:
         """Return what the steps make of a PIL image, or of a Decoder's tensor."""
+        began = now()
         if seed is not None and get_worker_info() is not None:
             torch.default_generator.manual_seed(seed)
             random.seed(seed)
             np.random.seed(seed % 2**32)
         if isinstance(image, torch.Tensor) and self.kind == "PIL":
-            image = Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+            image = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+            if not self.steps or find_step(self.steps[0])[1] not in ("ToTensor", "MaybeToTensor"):
+                image = Image.fromarray(image)  # ToTensor makes the same of an array
         elif isinstance(image, torch.Tensor) and self.kind == "Image":
             from torchvision.tv_tensors import Image as TensorImage  # the user's transform has imported torchvision
 
             image = TensorImage(image)
         for step in self.steps:
             image = step(image)
+        if seed is not None:  # otherwise nobody takes the seconds
+            _of_this_thread.seconds = getattr(_of_this_thread, "seconds", 0.0) + now() - began
         if not self.to_tensor or isinstance(image, torch.Tensor):
             return image
         pixels = np.array(image)
@@ -56,3 +66,7 @@ class Middle:
             kind = getattr(image, "mode", type(image).__name__)
             raise OptionError(f"the steps before ToTensor should make 8-bit images, got {kind}: pass fuse=False")
         return torch.from_numpy(pixels[..., None] if pixels.ndim == 2 else pixels).permute(2, 0, 1)
+
+    def take_seconds(self) -> float:
+        """Return how long this thread has run steps since it last called this."""
+        return float(vars(_of_this_thread).pop("seconds", 0.0))

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,11 +17,10 @@ from torch.utils.data import Subset
 from dbloader.datasets.base import CompositeDataset
 from dbloader.datasets.fields import has_fields_to_crop, has_image
 from dbloader.datasets.store import StoreDataset
-from dbloader.datasets.transforms import is_albumentations
-from dbloader.decoding.decoder import DecodeTensor
+from dbloader.decoding.decoder import Decoder, DecodeTensor
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import OptionError
-from dbloader.ext.fusing.head import Head, read_head
+from dbloader.ext.fusing.head import Head, read_head, skip_conversions
 from dbloader.ext.fusing.middle import Middle
 from dbloader.ext.fusing.steps import (
     find_step,
@@ -40,16 +40,20 @@ class Plan(NamedTuple):
     transforms: list[Any]
     tail: list[Any]
     text: str
+    makes_floats: bool
 
 
-def make_plan(dataset: Any, transform: Any) -> Plan | None:
-    """Return how to run a transform on the samples of a dataset; None if no step of it can be fused."""
+def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
+    """Return how to run a transform, or the own transform of the dataset, on the samples of a dataset."""
+    own = getattr(dataset.dataset if type(dataset) is Subset else dataset, "transform", None)
+    given, transform = transform, own if transform is None else transform
+    steps = [] if transform is None or isinstance(transform, Decoder) else flatten(transform)
+    unchanged = Plan([given], [], _describe({"each sample": steps}) if fuse else "", any(map(makes_floats, steps)))
     stores = _stores_of(dataset)
-    resizes = {getattr(store, "resize", None) for store in stores}
-    if not all(map(_suits, stores)) or len(resizes) > 1 or is_albumentations(transform):
-        return None
-    steps = flatten(transform)
-    head, first = read_head(steps, *resizes)
+    if not steps or not fuse or not all(map(_suits, stores)) or len({store.resize for store in stores}) > 1:
+        return unchanged
+    resize = stores[0].resize
+    head, first = read_head(steps, resize)
     tail, at, kind = None, first, _kind(steps[:first])
     while tail is None and at < len(steps):
         on_tensors = any(map(makes_tensor, steps[:at]))
@@ -59,31 +63,49 @@ def make_plan(dataset: Any, transform: Any) -> Plan | None:
         at += tail is None
     if tail is None:
         at = len(steps)
-        if _kind(steps) == "PIL" and not makes_floats(transform):
-            return None  # nobody can collate PIL images, and collate explains the remedy
+        if _kind(steps) == "PIL" and not unchanged.makes_floats:
+            return unchanged  # nobody can collate PIL images, and collate explains the remedy
     elif head is None and at == 0:
-        head = Head(DecodeTensor(), 0, *resizes, on_tensors=True)
+        head = Head(DecodeTensor(), None, resize, on_tensors=True)
     if head is None and not tail:
-        return None
+        return unchanged
     left = steps[first:at]
     middle = [Middle(left, kind, to_tensor=tail is not None and not on_tensors)] if left else []
     floats = [step for step in steps[at:] if not is_conversion(step)]
-    places = {"while decoding": steps[:first], "each sample": left, "each batch, on the device": floats}
-    text = "".join(f"\n  {place}: {', '.join(map(_name, some))}" for place, some in places.items() if some)
+    text = _describe({"while decoding": steps[:first], "each sample": left, "each batch, on the device": floats})
     heads = [] if head is None else [head]
     owners = [(store, _functions_of(store)) for store in stores if store.transform is transform]
     check = partial(_check_unchanged, transform=transform, known=fingerprint(transform), owners=owners)
-    return Plan([*heads, *middle], [check, *(tail or [])], text)
+    return Plan([*heads, *middle], [check, *(tail or [])], text, unchanged.makes_floats)
+
+
+def with_head(dataset: Any) -> Any:
+    """Return a copy of a dataset that runs the first steps of its transform as a Decoder, or the dataset."""
+    steps = flatten(dataset.transform)
+    head, first = read_head(steps, dataset.resize, own=True) if _suits(dataset) else (None, 0)
+    if head is None:
+        return dataset
+    first, dataset = skip_conversions(steps, first), copy.copy(dataset)
+    # Without the attribute takes_seed of its class, a method gets no seed. So the steps draw as in any DataLoader.
+    dataset.decode, dataset.transform = head, Middle(steps[first:], _kind(steps[:first])).__call__
+    return dataset
 
 
 def _kind(steps: list[Any]) -> str:
     """Return what some steps make of a PIL image, if they keep its values: "PIL", "tensor" or "Image"."""
-    made = [find_step(step)[1] for step in steps if makes_tensor(step)]
-    return "PIL" if not made else "Image" if made[-1] == "ToImage" else "tensor"
+    kind = "PIL"
+    for step in steps:
+        name = find_step(step)[1]
+        if name == "ToImage":
+            kind = "Image"
+        elif (makes_tensor(step) and kind == "PIL") or (name == "ToPureTensor" and kind == "Image"):
+            kind = "tensor"
+    return kind
 
 
-def _name(step: Any) -> str:
-    return getattr(step, "__name__", type(step).__name__)
+def _describe(places: dict[str, list[Any]]) -> str:
+    names = {where: [getattr(one, "__name__", type(one).__name__) for one in some] for where, some in places.items()}
+    return "".join(f"\n  {where}: {', '.join(some)}" for where, some in names.items() if some)
 
 
 def _stores_of(dataset: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def test_scaled_head_decodes_at_a_smaller_size() -> None:
     crop = center.choose_crop((), 300, 200)
     factors = [Head(center, 0, resize).reduction(crop) for resize in ("scaled", "fast", None)]
     assert factors == [4, 1, 1]
+    lanczos = ResizeCenterCrop(48, resize=50, interpolation="lanczos")  # of Pillow
+    assert Head(lanczos, 0, "scaled").reduction(lanczos.choose_crop((), 300, 200)) == 1
 
 
 def test_last_random_number_mirrors_the_crop() -> None:
@@ -73,6 +76,28 @@ def test_steps_draw_the_same_numbers_in_any_number_of_worker_processes(tmp_path:
             found.append(torch.cat([numbers for numbers, _ in loader]))
     assert torch.equal(*found)
     assert len(set(found[0].flatten().tolist())) == found[0].numel()
+
+
+def spend(image: Image.Image) -> torch.Tensor:
+    ends = time.perf_counter() + 0.01
+    while time.perf_counter() < ends:
+        pass
+    return torch.zeros(3)
+
+
+@pytest.mark.parametrize("worker_type", ["threads", "processes"])
+def test_stats_contain_the_time_of_steps_that_are_not_fused(tmp_path: Path, worker_type: Any) -> None:
+    write_store([Record(str(number), 0, jpegs.encode(PHOTO)) for number in range(8)], tmp_path / "store.lmdb")
+    options: Any = {"batch_size": 4, "normalize": None, "worker_type": worker_type, "device": None, "num_workers": 1}
+    works: list[Any] = []
+    kinds: tuple[dict[str, Any], ...] = ({"transform": Middle([spend], "PIL")}, {"decode": ResizeCenterCrop(32)})
+    for functions in kinds:
+        with create_loader(LMDBDataset(tmp_path / "store.lmdb", **functions), **options) as loader:
+            assert len([*loader]) == 2
+            works.append(loader.stats().work)
+    assert works[0].steps >= 0.08
+    assert works[0].decode > 0
+    assert works[1].steps == 0
 
 
 def test_steps_outside_worker_processes_leave_the_global_generators_alone() -> None:

@@ -163,7 +163,10 @@ def test_metadata_beside_zips_name_their_files(tmp_path: Path) -> None:
         (photo(1), "one"), (photo(2), "two"), (photo(4), "three"),
     ]  # fmt: skip
     [event] = events(tmp_path / "o.lmdb")
-    assert (event["name"], event["reason"]) == ("row 5", "3.jpg may be a/3.jpg or b/3.jpg: write the path below the folder")
+    assert (event["name"], event["reason"]) == (
+        "row 5",
+        "3.jpg may be a/3.jpg or b/3.jpg: write the path below the folder",
+    )
     assert "1 image of a.zip and b.zip in no row of the metadata: left out" in report.warnings
 
 
