@@ -55,11 +55,6 @@ def _cpu_quota(root: Path) -> int | None:
     return min(quotas, default=None)
 
 
-def total_memory(root: str | os.PathLike[str] = "/") -> int:
-    """Return the memory of the machine, or the limit of this process's container if it is lower, in bytes."""
-    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits(Path(root))])
-
-
 def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
     """Return the machine's available memory in bytes, or the container's limit if lower; None if unknown."""
     try:

@@ -123,7 +123,8 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         read = now()
         if self._reads_records or self.transform is not None:
             samples = [make(sample, row) for sample, row in zip(samples, rows, strict=True)]
-        steps = getattr(getattr(self.dataset, "transform", None), "take_seconds", float)()  # of fused transforms
+        take_seconds = getattr(getattr(self.dataset, "transform", None), "take_seconds", None)  # of steps left unfused
+        steps = take_seconds() if take_seconds else 0.0
         return samples, Work(read - began, now() - read - steps, steps=steps)
 
     @override

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from dbloader._options import check_choice, checked_flag, real_number, whole_number
 from dbloader.decoding.decoder import Decoder, check_size
+from dbloader.decoding.jpeg import shrink_factor
 from dbloader.decoding.render import FILTERS, TORCH_FILTERS, Crop
 from dbloader.errors import OptionError
 
@@ -232,9 +233,7 @@ class RandomResizedCrop(Decoder):
 
     @override
     def reduction(self, crop: Crop) -> int:
-        if not self.scaled:
-            return 1
-        return next((f for f in (8, 4, 2) if crop.height >= f * self.size[0] and crop.width >= f * self.size[1]), 1)
+        return shrink_factor(crop.height, crop.width, self.size) if self.scaled else 1
 
 
 def _padding(padding: Any, size: tuple[int, int]) -> tuple[int, int, int, int]:

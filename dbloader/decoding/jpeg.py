@@ -160,6 +160,11 @@ def _decode_smaller(
     return pixels
 
 
+def shrink_factor(height: int, width: int, size: tuple[int, int]) -> int:
+    """Return the greatest factor, at most 8, by which pixels can shrink and stay at least ``size``, (height, width)."""
+    return next((factor for factor in (8, 4, 2) if height >= factor * size[0] and width >= factor * size[1]), 1)
+
+
 def scale(first: int, length: int, factor: int) -> slice:
     """Return which pixels a part covers in an image that is ``factor`` times smaller. Edges are rounded, halves up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from dbloader._describe import add_note
 from dbloader.decoding.codecs import CodecImage, is_bare, open_codec
-from dbloader.decoding.jpeg import JPEG, open_jpeg
+from dbloader.decoding.jpeg import JPEG, open_jpeg, shrink_factor
 from dbloader.decoding.open import ArrayImage, decode_pil
 from dbloader.decoding.pillow import PillowImage, open_file
 from dbloader.decoding.render import mirror, resize_pixels
@@ -225,8 +225,8 @@ class LazyImage(Image.Image):
         if self._resize == "exact" or not usual or box is not None or reducing_gap is not None:
             return _of(self, PillowImage(_noted(self, view.to_pil).resize(size, resample, box, reducing_gap)))
         width, height = size
-        fits = (f for f in (8, 4, 2) if view.width >= f * width and view.height >= f * height)
-        pixels = _noted(self, view.decode, next(fits, 1) if self._resize == "scaled" else 1)
+        factor = shrink_factor(view.height, view.width, (height, width)) if self._resize == "scaled" else 1
+        pixels = _noted(self, view.decode, factor)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
             # In this case, Pillow 13 often resizes the height first. torch always resizes the width first. Bicubic

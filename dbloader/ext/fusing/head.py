@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from dbloader.decoding.crops import RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.decoding.decoder import Decoder, check_size
+from dbloader.decoding.jpeg import shrink_factor
 from dbloader.decoding.render import FILTERS, TORCH_FILTERS, Crop
 from dbloader.ext.fusing.steps import find_step, is_conversion, makes_tensor
 
@@ -29,8 +30,6 @@ class Head(Decoder):
         on_tensors: Whether the steps got tensors, which torchvision resizes with torch.
     """
 
-    draws = 1  # for the flip
-
     def __init__(self, crops: Decoder, flip: float | None, resize: str | None, *, on_tensors: bool = False) -> None:
         super().__init__()
         self.crops = crops
@@ -38,7 +37,7 @@ class Head(Decoder):
         self.resize = resize
         self.on_tensors = on_tensors
         self.size = crops.size
-        self.draws += crops.draws if self.draws else 0
+        self.draws = crops.draws + 1
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:
@@ -54,8 +53,8 @@ class Head(Decoder):
     @override
     def reduction(self, crop: Crop) -> int:
         rows, columns = self._resized(crop)
-        fitting = (f for f in (8, 4, 2) if crop.height >= f * rows and crop.width >= f * columns)
-        return next(fitting, 1) if self.resize == "scaled" and crop.interpolation.lower() in TORCH_FILTERS else 1
+        is_scaled = self.resize == "scaled" and crop.interpolation.lower() in TORCH_FILTERS
+        return shrink_factor(crop.height, crop.width, (rows, columns)) if is_scaled else 1
 
     def _resized(self, crop: Crop) -> tuple[int, int]:
         return crop.resized or self.size or (crop.height, crop.width)
@@ -64,7 +63,9 @@ class Head(Decoder):
 class OwnHead(Head):
     """Draws from torch's global generator when RandomHorizontalFlip would."""
 
-    draws = 0
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.draws = 0
 
     @override
     def choose_crop(self, random_numbers: Sequence[float] | npt.NDArray[Any], width: int, height: int) -> Crop:

@@ -141,6 +141,15 @@ def _error(found: Source, names: list[str], what: str) -> OptionError:
     )
 
 
+def check_class_lists(found: Source) -> None:
+    """Raise OptionError if images have several classes without names: training would not know the number of classes."""
+    if found.target == CLASS_LISTS and not (found.classes or found.stores):
+        raise OptionError(
+            f"{found.place}: its labels are lists of integers, and the 0 and 1 of a target need a name for each class: "
+            "give the names of all classes in their order (--classes names.txt, or --classes cat,dog)"
+        )
+
+
 def compare_with_train(
     found: Source,
     source: str | os.PathLike[str],
@@ -150,15 +159,7 @@ def compare_with_train(
     """Warn if a source is a split, such as ``val``, and ``train`` beside it has other classes.
 
     Tars are not compared, because opening one reads all of it.
-
-    Raises:
-        OptionError: Images have several classes without names, so training does not know how many classes there are.
     """
-    if found.target == CLASS_LISTS and not (found.classes or found.stores):
-        raise OptionError(
-            f"{found.place}: its labels are lists of integers, and the 0 and 1 of a target need a name for each class: "
-            "give the names of all classes in their order (--classes names.txt, or --classes cat,dog)"
-        )
     is_cheap = isinstance(found, FolderSource) or os.fspath(
         source if listing is None else Listing.of(listing).path
     ).lower().endswith(_CHEAP)

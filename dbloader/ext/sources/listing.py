@@ -74,7 +74,7 @@ class _Rules(NamedTuple):
     encoding: str | None = None
     file_columns: tuple[str, ...] = ()  # columns that name files of further fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
-    is_export: bool = False  # whether the metadata are those of an export
+    is_export: bool = False  # whether an export wrote the metadata
     by_folder: bool = False  # labels are the first folders of the paths
     types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make values of texts, such as numbers
     target: str = ""  # the field that has the label, if it is no class
@@ -219,7 +219,7 @@ def read_listing(
     The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
     iteration. Memory holds one row, the distinct labels and 8 bytes for each row, or all of a ``.json``; for metadata,
     also 8 bytes for each path. ``make`` gets the arguments of ``ListingSource`` and returns a source, such as one for
-    files in MongoDB. ``files`` are those of another place than a folder, if they can be looked up.
+    files in MongoDB. ``files`` looks up files in another place, such as a zip; None for files of a folder or MongoDB.
 
     Metadata may have no column of labels. Then the first folder of each path is its class, if there are at least two
     such folders and each path has one.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dbloader._options import check_path
 from dbloader._places import is_mongo
 from dbloader.errors import OptionError
-from dbloader.ext.sources.classes import compare_with_train, use_classes
+from dbloader.ext.sources.classes import check_class_lists, compare_with_train, use_classes
 from dbloader.ext.sources.options import UNDECIDED, Reading
 from dbloader.ext.sources.recognize import recognize
 from dbloader.records.record import checked_file_fields
@@ -93,6 +93,7 @@ def open_with(settings: Settings) -> Source:
     if given is not None:
         use_classes(found, given)
     else:
+        check_class_lists(found)
         compare_with_train(found, settings.source, settings.listing, open_one)
     if found.file_fields and (settings.images.short_side is not None or settings.images.max_side is not None):
         found.close()

@@ -163,10 +163,10 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
 
 
 def _ends(least: float, greatest: float) -> list[str]:
-    """Return both ends of a range as texts, with as many digits as the ends need to differ."""
-    span = (greatest - least) or 1
-    digits = max(3, min(12, 2 + math.ceil(math.log10(max(abs(least), abs(greatest), span) / span))))
-    return [f"{number:,.0f}" if float(number).is_integer() else f"{number:,.{digits}g}" for number in (least, greatest)]
+    """Return both ends of a range as texts: whole numbers, or three digits and those that tell the ends apart."""
+    finest = (min(greatest - least, abs(number)) or 1 for number in (least, greatest))
+    digits = (max(0, 2 - math.floor(math.log10(each))) for each in finest)
+    return [f"{round(number, each):,.12g}" for number, each in zip((least, greatest), digits, strict=True)]
 
 
 def _bars(counts: Sequence[int], kind: str = "") -> str:
