@@ -37,6 +37,7 @@ from dbloader.ext.sources.listing_columns import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     ColumnTypes,
+    box_like_columns,
     corner_columns,
     is_certain,
     is_float,
@@ -481,6 +482,11 @@ class _Survey:
             yield AS_COCO
         if self.is_fraction():
             yield AS_FRACTIONS
+        if not (has_boxes or self._rules.is_export) and (like := box_like_columns([*first.fields])):
+            yield (
+                f"{', '.join(map(repr, like))} may be boxes, but became plain fields: boxes are corners in pixels, "
+                "in columns called x1, y1, x2, y2, or annotations of COCO"
+            )
         if first.chosen.corners and first.fields:
             yield f"columns that the boxes of an image may not share are left out: {', '.join(map(repr, first.fields))}"
 

@@ -18,7 +18,12 @@ _PATHS = {
     "img", "images",
 }  # fmt: skip
 _IDS = {"id", "imageid", "imgid", "fileid", "name", "uuid"}  # its values may be names of files without extension
-_CORNERS = (("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2"), ("left", "top", "right", "bottom"))
+_CORNERS = (
+    ("xmin", "ymin", "xmax", "ymax"),
+    ("x1", "y1", "x2", "y2"),
+    ("x0", "y0", "x1", "y1"),
+    ("left", "top", "right", "bottom"),
+)
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # As Python, C and pandas write floats. 1e5 may be a part of a hash, so an exponent needs a sign or a decimal point.
@@ -56,6 +61,14 @@ def corner_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns with x_min, y_min, x_max and y_max of a box; () without them."""
     by_name = {plain(column): column for column in columns}
     return next((tuple(map(by_name.__getitem__, names)) for names in _CORNERS if by_name.keys() >= {*names}), ())
+
+
+def box_like_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that look like a box in another form than corners, such as x, y, w, h or bbox."""
+    by_name = {plain(column): column for column in columns}
+    if by_name.keys() >= {"x", "y", "w", "h"}:
+        return [by_name[name] for name in "xywh"]
+    return [column for name, column in by_name.items() if name.startswith("bbox") or name in ("box", "boundingbox")]
 
 
 class ColumnTypes:

@@ -360,6 +360,26 @@ def test_objects_of_hugging_face_are_boxes_in_metadata_too(root: Path, tmp_path:
         assert (dataset[0]["boxes"].tolist(), dataset[0]["box_labels"].tolist()) == ([[1, 2, 9, 9]], [3])
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"x": "1", "y": "2", "w": "3", "h": "4"},
+        {"bbox": '"[1, 2, 3, 4]"'},
+        {"bbox_x1": "1", "bbox_y1": "2", "bbox_x2": "3", "bbox_y2": "4"},
+        {"Bounding Box": "1 2 3 4"},
+    ],
+)
+def test_columns_that_look_like_boxes_are_a_warning(root: Path, columns: dict[str, str]) -> None:
+    text = f"path,label,{','.join(columns)}\na.jpg,dog,{','.join(columns.values())}\n"
+    [warning] = opened(root, text).warnings
+    assert warning.startswith(f"{', '.join(map(repr, columns))} may be boxes, but became plain fields")
+
+
+def test_corners_may_be_counted_from_zero(root: Path) -> None:
+    [entry] = only_entries(opened(root, "path,label,x0,y0,x1,y1\na.jpg,dog,1,2,9,8\n"))
+    assert np.asarray(entry.fields["boxes"]).tolist() == [[1, 2, 9, 8]]
+
+
 # --- tables without a header, and with other separators ---------------------------------------------------------------
 
 
