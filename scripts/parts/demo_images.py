@@ -13,6 +13,7 @@ import io
 import random
 import shutil
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,25 +41,31 @@ SIDES = (96, 160)  # smallest and largest side, in pixels
 LONGEST = 640  # pixels to which the two large photographs are reduced
 
 
-def main(folder: Path) -> None:
+@cache
+def photograph(name: str) -> Image.Image:
     # only its files are read; scikit-image is not imported, so its dependencies are not needed
     package = find_spec("skimage")
     if package is None or package.origin is None:
         raise SystemExit("the photographs come with scikit-image: pip install --no-deps scikit-image")
+    image = Image.open(Path(package.origin).parent / "data" / PHOTOGRAPHS[name]).convert("RGB")
+    image.thumbnail((LONGEST, LONGEST))
+    return image
+
+
+def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     rng = random.Random(0)
     number = 0
-    for name, file in PHOTOGRAPHS.items():
-        photograph = Image.open(Path(package.origin).parent / "data" / file).convert("RGB")
-        photograph.thumbnail((LONGEST, LONGEST))
-        width, height = photograph.size
+    for name in PHOTOGRAPHS:
+        whole = photograph(name)
+        width, height = whole.size
         for part, left, right in (("train", 0, width * 2 // 3), ("test", width * 2 // 3, width)):
             directory = folder / part / name
             directory.mkdir(parents=True)
             for _ in range(SQUARES[part]):
                 side = rng.randint(SIDES[0], min(SIDES[1], right - left))
                 x, y = rng.randint(left, right - side), rng.randint(0, height - side)
-                write(photograph.crop((x, y, x + side, y + side)), directory, number)
+                write(whole.crop((x, y, x + side, y + side)), directory, number)
                 number += 1
     harmful = len(DAMAGE) - len(HARMLESS)
     print(f"{number:,} images; {harmful} of the files are damaged, and {len(HARMLESS)} has bytes after its end")

@@ -3,8 +3,9 @@
     pip install pyte
     python scripts/parts/record_terminal.py docs/images/first-minutes.svg
 
-Each command is really run, in a folder of drawn images. Only the waiting is shortened: a line appears at most two
-seconds after the one above it. Where nothing may move (prefers-reduced-motion, or a program that shows no CSS), the
+Each command is really run, in a folder of photographs. Only the waiting is shortened: a line appears at most two
+seconds after the one above it. The recording begins with the conversion already done, because an empty terminal would
+show nothing. Where nothing may move (prefers-reduced-motion, or a program that shows no CSS), the
 picture shows the end of the recording.
 """
 
@@ -40,13 +41,14 @@ for images, labels in loader:
 print(tuple(images.shape), images.dtype, loader.stats().samples, "samples")
 """
 COMMANDS = (
-    "ls shapes",
-    "dbloader convert shapes/ train.lmdb",
+    "ls photographs",
+    "dbloader convert photographs/ train.lmdb",
     "dbloader info train.lmdb",
     "cat train.py",
     "python train.py",
     "dbloader view train.lmdb --no-open",
 )
+DONE = 2  # commands that are already done when the recording begins
 UNTIL = {"dbloader view": "Ctrl-C"}  # a command that runs until Ctrl-C, and the output to wait for before Ctrl-C
 
 
@@ -69,7 +71,10 @@ def record(folder: Path) -> list[Shown]:
             if screen.display[row].strip():
                 appeared.setdefault(row, now)
 
-    for command in COMMANDS:
+    for number, command in enumerate(COMMANDS):
+        if number == DONE:
+            appeared = dict.fromkeys(appeared, 0.0)
+            now = 0.0
         feed(b"\x1b[32m$ \x1b[0m\x1b[1m" + command.encode() + b"\x1b[0m\r\n")
         now += READ_S / 2
         for waited, data in output(command, folder):
@@ -142,8 +147,9 @@ def drawn(lines: list[Shown]) -> str:
         if not text:
             continue
         part = 100 * line.at / end
-        css.append(f"@keyframes l{number}{{0%,{part:.2f}%{{opacity:0}}{part + 0.01:.2f}%,100%{{opacity:1}}}}")
-        css.append(f".l{number}{{animation-name:l{number}}}")
+        if line.at > 0:
+            css.append(f"@keyframes l{number}{{0%,{part:.2f}%{{opacity:0}}{part + 0.01:.2f}%,100%{{opacity:1}}}}")
+            css.append(f".l{number}{{animation-name:l{number}}}")
         rows.append(f'<text class="l l{number}" y="{MARGIN + (number + 0.75) * LINE:.1f}">{text}</text>')
         if number >= SHOWN:
             above[line.at] = number - SHOWN + 1
@@ -178,14 +184,8 @@ text{{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",mo
 def main(place: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="dbloader-") as name:
         folder = Path(name)
-        drawing: list[str | Path] = [
-            sys.executable,
-            HERE / "scripts" / "parts" / "drawn_images.py",
-            folder / "drawn",
-            "1200",
-        ]
-        subprocess.run(drawing, check=True)
-        (folder / "drawn" / "images").rename(folder / "shapes")
+        subprocess.run([sys.executable, HERE / "scripts" / "parts" / "photographs.py", folder / "all"], check=True)
+        (folder / "all" / "train").rename(folder / "photographs")
         (folder / "train.py").write_text(TRAIN)
         lines = record(folder)
     recording = drawn(lines)

@@ -1,4 +1,4 @@
-"""Write screenshots of the viewer, in a real browser, on stores of drawn images.
+"""Write screenshots of the viewer, in a real browser, on stores of photographs.
 
 python scripts/parts/screenshots.py FOLDER [NAME ...]
 """
@@ -40,35 +40,37 @@ class Shot(NamedTuple):
     stores: tuple[str, ...] = ("train.lmdb", "val.lmdb")
 
 
-SHOTS = {
-    "viewer": Shot(""),
-    "viewer-dark": Shot("?q=width%3E%3D400+-class%3Adisc&px=120", scheme="dark"),
+KEPT = {"viewer": Shot("?px=140&sort=confidence")}  # in docs/images
+SHOTS = {  # only for the site
+    "viewer-dark": Shot("?q=width%3E%3D400+-class%3Acat&px=140", scheme="dark"),
     "viewer-phone": Shot("?px=120", PHONE),
-    "viewer-record": Shot("?view=record&index=8&draw=boxes,tiles", stores=("coco.lmdb",)),
+    "viewer-record": Shot("?view=record&index=8&draw=boxes,tiles", stores=("objects.lmdb",)),
     "viewer-training": Shot("?view=training&batch_size=16&seed=0&epoch=0&step=3"),
 }
 
 
 def make_stores(folder: Path) -> None:
-    """Make train.lmdb and val.lmdb, and coco.lmdb, which has boxes."""
+    """Make train.lmdb and val.lmdb, and objects.lmdb, which has boxes."""
 
     def run(*words: str | Path) -> None:
         # The exit status is 1, because a few files are damaged.
         assert subprocess.run([sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL).returncode in (0, 1)
 
-    run(HERE / "scripts" / "parts" / "drawn_images.py", "drawn", "1200")
-    lines = (folder / "drawn" / "images.jsonl").read_text().splitlines()
-    for name, part in (("train", lines[:1000]), ("val", lines[1000:])):
-        (folder / "drawn" / f"{name}.jsonl").write_text("\n".join(part) + "\n")
-        options = ["--listing", f"drawn/{name}.jsonl", "--file-field", "mask", "--tile", "--quiet"]
-        run("-m", "dbloader", "convert", "drawn", f"{name}.lmdb", *options)
-    run("-m", "dbloader", "convert", "drawn", "coco.lmdb", "--listing", "drawn/coco.json", "--tile", "--quiet")
+    run(HERE / "scripts" / "parts" / "photographs.py", "photographs")
+    options: dict[str, tuple[str, ...]] = {
+        "train": (),
+        "val": (),
+        "objects": ("--listing", "photographs/objects.jsonl"),
+    }
+    for name, more in options.items():
+        run("-m", "dbloader", "convert", f"photographs/{name}", f"{name}.lmdb", "--tile", "--quiet", *more)
 
 
 @contextmanager
 def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
     """Run the viewer, and yield its link."""
-    program = [sys.executable, "-m", "dbloader", "view", *stores, "--no-open"]
+    more = ["--with", "photographs/predictions.csv"] if "train.lmdb" in stores else []
+    program = [sys.executable, "-m", "dbloader", "view", *stores, "--no-open", *more]
     process = subprocess.Popen(
         program,
         cwd=folder,
@@ -79,7 +81,7 @@ def viewer(folder: Path, stores: tuple[str, ...]) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().removeprefix("Open ").strip()
+        yield next(line for line in process.stdout if line.startswith("Open ")).removeprefix("Open ").strip()
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()
@@ -124,7 +126,7 @@ def take_all(folder: Path, shots: dict[str, Shot], target: Path) -> None:
 def main(target: Path, names: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="dbloader-") as folder:
         make_stores(Path(folder))
-        take_all(Path(folder), {name: SHOTS[name] for name in names or SHOTS}, target)
+        take_all(Path(folder), {name: (KEPT | SHOTS)[name] for name in names or SHOTS}, target)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+import dbloader
 
 HERE = Path(__file__).resolve().parents[2]
 DOCS = HERE / "docs"
@@ -30,30 +31,46 @@ ELSEWHERE = {
     "scripts/bench/README.md": "bench.md",
     "scripts/bench/figures.md": "figures.md",
 }
-# What each public module is for. Everything else in the package is private.
-MODULES = {
-    "dbloader": "What most programs need.",
-    "dbloader.decoding": "Decoders, for `decode=` of a dataset: from the bytes of an image to pixels.",
-    "dbloader.sampling": "Samplers for a DataLoader, whose order can be resumed, and the random numbers of samples.",
-    "dbloader.device": "Modules for `preparation=` of a loader: they work on batches, on the GPU or on the CPU.",
-    "dbloader.loading.compat": "For code that was written for other recipes.",
-    "dbloader.images.tiled": "Tiled JPEGs: ordinary JPEGs of which a crop is decoded without the rest.",
-    "dbloader.errors": "All exceptions. Each one is a `DBLoaderError` and also the built-in exception that fits.",
+# The pages of the API: the heading, a module, and those of its names that the page has; "*" are all.
+API = {
+    "lmdbdataset": ("The dataset of an LMDB file", "dbloader", "LMDBDataset"),
+    "create_loader": ("From a dataset to batches on the device", "dbloader", "create_loader Collate"),
+    "prefetchloader": ("Batches of your own DataLoader, on the device", "dbloader", "PrefetchLoader Skip"),
+    "datasets": ("Other datasets, and stores without one", "dbloader", "MongoDataset mix open_store Record"),
+    "convert": ("From a folder to a store", "dbloader", "convert"),
+    "write": ("From a program to a store", "dbloader", "write_store ImageFormat Listing"),
+    "copy": ("From a store to another", "dbloader", "copy_store export_store"),
+    "check": ("Check a store, and look at it", "dbloader", "verify_store find_duplicates view"),
+    "decoders": ("For `decode=` of a dataset", "dbloader.decoding", "Decoder DecodeTensor as_tv_tensors"),
+    "crops": ("What a Decoder keeps", "dbloader.decoding", "RandomResizedCrop ResizeCenterCrop RandomCrop"),
+    "images": (
+        "Several crops, whole images",
+        "dbloader.decoding",
+        "MultiCrop Crop decode_pil decode_gray decode_unchanged",
+    ),
+    "device": ("For `preparation=` of a loader", "dbloader.device", "*"),
+    "resumable": ("A sampler whose order can be resumed", "dbloader.sampling", "ResumableSampler"),
+    "samplers": (
+        "Other samplers",
+        "dbloader.sampling",
+        "ShuffleSampler WeightedSampler ClassBalancedSampler OrderedSampler SampleRNG",
+    ),
+    "blocks": (
+        "Samplers for large stores",
+        "dbloader.sampling",
+        "BlockShuffleSampler SeededBatchSampler SeededIndices",
+    ),
+    "tiled": ("Tiled JPEGs", "dbloader.images.tiled", "*"),
+    "compat": ("For code that was written for other recipes", "dbloader.loading.compat", "*"),
+    "errors": ("All exceptions", "dbloader.errors", "*"),
+    "report": ("What a conversion returns", "dbloader.conversion.report", "Report Progress"),
+    "stats": ("What a loader measures", "dbloader.loading.stats", "Stats SourceStats"),
+    "manifest": ("What a store says about itself", "dbloader.records.manifest", "Manifest"),
+    "mixture": ("What `mix` returns", "dbloader.ext.mixing.mixture", "Mixture"),
+    "store": ("What `open_store` returns", "dbloader.stores.base", "Store"),
+    "writer": ("What `write_store` returns", "dbloader.stores.writer", "Writer"),
 }
-# Functions and methods of these modules return objects of these classes; a program does not make them.
-RETURNED = (
-    "dbloader.conversion.report.Report",
-    "dbloader.conversion.report.Progress",
-    "dbloader.records.manifest.Manifest",
-    "dbloader.loading.stats.Stats",
-    "dbloader.loading.stats.SourceStats",
-    "dbloader.ext.mixing.mixture.Mixture",
-    "dbloader.stores.base.Store",
-    "dbloader.stores.writer.Writer",
-)
 _CODE_OR_LINK = re.compile(r"^```.*?^```$|(?<=\]\()(?P<path>[^)#\s:]+)(?=[)#])", re.MULTILINE | re.DOTALL)
-
-
 _PICTURE = re.compile(r"^<!-- picture (?P<name>[a-z-]+): (?P<words>.+) -->$", re.MULTILINE)
 
 
@@ -90,53 +107,49 @@ def moved(text: str, page: Path, places: dict[Path, Path]) -> str:
 
 
 def api_pages() -> dict[str, str]:
-    """Return the pages of the API: for each public module its names, whose docstrings mkdocstrings shows whole."""
+    """Return the pages of the API, on which mkdocstrings shows the docstrings whole."""
     pages = {}
-    for module, text in MODULES.items():
-        names = names_of(module)
-        if module != "dbloader":
-            names = {name: value for name, value in names.items() if name not in names_of("dbloader")}
-        blocks = [block(f"{module}.{name}", value) for name, value in names.items()]
-        pages[f"api/{module}.md"] = "\n".join([f"# {module}", "", text, "", *blocks])
-    blocks = []
-    for path in RETURNED:
-        module, _, name = path.rpartition(".")
-        blocks.append(block(path, getattr(import_module(module), name)))
-    text = "Functions and methods return these. A program does not make them."
-    pages["api/returned.md"] = "\n".join(["# Returned objects", "", text, "", *blocks])
+    seen: list[object] = []
+    for page, (about, module, names) in API.items():
+        exports = import_module(module)
+        own = [name for name, value in vars(exports).items() if getattr(value, "__module__", None) == module]
+        shown = sorted(getattr(exports, "__all__", own)) if names == "*" else names.split()
+        homes = ["dbloader" if hasattr(dbloader, name) else module for name in shown]
+        blocks = [
+            block(f"{home}.{name}", getattr(exports, name), seen) for home, name in zip(homes, shown, strict=True)
+        ]
+        pages[f"api/{page}.md"] = "\n".join([f"# {about}", "", *blocks])
     return pages
 
 
-def block(path: str, value: object) -> str:
-    """Return the lines that make mkdocstrings show a name and, of a class, its own public members."""
+def block(path: str, value: object, seen: list[object]) -> str:
+    """Return the lines that make mkdocstrings show a name and, of a class, the members that are not yet seen."""
     lines = [f"::: {path}"]
     if isinstance(value, type):
-        own = members(value)
-        lines += ["    options:", f"      members: [{', '.join(own)}]" if own else "      members: false"]
+        own = members(value, seen)
+        shown = (
+            [f"      members: [{', '.join(own)}]"]
+            if own
+            else ["      members: false", "      inherited_members: false"]
+        )
+        lines += ["    options:", *shown]
     return "\n".join(lines) + "\n"
 
 
-def names_of(module: str) -> dict[str, Any]:
-    """Return the public names of a module and their values."""
-    exports = import_module(module)
-    own = [name for name, value in vars(exports).items() if getattr(value, "__module__", None) == module]
-    return {name: getattr(exports, name) for name in sorted(getattr(exports, "__all__", own)) if name != "__version__"}
-
-
-def members(value: type) -> list[str]:
-    """Return the documented methods and properties that a class does not inherit from a public or foreign base."""
+def members(value: type, seen: list[object]) -> list[str]:
+    """Return the documented methods and properties of a class, without the inherited ones that ``seen`` has."""
     if issubclass(value, BaseException):
         return []
-    public = {value for module in MODULES for value in names_of(module).values() if isinstance(value, type)}
     names = []
     for name in sorted(dir(value)):
         owner = next(base for base in value.__mro__ if name in vars(base) or base is object)
         member = inspect.getattr_static(value, name)
-        inherited = owner is not value and (owner in public or not owner.__module__.startswith("dbloader"))
-        if name.startswith("_") or inherited or not inspect.getdoc(getattr(value, name)):
+        elsewhere = any(member is other for other in seen) or not owner.__module__.startswith("dbloader")
+        if name.startswith("_") or elsewhere or not inspect.getdoc(getattr(value, name)):
             continue
         if callable(member) or isinstance(member, (classmethod, staticmethod, property)):
             names.append(name)
+            seen.append(member)
     return names
 
 

@@ -112,7 +112,7 @@ def test_site_loads_nothing_from_elsewhere_and_can_be_searched(address: str) -> 
         page.on("request", note)
         page.on("requestfailed", lambda request: problems.append(request.url))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        for name in ("index.html", "benchmarks.html", "api/dbloader.html"):
+        for name in ("index.html", "benchmarks.html", "api/lmdbdataset.html"):
             page.goto(address + name)
             page.wait_for_load_state("networkidle")
         page.keyboard.press("/")

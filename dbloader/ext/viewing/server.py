@@ -70,7 +70,7 @@ class View:
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn"):
                 raise
-            raise DBLoaderError(f'the viewer needs {error.name}: pip install "dbloader[view]"') from error
+            raise DBLoaderError(f"the viewer needs {error.name}: pip install 'dbloader[view]'") from error
         return_large_blocks()
         with ExitStack() as opened:
             mixture = places[0] if hasattr(places[0], "datasets") else None

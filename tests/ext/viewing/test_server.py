@@ -272,7 +272,7 @@ def test_error_about_a_missing_extra_has_the_install_command(store: Path, tmp_pa
     plant(tmp_path / "site", {"sitecustomize.py": BLOCKER.replace('"torchvision"', f'"{missing}"').encode()})
     paths = f"{tmp_path}/site:{Path(dbloader.__file__).parents[1]}"
     outcome = run("view", store, env={**os.environ, "PYTHONPATH": paths})
-    error = f'Error: the viewer needs {missing}: pip install "dbloader[view]"\n'
+    error = f"Error: the viewer needs {missing}: pip install 'dbloader[view]'\n"
     assert outcome == (2, "", error)
 
 
