@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Zero-width joiners: Persian and Indian spelling needs them.
 _JOINERS = "\u200c\u200d"
-_LISTED = 10  # items of a list in the text of a report
+_LISTED = 10  # most items of one list that the text of a report shows
 
 
 def short_repr(value: object, most: int = 100) -> str:
@@ -85,7 +85,7 @@ def size(nbytes: float) -> str:
 
 
 def report_in_lines(report: Any) -> str:
-    """Return the attributes of a dataclass or named tuple as text for people, without those that are empty or 0."""
+    """Return the attributes of a dataclass or named tuple as text for people. Omit attributes that are empty or 0."""
     facts = {name: getattr(report, name) for name in type(report).__annotations__}
     return in_lines({name.replace("_", " "): _fact(name, value) for name, value in facts.items() if value})
 
@@ -97,7 +97,7 @@ def in_lines(facts: Mapping[str, str]) -> str:
 
 
 def print_pretty(shown: object, printer: Any, _cycle: bool) -> None:
-    """Show an object as its str in IPython and notebooks, which would show its repr; for ``_repr_pretty_``."""
+    """Make IPython and notebooks show an object's str, not its repr. Classes assign this to ``_repr_pretty_``."""
     printer.text(str(shown))
 
 

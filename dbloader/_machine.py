@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of an OSError that means that a file cannot grow: the disk, the quota or the file is full."""
+"""Values of ``OSError.errno`` for a file that cannot grow: the disk or quota is full, or the file is too large."""
 
 
 def cpu_count(root: str | os.PathLike[str] = "/") -> int:
@@ -35,7 +35,7 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
 
 
 def local_ranks() -> int:
-    """Return the number of training processes on this machine, as torchrun sets it; 1 without torchrun."""
+    """Return how many training processes torchrun has started on this machine; 1 without torchrun."""
     text = os.environ.get("LOCAL_WORLD_SIZE") or "1"
     if not re.fullmatch("[0-9]{1,9}", text):
         raise OptionError(f"the environment variable LOCAL_WORLD_SIZE must be a number, got {short_repr(text, 50)}")
@@ -102,7 +102,7 @@ def _numbers(file: Path) -> list[int]:
 
 @contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread during the ``with`` block. Processes that are started there never unblock SIGINT.
+    """Block SIGINT in this thread during a ``with`` block. Processes that are started in the block never unblock it.
 
     Otherwise Ctrl-C would interrupt new processes during their imports, and each would print a traceback.
     """

@@ -25,7 +25,7 @@ def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
     """Return a bool of Python or NumPy as Python's bool. With ``none``, None is allowed too.
 
-    Other values raise TypeError, because Python would take the text ``"no"`` for true.
+    Other values raise TypeError. For example, the text ``"no"`` would be true in Python.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -47,7 +47,7 @@ def whole_number(
 ) -> int | None:
     """Return an int of Python or NumPy from ``least`` to ``most``. With ``none``, None is allowed too.
 
-    Other ints raise OptionError. Other values, such as text, 3.0 and True, raise TypeError.
+    An int outside this range raises OptionError. Values of other types, such as text, 3.0 and True, raise TypeError.
     """
     if none and value is None:
         return None
@@ -66,7 +66,7 @@ def whole_number(
 def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
     """Return a finite number from ``least`` to ``most``. With ``above``, it must be greater than ``least``.
 
-    Other numbers raise OptionError. Other values raise TypeError.
+    A number outside this range, infinity and NaN raise OptionError. Values that are not numbers raise TypeError.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {short_repr(value)}")

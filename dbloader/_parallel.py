@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MEMORY_LIMIT = 96 * 2**20
-"""Most bytes of files and pixels that all tasks hold together. A task holds bytes until its results are taken."""
+"""Most bytes of files and pixels in memory for all tasks together, including results that the caller still uses."""
 
 # A conversion divides its entries into tasks for threads. Each task calls ``read`` with this many entries. With more
 # entries in a task, some threads could lack work. With fewer, handing tasks to threads would cost time.
@@ -78,10 +78,10 @@ def _oldest(running: deque[tuple[int, Future[list[Result]]]], budget: MemoryBudg
 
 
 class MemoryBudget:
-    """A limit on the bytes that all running tasks hold together.
+    """A limit on the bytes that all running tasks use together.
 
-    Tasks are numbered, and results are taken in this order. A task waits until enough bytes are free. To prevent a
-    deadlock, the oldest task never waits, so it alone can exceed the limit.
+    Tasks are numbered, and the caller gets their results in this order. A task waits until enough bytes are free. To
+    prevent a deadlock, the oldest task never waits, so it alone can exceed the limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -92,7 +92,7 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def take(self, task: int, nbytes: int) -> None:
-        """Wait for free bytes, and count them as held by the task. A negative number gives bytes back."""
+        """Wait until ``nbytes`` are free, and count them as used by the task. A negative number gives bytes back."""
         with self._changed:
             if nbytes > 0:
                 self._changed.wait_for(

@@ -106,7 +106,7 @@ def checked_path(place: str | os.PathLike[str]) -> str:
             f"give {_STORE}, or s3://, gs:// or az://bucket/key"
         )
     if path.startswith("-"):
-        raise PlaceError(f"a place must be {_STORE}, got {path!r}, which looks like an option; such a file is ./{path}")
+        raise PlaceError(f"a place must be {_STORE}, got {path!r}, which looks like an option; for a file: ./{path}")
     return path
 
 

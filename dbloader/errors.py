@@ -13,7 +13,7 @@ DBLoaderError
 │   ├── StoreVersionError   (ValueError)         the format is newer than this version of dbloader
 │   └── DamagedStoreError   (ValueError)         the store is cut short or corrupted
 ├── RecordError
-│   ├── FieldError          (TypeError)          a record cannot contain a value
+│   ├── FieldError          (TypeError)          a value cannot be stored in a record
 │   ├── RecordNotFoundError (KeyError)           no record has this name
 │   ├── RecordIndexError    (IndexError)         no record has this index
 │   └── DamagedRecordError  (ValueError)         the stored bytes have changed
@@ -86,7 +86,7 @@ class RecordError(DBLoaderError):
 
 
 class FieldError(RecordError, TypeError):
-    """A record cannot contain the value."""
+    """The value cannot be stored in a record."""
 
 
 class RecordNotFoundError(RecordError, KeyError):

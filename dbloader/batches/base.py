@@ -39,7 +39,7 @@ class BatchFetcher(ABC):
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         check_skipped: None if errors are not skipped. Otherwise a function that warns about each skipped sample once,
             and raises LoaderError if too many are skipped. The loader calls it with the newly skipped samples, the
-            number of samples that this process has skipped in the epoch, and the first 100 of these.
+            number of all samples that this process has skipped in the epoch, and the first 100 skipped samples.
     """
 
     dataset: Any
@@ -55,9 +55,9 @@ class BatchFetcher(ABC):
             indices: The indices of the samples. SeededIndices decide all random numbers of the batch.
             submit: Like ``Executor.submit``, it calls a function with some arguments in any thread, now or later.
             size: The number of samples in a part.
-            read: Whether to read all samples now. Otherwise each part reads its own samples when it is made, for a
-                worker that makes only some of the parts.
-            slot: Allocates images of a shape in shared memory, as ``SharedBatchPool.allocate`` does; None without it.
+            read: Whether to read all samples now. If not, each part reads its own samples when it is made, because this
+                worker makes only some of the parts.
+            slot: Allocates images of a shape in shared memory, as ``SharedBatchPool.allocate`` does; else None.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
@@ -65,7 +65,7 @@ class BatchFetcher(ABC):
 
 
 class DatasetBatchFetcher(BatchFetcher):
-    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture takes both for each dataset."""
+    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:

@@ -1,7 +1,7 @@
 """Make batches of samples.
 
-The boxes of a batch, and each field named in ``lists``, become a list with one element for each sample. If the samples
-have lists of numbers of one length, the batch is one tensor.
+The boxes of a batch, and each field named in ``lists``, become a list with one element for each sample. A field of
+other lists of numbers, all of the same length, becomes one tensor.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Collate:
     - default_collate makes a batch of everything else.
 
     Args:
-        lists: Names of further fields whose lengths or shapes differ, such as ``("tokens",)``; also ``"image"``.
+        lists: Names of fields whose lengths or shapes differ, such as ``("tokens",)``. ``"image"`` may be one of them.
 
     Raises:
         TypeError: ``lists`` contains something other than names.
@@ -153,7 +153,7 @@ def collate(
 
 
 def _first_of_ours(dataset: Any) -> Any:
-    """Return the store's dataset or the mixture behind a dataset, the first of a ConcatDataset; None without one."""
+    """Return the store's dataset or mixture inside a dataset (in a ConcatDataset, the first); None if it has none."""
     if type(dataset) is ConcatDataset:
         found = [*map(_first_of_ours, dataset.datasets)]
         return None if None in found else found[0]

@@ -40,7 +40,7 @@ def create_fetcher(
         dataset: The dataset.
         collate_fn: As in SampleBatchFetcher.
         transform: As in SampleBatchFetcher; for a CompositeDataset, a list with the transform for each dataset.
-        pin_memory: Whether images that are decoded into one tensor are in pinned memory, which a GPU copies from.
+        pin_memory: Whether the tensor that images are decoded into is in pinned memory, for fast copies to a GPU.
     """
     if isinstance(dataset, CompositeDataset):
         fetcher: BatchFetcher = dataset.fetcher(_create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
@@ -123,7 +123,7 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         read = now()
         if self._reads_records or self.transform is not None:
             samples = [make(sample, row) for sample, row in zip(samples, rows, strict=True)]
-        take_seconds = getattr(getattr(self.dataset, "transform", None), "take_seconds", None)  # of steps left unfused
+        take_seconds = getattr(getattr(self.dataset, "transform", None), "take_seconds", None)  # time of unfused steps
         steps = take_seconds() if take_seconds else 0.0
         return samples, Work(read - began, now() - read - steps, steps=steps)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A thread decodes its planned images when their files exceed this many bytes: a plan may copy nearly a whole file.
+# When the files of planned images exceed this many bytes, a thread decodes them. A plan may copy nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
@@ -47,7 +47,7 @@ class TensorBatchFetcher(DatasetBatchFetcher):
 
     @staticmethod
     def suits(dataset: Any) -> bool:
-        """Return whether a dataset reads a store, and only a Decoder with one output size makes its images."""
+        """Return whether a dataset reads a store, and makes its images only by a Decoder with a fixed output size."""
         return (
             isinstance(dataset, StoreDataset)
             and not dataset.makes_own_samples

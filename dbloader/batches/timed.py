@@ -19,7 +19,7 @@ class Work:
         read: Reading records from a store. For other datasets, making their samples.
         decode: Making pixels of the wanted size from image files.
         collate: Making a batch of samples.
-        steps: Running the steps of a transform that `create_loader` could not fuse, after the decoding of others.
+        steps: Running the steps of a transform that `create_loader` could not fuse into the decoding.
     """
 
     read: float = 0.0
@@ -56,8 +56,8 @@ class TimedBatch:
     Attributes:
         serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not save these seconds.
         skipped: The damaged samples that other samples replace in this batch.
-        sources: For a mixture, by the name of a source: the number of its samples in the batch, and the seconds that
-            workers waited for its records.
+        sources: For a mixture, a dict from the name of each source to the number of its samples in the batch, and the
+            seconds that workers waited for the records of these samples.
     """
 
     batch: Any

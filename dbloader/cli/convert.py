@@ -40,21 +40,21 @@ _OPTIONS = (
         type=click.Choice(["decode", "structure", "none"]),
         default="decode",
         show_default=True,
-        help="Decode each image, check only its structure, or nothing.",
+        help="Decode each image, check only its structure, or check nothing.",
     ),
     click.option(
         "--on-bad",
         type=click.Choice(["reject", "fail"]),
         default="reject",
         show_default=True,
-        help="Report a file that is no image or cannot be read, or stop.",
+        help="If a file is not an image or cannot be read: report it and leave it out, or stop.",
     ),
     click.option(
         "--on-damaged",
         type=click.Choice(["reject", "keep", "fail"]),
         default="reject",
         show_default=True,
-        help="Report a truncated image, store it marked as damaged, or stop.",
+        help="If an image is truncated: report it and leave it out, store it marked as damaged, or stop.",
     ),
     click.option("--max-side", metavar="PX", type=int, help="Shrink images whose longer side exceeds PX."),
     click.option("--short-side", metavar="PX", type=int, help="Shrink images whose shorter side exceeds PX."),
@@ -68,8 +68,8 @@ _OPTIONS = (
     click.option(
         "--tile",
         is_flag=True,
-        help="Tile JPEGs, so training decodes only the crops. jpegtran does it without loss, except with --quality "
-        "or when it shrinks them.",
+        help="Tile JPEGs, so training decodes only the crops. The pixels stay the same, unless --quality is given or "
+        "an image is shrunk.",
     ),
     click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
     click.option(
@@ -160,8 +160,8 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion, or begin one, with the same options. A finished store is replaced only "
-    "if --overwrite is given now, or was given before.",
+    help="Continue an interrupted conversion with the same options; if there is none, begin one. A finished store is "
+    "replaced only if --overwrite is given now, or was given to the interrupted conversion.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be converted, without reading images or writing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
@@ -193,7 +193,7 @@ def convert_command(*, dry_run: bool, quiet: bool, as_json: bool, **options: Any
 
 
 def _show(meter: Meter, progress: Progress) -> None:
-    """Show the progress, and how the files are read before the first one is converted."""
+    """Show the progress. Before the first file is converted, also show how the files are read."""
     if progress.understood:
         meter.clear()
     with suppress(OSError):  # printing the report shows this error, when the store is complete

@@ -83,17 +83,17 @@ def convert(
         file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. The bytes of
             these files are stored in fields of the same names. The files are read, checked and repaired like images,
             and a bad or damaged file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside
-            ``17.jpg`` is the file of the field ``mask``. The metadata of a folder (``mask_file_name``), Hugging Face's
-            Parquet and stores need no names here (docs/masks.md).
+            ``17.jpg`` is the file of the field ``mask``. Leave ``file_fields`` out for a folder with metadata
+            (``mask_file_name``), Hugging Face's Parquet and stores, which name their files (docs/masks.md).
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         class_folder: Which folder of an image's path is its class: the ``"first"`` one, as in torchvision; the
             ``"last"`` one; or all of them, joined by ``/`` (``"path"``).
-        boxes: Whether the boxes of annotations are in the ``"upright"`` image, as its EXIF orientation turns it, or
-            in the ``"stored"`` one. By default, the size in the annotations decides; YOLO's boxes are upright.
+        boxes: Whether the boxes of annotations belong to the ``"upright"`` image, which EXIF has turned, or to the
+            ``"stored"`` image. By default, the size in the annotations decides; YOLO's boxes are upright.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
-        classes: Classes whose numbers the labels get, such as those of the training data: the place of a store, a
-            ``.txt`` with a name on each line, a ``.json`` list, or names. A class that is not among them is an error.
-            ``"numbers"`` takes the names of the classes as the labels, for folders such as ``1``, ``2`` and ``10``.
+        classes: Names of the classes in the order of their labels, such as those of the training data: a list of names,
+            a store's place, a ``.txt`` with a name on each line, or a ``.json`` list. Any other class is an error. With
+            ``"numbers"``, the names of the classes are the labels, for folders such as ``1``, ``2`` and ``10``.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
@@ -112,7 +112,7 @@ def convert(
             ``convert`` does not shut it down. All its machines must see source and destination at the same paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
-            open continue to read its old state. On a disk, a warning counts images that the store now has twice.
+            open continue to read its old state. On a disk, a warning shows how many images are now stored twice.
         new_only: With ``append``: leave out each file if the store has a record with the same name, label, fields and
             image. The old record of a changed file stays.
         overwrite: Replace the store at the destination when the new store is finished.

@@ -41,7 +41,7 @@ class FileWriter:
         writer: Writer of the store.
         settings: Settings of the conversion.
         source: The opened source of the list.
-        known: Files to leave out, because the store to append to has an equal record, or rejects them already.
+        known: Files to leave out, because the store that grows has an equal record, or has already rejected them.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
@@ -51,7 +51,7 @@ class FileWriter:
 
     def __init__(self, writer: Writer, settings: Settings, source: Source, known: Container[FileResult] = ()) -> None:
         self._writer = writer
-        # A plan that adds to a store has composed the labels already.
+        # In a plan that adds to a store, the settings already map the source's labels to the store's labels.
         own = source.label_table if settings.labels is None else settings.labels
         self._settings = replace(settings, labels=own)
         self._source = source
@@ -159,7 +159,7 @@ class FileWriter:
         choose, afresh = self._again, "begin again with overwrite (--overwrite)"
         if not self._writer.resumable:  # the plan contains the options
             choose = afresh = "plan again (dbloader plan --overwrite)"
-        # A problem is in the list of files, so fixing it changes the list.
+        # A Problem is in the list of files. Fixing its cause changes the list, so the conversion cannot resume.
         fix = f"fix it and {afresh}" if isinstance(done.item, Problem) else f"fix the file and {self._again}"
         return f"{fix}, or choose on_{kind}='reject' (--on-{kind} reject) and {choose}"
 

@@ -61,8 +61,8 @@ def convert_file(
     """Return the result of a file: its record, or the reason why the file is rejected.
 
     ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-    freed. The bytes of stored pixels are not given back here, because the record holds them. If the machine fails, and
-    not the file, an error is raised: OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
+    freed. The bytes of stored pixels are not given back, because the record still needs them. If the cause of a failure
+    is not the file, an error is raised: OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
     """
     files = [name for name in file_fields if name in entry.fields]
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))
@@ -80,7 +80,7 @@ def convert_file(
 
 def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, files: Sequence[str], hold: Hold) -> None:
     images = settings.images
-    damage = entry.fields.get("damaged")  # the reason, if the source is a store that keeps a damaged image
+    damage = entry.fields.get("damaged")  # the known damage, if the source is a store with damaged images
     try:
         if damage:
             raise DamagedImageError(damage)  # noqa: TRY301

@@ -59,7 +59,7 @@ class Meter:
             bar.reset(total)
             bar.initial = bar.n = done
         elif total is not None:
-            bar.total = total  # another step, such as the second store, may have another number
+            bar.total = total  # another step, such as reading a second store, may have another total
         seconds = bar.format_dict["elapsed"]
         if nbytes is not None and seconds:
             bar.set_postfix_str(f"{nbytes / seconds / 1e6:.1f} MB/s", refresh=False)

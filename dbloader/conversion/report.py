@@ -36,7 +36,7 @@ class Progress(NamedTuple):
         found: Number of files found so far. It is final when ``done`` is not None.
         done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
-        understood: As in a Report, when ``done`` is first known; else empty.
+        understood: As in a Report, in the first Progress with a number in ``done``; empty in all others.
     """
 
     found: int
@@ -70,9 +70,9 @@ class Report:
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
-        turned: Number of images that EXIF turns, and whose boxes may be in the upright or in the stored image. They are
-            taken as boxes of the stored image (``boxes``).
-        flat: Number of images of which boxes without an area were left out.
+        turned: Number of images that EXIF turns, and whose boxes fit the upright and the stored image. dbloader assumes
+            that these boxes belong to the stored image (see ``boxes`` of `convert`).
+        flat: Number of images with boxes that have no area. These boxes were left out.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
         mismatched: Number of objects whose bytes do not match the MD5 that the server states.
         resumed_at: Number of files that an earlier, interrupted run has converted.
@@ -174,7 +174,7 @@ def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mappi
     """Write all events of a store, and ``late`` events that it lacks, to a file. If that fails, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
-        aside.unlink(missing_ok=True)  # a link there could lead to another file
+        aside.unlink(missing_ok=True)  # a symbolic link of this name could lead to another file
         with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + "\n" for event in chain(store.events(), late))
             file.flush()

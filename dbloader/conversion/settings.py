@@ -86,7 +86,7 @@ class Settings:
         max_pixels()  # raises an error if the environment variable DBLOADER_MAX_PIXELS is wrong
 
     def reading(self) -> dict[str, str]:
-        """Return how to read the source where its files do not say it, if the user has decided it."""
+        """Return those options about reading the source that the user has given, such as ``encoding``."""
         options = {"class_folder": self.class_folder, "boxes": self.boxes, "encoding": self.encoding}
         return {name: value for name, value in options.items() if value is not None}
 
@@ -97,11 +97,11 @@ class Settings:
         return names
 
     def decided(self) -> Settings:
-        """Return the settings with the names of the classes in place of the store or file that has them."""
+        """Return the settings with the names of the classes instead of the store or file that contains the names."""
         return replace(self, classes=self.given_classes())
 
     def open(self) -> Source:
-        """Open the source, which is a folder of images if nothing around the core is installed."""
+        """Open the source. Without ``dbloader.ext``, it can only be a folder of images."""
         given = (self.listing, self.name_field, self.image_field, self.file_fields or None, self.where, self.classes)
         is_given = any(option is not None for option in given)
         if has_extensions() or is_given or self.reading() or "://" in str(self.source):
@@ -127,7 +127,7 @@ class Settings:
             place["classes"] = "numbers" if self.classes == "numbers" else "given"
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
-        # The names of the target's classes may get other numbers, and the manifest has the new ones.
+        # The target's classes may get new numbers, so only ``Manifest.classes`` lists them.
         if named := {name: classes for name, classes in found.field_classes.items() if name != found.target}:
             place[FIELD_CLASSES] = named
         options = {"shuffle_seed": self.shuffle_seed, "check": self.check, "keep_damaged": self.on_damaged == "keep"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 
-_READ_AT_ONCE = 256  # records whose classes are read; a store with views does not copy their images
+_READ_AT_ONCE = 256  # records to read at a time for their classes; an LMDB file yields them without copying images
 # Attributes that are computed once and kept in __dict__. The public attributes are properties, because a user could
 # assign to a cached_property.
 _CACHED = ("targets", "names", "_indices_digest")
@@ -80,7 +80,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str]:
-        """The class names in the order of their labels; empty if the target is no class, or the classes lack names."""
+        """The class names in the order of their labels; empty if the target is not a class, or has no names."""
         return [*class_names(self.manifest, self.target)]
 
     @property
@@ -96,12 +96,12 @@ class RecordDataset(Dataset[Any]):
     def targets(self) -> Targets:
         """The targets of all records, read-only. Labels are int64, shape (len,); ``tolist()`` is ImageFolder's list.
 
-        A missing label (None in a sample) is the least int64 here, -9223372036854775808. ``targets >= 0``
+        A missing label (None in a sample) is the least int64 in this array, -9223372036854775808. ``targets >= 0``
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
 
-        Other numbers, booleans and texts are as in ``column``. Several classes are 0 and 1: uint8, shape (len,
-        classes); dbloader reads all records for them.
+        Other targets that are numbers, booleans or texts are as in ``column``. If a target is a list of classes, each
+        class has a column of 0 and 1: uint8, shape (len, classes). To fill it, dbloader reads all records.
 
         Raises:
             OptionError: The target has no column, or the array for several classes does not fit into memory.
@@ -186,7 +186,7 @@ class RecordDataset(Dataset[Any]):
         return self.records([index])[0]
 
     def records(self, indices: Sequence[int]) -> list[Record]:
-        """Return the records at some indices, in their order, read in one transaction or round trip.
+        """Return the records at some indices, in the order of the indices, read in one transaction or round trip.
 
         Raises:
             RecordIndexError: An index is not from -len to len - 1.
@@ -205,7 +205,7 @@ class RecordDataset(Dataset[Any]):
         self._same_store().expect_order(sampler, since, self._indices, margin=margin, check=check)
 
     def find(self, name: str) -> int:
-        """Return the index of the record with a name, which is a path below the converted folder.
+        """Return the index of the record with this name: a path below the converted folder.
 
         Each call searches the store. LMDB scans 4 bytes for each record, in 3 ms for a million. MongoDB uses an index.
 
@@ -340,7 +340,7 @@ class CompositeDataset(Dataset[Any], ABC):
 
     @abstractmethod
     def replaced(self, datasets: list[Any]) -> Self:
-        """Return a copy with other datasets of the same records. Raise OptionError if their images differ in shape."""
+        """Return a copy with these datasets of the same records. Raise OptionError if their images differ in shape."""
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:

@@ -109,7 +109,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
 
 
 def target_names(dataset: Any) -> list[str]:
-    """Return the names in a sample to which ``target_transform`` applies: those of the target, or else "label".
+    """Return the names in a sample to which ``target_transform`` applies: all names of the target, or else "label".
 
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.

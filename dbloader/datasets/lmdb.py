@@ -18,7 +18,7 @@ class LMDBDataset(StoreDataset):
     """The images and labels of an LMDB store, in place of torchvision's ImageFolder.
 
     Making a dataset opens its store, so a wrong place is an error at once. A process that gets the dataset by pickling
-    or fork opens the store again at its first read. Threads may share a dataset. Once used, ``targets`` takes
+    or fork opens the store again at its first read. Threads may share a dataset. Once read, ``targets`` needs
     8 bytes of memory for each record, ``names`` about 30, and ``samples`` about 40.
 
     A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. A missing label is
@@ -50,14 +50,14 @@ class LMDBDataset(StoreDataset):
             ``truncated`` and all fields named ``box_...``.
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch;
             pixels differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but a JPEG is decoded at
-            1/2, 1/4 or 1/8 of its size if this is at least as large as the result, which changes pixels more. None:
+            1/2, 1/4 or 1/8 of its size if that is at least as large as the result; pixels differ more. None means
             ``"exact"``, but ``"fast"`` for steps that `create_loader` fuses.
         where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``, in the order
             of the store (docs/queries.md). Index 0 is the first record found; the field ``"index"`` is the index in the
             store.
         cache: Path of a folder on a local disk (not NFS). dbloader copies whole shards there before it reads them, for
             all processes of the machine that use the folder (docs/cache.md). The folder is created if needed.
-        cache_bytes: Limit for the bytes of shards in the cache. Shards that are needed last are removed first.
+        cache_bytes: Limit for the bytes of shards in the cache. Shards that will be needed last are removed first.
         root: Another name of ``place``, as in ImageFolder.
 
     Raises:
@@ -66,7 +66,7 @@ class LMDBDataset(StoreDataset):
         StoreVersionError: The store has a newer format.
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
-            ``transforms`` is given with another transform; or ``resize`` is another word, or is given with another
+            ``transforms`` is given with another transform; or ``resize`` has another value, or is given with another
             ``decode``; or ``where`` is wrong; or the cache is at the store's place, or smaller than a shard.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """

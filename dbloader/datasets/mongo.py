@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class MongoDataset(StoreDataset):
     """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
 
-    It works like LMDBDataset. Each batch takes one query, and each process that reads has one client. Reading continues
+    It works like LMDBDataset. Each batch needs one query, and each process that reads has one client. Reading continues
     after a dropped connection, a restart of the server or an election. A minute without an answer is an error.
 
     Args:
@@ -33,8 +33,8 @@ class MongoDataset(StoreDataset):
             credentials. Other pickles of the dataset do not contain the credentials.
         transform, target_transform, decode, transforms, target, fields, resize, where: As in LMDBDataset.
         query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
-            {"$gte": 256}}``. The records keep the order of the store. The query may name any field. The server runs it
-            at once. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+            {"$gte": 256}}``. The query may name any field. The server runs the query when the dataset is made. Records
+            keep the store's order. Index 0 is the first record found; the field ``"index"`` is the index in the store.
         cache, cache_bytes, root: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:

@@ -102,7 +102,7 @@ class StoreDataset(RecordDataset):
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        # resize="exact" keeps every call of the transform as with ImageFolder.
+        # With resize="exact", the transform is called exactly as with ImageFolder.
         fuses = self.transform is not None and self.resize not in (None, "exact") and has_extensions()
         dataset = extension("with_head")(self) if fuses else self
         random_numbers, records = dataset.random_numbers(indices), dataset.records(indices)

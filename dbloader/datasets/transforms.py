@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_of_this_thread = threading.local()  # a thread's copies of transforms: a call changes a transform
+_of_this_thread = threading.local()  # the thread's own copies of transforms, because a call changes a transform
 
 
 def is_albumentations(transform: Any) -> bool:

@@ -1,7 +1,7 @@
 """Decode intact PNG and WebP files with imagecodecs, which releases the GIL, to the same pixels as Pillow.
 
 Pillow reads the headers of these formats in Python, which takes longer than decoding 32 x 32 pixels. Pillow still
-decodes seldom kinds, and every file that is not known to be intact: Pillow decides whether a file is damaged.
+decodes rare kinds of PNG and WebP, and all files that may be damaged, because it decides whether a file is damaged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CodecImage(NamedTuple):
     data: bytes | memoryview
     width: int
     height: int
-    is_gray: bool  # whether it is a PNG of one 8-bit value a pixel
+    is_gray: bool  # whether it is a PNG with one 8-bit value per pixel
     codec: Callable[[bytes | memoryview], npt.NDArray[np.uint8]]
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
@@ -73,7 +73,7 @@ def open_codec(data: bytes | memoryview) -> CodecImage | None:
 
 
 def is_bare(data: bytes | memoryview) -> bool:
-    """Return whether a file is a PNG that has only pixels. Then Pillow has no ``info`` about it."""
+    """Return whether a file is a PNG without any metadata. If so, Pillow's ``info`` of it is empty."""
     at, kind = _PNG.size - _CHUNK.size, b"IDAT" if data[:4] == _PNG_START[:4] else b""
     while kind == b"IDAT" and at + _CHUNK.size <= len(data):
         length, kind = _CHUNK.unpack_from(data, at)

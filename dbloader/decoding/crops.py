@@ -86,8 +86,8 @@ class RandomCrop(Decoder):
     It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. From a
     tiled JPEG it decodes only the tiles that the crop touches.
 
-    Each sample takes three random numbers. The first decides about mirroring: the output is mirrored if this
-    number is below ``flip``. The second is for the upper edge of the crop, and the third for its left edge.
+    Each sample uses three random numbers. The first decides about mirroring: the output is mirrored if this
+    number is below ``flip``. The second chooses the upper edge of the crop, and the third its left edge.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
@@ -99,7 +99,7 @@ class RandomCrop(Decoder):
         exif_transpose: Whether to turn images upright according to their EXIF.
 
     Raises:
-        OptionError: An option is out of range. A call raises it if the padded image is smaller than the output.
+        OptionError: An option is out of range. From a call: the padded image is smaller than the output.
         TypeError: An option has the wrong type, or ``padding`` the wrong length.
     """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     """An image that is ready to be decoded."""
 
-    part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop takes
+    part: Callable[[], npt.NDArray[np.uint8]]  # decodes the crop's part of the image
     crop: Crop
     size: tuple[int, int] | None  # height and width of the output; None for the size of the resized part
     width: int  # pixels of the whole image, after its EXIF rotation if ``exif_transpose`` is true

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _JOINING = 18_000
 _LARGEST_CROP = 0.95  # share of the image's area
 
-_COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # libjpeg does not convert CMYK to RGB as Pillow does
+_COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CMYK to RGB in a way of its own
 
-# Pixels around a crop that are decoded too, in pixels of the smaller image. Chroma upsampling reads only one of them.
+# Width of the border around a crop that is decoded too, in pixels of the smaller image. Chroma upsampling needs only 1.
 # But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 

@@ -1,4 +1,4 @@
-"""Masks, depth maps, second images of a pair, and boxes: fields of a sample that lie over its image.
+"""Masks, depth maps, second images of a pair, and boxes: fields of a sample that must be cropped with its image.
 
 ``decode_field`` decodes the file of a field unchanged. ``crop_field`` and ``crop_boxes`` crop, resize and mirror a
 field exactly as a Decoder's plan does with the image. ``refuse_masks`` refuses fields that would keep their size while

@@ -2,7 +2,7 @@
 
 The decoders in ``crops.py`` choose a crop, and ``jpeg.py`` decodes its part of the image.
 
-Loaders decode in many threads, so each step must stay on the thread that calls it. Loaders limit torch to one intra-op
+Loaders decode in many threads, so no step may use further threads. Loaders limit torch to one intra-op
 thread in their workers. Views of arrays are made with NumPy, because torch releases the GIL for each view, and another
 thread may then take the GIL.
 """
@@ -26,8 +26,8 @@ FILTERS = (*TORCH_FILTERS, "nearest", "box", "hamming", "lanczos")
 class Crop(NamedTuple):
     """A part of an image, the size to which it is resized, and the window of the resized part that becomes the output.
 
-    A decoder takes the part, resizes it (with antialiasing, over the part alone), cuts out the window, and mirrors it,
-    in this order.
+    A decoder decodes the part, resizes it (with antialiasing, over the part alone), cuts out the window, and mirrors
+    the window, in this order.
 
     Attributes:
         left: Left edge of the part. ``left``, ``top``, ``width`` and ``height`` are in pixels of the image.
@@ -78,10 +78,10 @@ def resize_pixels(pixels: npt.NDArray[np.uint8], size: tuple[int, int], interpol
 
     torch's AVX2 kernel for bytes takes 104 us, and Pillow 490 us (bilinear, random-resized crops of 465 x 394 pixels to
     224 x 224, one core of an EPYC). Their results differ by at most 2 of 255 levels. Both resize rows, round to
-    bytes, and then resize columns; but Pillow 13 begins with the columns if that is less work. In either
-    program, the first rounding changes the value before the second by at most 0.5, and torch's 16-bit weights change it
-    by 0.03. So two such values differ by less than 1.1, and results by 2. "bicubic" overshoots, so the order matters:
-    results differ by up to 26 levels in noise and 17 in photos, by 0.03 on average.
+    bytes, resize columns, and round again; but Pillow 13 begins with the columns if that is less work. The first
+    rounding changes the final value by at most 0.5, and torch's 16-bit weights change it by 0.03. So the two final
+    values differ by less than 1.1 before they are rounded, and by at most 2 afterwards. With "bicubic", the order of
+    rows and columns matters: results differ by up to 26 levels in noise and 17 in photos, by 0.03 on average.
     """
     if interpolation not in TORCH_FILTERS:
         height, width = size
@@ -101,7 +101,7 @@ def mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Return the window that begins at row and column ``window`` of the pixels. It is black where it has no pixels."""
+    """Return the window that begins at row and column ``window`` of the pixels. Outside of the pixels, it is black."""
     inside, outside = [], []
     for first, length, full in zip(window, size, pixels.shape[:2], strict=True):
         start, stop = max(first, 0), min(first + length, full)

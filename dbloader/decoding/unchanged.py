@@ -46,7 +46,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
         - uint8, 0 to 255, for values of 8 bits or fewer. 0 is black. Images of one bit have the values 0 and 1. Gray of
           2 or 4 bits is spread over 0 to 255, as PNG defines.
         - int32 for unsigned values of 9 to 16 bits: 0 to 4,095 for 12 bits, else 0 to 65,535. torch has few operations
-          for uint16. A PGM whose header gives another greatest value than 65,535 is spread over 0 to 65,535.
+          for uint16. If the header of a PGM gives another greatest value, its values are spread over 0 to 65,535.
         - int32 also for signed values of 16 bits, and for values of 32 bits.
         - float32 for floats of any range, including NaN and infinity.
         - int8 for signed values of 8 bits.

@@ -12,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A CPU computes so many values at a time, which stay in its cache: one image of 3 x 224 x 224 pixels has 150,528.
+# Number of values computed at a time, so they stay in a CPU's cache. One image of 3 x 224 x 224 pixels has 150,528.
 _AT_ONCE = 2**18
 
 
@@ -53,7 +53,7 @@ class BatchMemory:
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, like.stride())
 
     def compute(self, images: torch.Tensor, function: Any, dtype: torch.dtype, layout: Any = None) -> torch.Tensor:
-        """Return the results of ``function(some images, memory of their results)``, in this memory if on the CPU."""
+        """Return the results of ``function(some images, memory for their results)``; on a CPU, in reused memory."""
         shape = tuple(images.shape)
         if type(images) is not torch.Tensor or images.device.type != "cpu" or torch.compiler.is_compiling():
             layout = layout or torch.contiguous_format

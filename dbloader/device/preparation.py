@@ -112,7 +112,7 @@ class Preparation(nn.Module):
                 images = [module(crop, **options(wanted)) for crop in images]
                 continue
             keys = getattr(module, "data_keys", None)
-            if isinstance(keys, (list, tuple)):  # a module of kornia, with the kinds of its arguments
+            if isinstance(keys, (list, tuple)):  # a module of kornia: the keys are the kinds of its arguments
                 takes_both = len(keys) == 2
             else:
                 takes_both = "*inputs" in wanted and targets is not None

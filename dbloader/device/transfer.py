@@ -64,7 +64,7 @@ def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
 
 
 def resolve_device(device: Device) -> torch.device:
-    """Return the torch device for a name: "auto" is CUDA, else the CPU; "cuda" is the current CUDA device.
+    """Return the torch device for a name: "auto" is CUDA if present, else the CPU; "cuda" is the current CUDA device.
 
     Raises:
         OptionError: This machine has no such device.
@@ -128,11 +128,11 @@ class CudaTransfer(Transfer):
     Three rules prevent races between the streams, because PyTorch's allocator considers only the stream on which a
     tensor was made (docs/notes/cuda-race.md). First, the consumer's stream waits for the copies of a batch before it
     uses the batch. Second, if the consumer drops a tensor, ``record_stream`` keeps its memory until the work queued on
-    the tensor is done. Third, the side stream begins a batch only after the work that the consumer had queued when it
-    last asked for a batch, or began the iteration.
+    the tensor is done. Third, before the side stream copies a batch, it waits for all work that was in the consumer's
+    stream when the consumer last received a batch, or began the iteration.
 
-    Some objects cannot be recorded: objects that move themselves and have no ``record_stream``, and subclasses of
-    Tensor that hide the tensors in which their values are. The consumer's stream moves them when the consumer receives
+    Some objects do not allow this: objects that move themselves and have no ``record_stream``, and subclasses of Tensor
+    that hide the tensors in which their values are. The consumer's stream moves such objects when the consumer receives
     the batch: after ``then``, and without overlap with the training. If ``then`` may have made such an object on the
     device, the consumer gets a deep copy, and the original is kept until the copy is complete.
     """
@@ -150,7 +150,7 @@ class CudaTransfer(Transfer):
 
     @override
     def begin(self) -> None:
-        self._record_consumer()  # the loader may have tensors that the consumer's stream has still to fill
+        self._record_consumer()  # the loader may return tensors that the consumer's stream has yet to fill
 
     def _side_stream(self) -> torch.cuda.Stream:
         with self._lock:  # the threads of two iterators must not make two streams
@@ -186,7 +186,7 @@ class CudaTransfer(Transfer):
             return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)
 
     def await_consumer(self, stream: torch.cuda.Stream) -> None:
-        """Make the side stream wait for the work that the consumer had queued when it last called this object."""
+        """Make the side stream wait for the work that was in the consumer's stream at its last begin() or receive()."""
         try:
             while True:
                 stream.wait_event(self._consumer_events.get_nowait())
@@ -216,7 +216,7 @@ class CudaTransfer(Transfer):
         return _replace(in_transit.batch, hand_over)
 
     def await_copies(self, stream: torch.cuda.Stream, done: torch.cuda.Event) -> None:
-        """Make the consumer's stream wait until the batch is complete."""
+        """Make the consumer's stream wait until the side stream has completed the batch."""
         stream.wait_event(done)
 
     def keep(self, leaf: Any, stream: torch.cuda.Stream) -> None:
@@ -225,7 +225,7 @@ class CudaTransfer(Transfer):
 
 
 def find_memory(leaf: Any) -> list[Any] | None:
-    """Return the parts of a leaf that together hold its memory and have ``record_stream``. None if they are unknown."""
+    """Return the objects that own a leaf's memory, to call their ``record_stream``; None if they are unknown."""
     if isinstance(leaf, PackedSequence):
         return [part for part in leaf if part is not None]
     if not isinstance(leaf, torch.Tensor):
@@ -273,7 +273,7 @@ def _pin(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf.pin_memory()
     if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided or leaf.is_nested or leaf.is_pinned():
-        return leaf  # a copy that is not pinned might lose what a subclass adds to its tensor
+        return leaf  # a pinned copy might lose what a subclass adds to its tensor
     # Not the tensor's own pin_memory(), which refuses expanded tensors.
     return torch.empty_like(leaf, pin_memory=True).copy_(leaf)
 

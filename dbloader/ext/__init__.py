@@ -1,1 +1,1 @@
-"""What stands around the core. The core works without this folder, and imports it only by ``_extensions.py``."""
+"""Everything that the core does not need. Without this folder, the core still works: only _extensions.py imports it."""

@@ -55,7 +55,7 @@ class CheckedImage(NamedTuple):
     data: bytes  # the file, with its end marker
     facts: Facts | None  # None for an unknown format; only ``check="none"`` accepts such files
     repaired: str  # description of the repair; "" if there was none
-    transparent: bool = False  # whether a pixel is not opaque; False unless the check decodes
+    transparent: bool = False  # whether any pixel is not opaque; False if the check does not decode
 
 
 def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
@@ -82,7 +82,7 @@ def check_file_fields(
 ) -> tuple[dict[str, Any], str]:
     """Check and repair the image files in some fields of a record, like `check_image`.
 
-    ``files`` has the name of the file from which each field was read, for messages; {} if there are no such files.
+    ``files`` maps each field to the name of the file from which it was read, for messages; {} if there was no file.
     Return the fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The
     message names the field.
     """
@@ -134,7 +134,7 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether Pillow converts the mode to RGB. All pixels would take four bytes each.
+                # One pixel shows whether Pillow can convert the mode to RGB. Converting all needs 4 bytes per pixel.
                 image.crop((0, 0, 1, 1)).convert("RGB")
             return facts.transparent and has_transparent_pixels(image)
     except MemoryError:
@@ -152,12 +152,12 @@ def _check_jpeg(data: bytes) -> bool:
     if not warning:
         return True
     end = examine(data).end - len(END)
-    # TurboJPEG refuses the sampling factors ("tjDecompressHeader3(): ..."), or libjpeg-turbo cannot decode the process.
+    # TurboJPEG refuses the sampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo does not support the process.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False
     if not _LEFT_OVER.search(warning):
-        # Training decodes such a file with Pillow. It is intact if all that libjpeg warns of is beside the coded data.
+        # Training decodes such a file with Pillow. The file is intact if libjpeg warns only of bytes outside the scans.
         plain = without_oddities(data)
         found = find_warning(plain)
         if (found and not _LEFT_OVER.search(found)) or not _same_pixels(data, plain):
@@ -191,7 +191,7 @@ def _check_chunks(data: bytes | bytearray | memoryview) -> None:
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) and data[start + 4 : start + 8] == b"IDAT":  # Pillow does not miss the last few bytes
+        if end > len(data) and data[start + 4 : start + 8] == b"IDAT":  # Pillow tolerates this if few bytes are missing
             raise DamagedImageError(f"does not decode: its chunk IDAT at byte {start} is truncated")
         if end <= len(data) and zlib.crc32(data[start + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             kind = bytes(data[start + 4 : start + 8]).decode("ascii", "backslashreplace")

@@ -87,7 +87,7 @@ def count_depth(image: bytes | memoryview | npt.NDArray[Any] | None) -> dict[str
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth that the header contains. Pillow's mode does not show it, because deep colors become 8 bits."""
+    """Return the depth in the header. Pillow's mode does not show it, because Pillow reduces deep colors to 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR

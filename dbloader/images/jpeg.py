@@ -64,8 +64,8 @@ def examine(data: bytes) -> Structure:
 
     NO_END: only the end marker is missing. The scans must contain every coefficient down to its last bit, because
     libjpeg does not warn about a progressive image that was cut between two scans. Samples must have 8 bits and Huffman
-    codes, because libjpeg warns reliably only about these. Without its end marker, a progressive image whose encoder
-    left out bits on purpose is DAMAGED. An image with several frames (hierarchical mode) is always DAMAGED.
+    codes, because libjpeg warns reliably only about these. A progressive image without its end marker is DAMAGED if its
+    encoder left out low bits on purpose. An image with several frames (hierarchical mode) is always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -86,9 +86,9 @@ def examine(data: bytes) -> Structure:
 def repair(data: bytes, structure: Structure) -> bytes:
     """Add the end marker to a JPEG in the state NO_END. Raise DamagedImageError if more is missing.
 
-    Two checks decode with libjpeg-turbo. The result must cause no warning. Without the last byte of its last scan, it
-    must cause one: otherwise data are left after the last pixel, as with zeros in place of lost data. Zeros decode as
-    blocks without a warning. Each check allocates `Structure.coefficient_bytes`.
+    Two checks decode with libjpeg-turbo. First, the result must cause no warning. Second, the result without the last
+    byte of its last scan must cause a warning. Otherwise data are left after the last pixel, such as zeros in place of
+    lost data, which libjpeg decodes without a warning. Each check allocates `Structure.coefficient_bytes`.
 
     Fill bytes before the marker are dropped. All other bytes stay the same.
     """
@@ -119,9 +119,9 @@ def find_warning(data: bytes) -> str:
 def without_oddities(data: bytes) -> bytes:
     """Return a JPEG without metadata, and without two oddities that decoders tolerate.
 
-    These are bytes after metadata where a marker is due, and zeros as the last three bytes of a sequential scan's
-    header, instead of 0, 63 and 0. Bytes after another segment stay, because they may have been shifted out of it. So
-    do bytes that are a segment with a wrong marker. Raise DamagedImageError if a segment is cut short or out of place.
+    Stray bytes after a metadata segment are removed, unless they are a segment with a wrong marker. Stray bytes after
+    other segments are kept, because they may belong to the segment. Three zeros at the end of a sequential scan's
+    header become 0, 63 and 0. Raise DamagedImageError if a segment is cut short or out of place.
     """
     parts, position, previous, is_sequential = [markers.START], len(markers.START), markers.COM, False
     while (segment := markers.next_segment(data, position)) and segment.code != markers.EOI:
@@ -130,12 +130,12 @@ def without_oddities(data: bytes) -> bytes:
         if previous not in _METADATA or lost:
             parts.append(stray)
         elif previous in _COLORS and stray.strip(b"\xff"):
-            parts.pop()  # the colors must be the same without the segment out of which the bytes were shifted
+            parts.pop()  # the stray bytes may belong to this segment, so the colors must be the same without it
         position, previous = segment.end, segment.code
         is_sequential |= segment.code in markers.SEQUENTIAL
         if segment.code == markers.SOS:
             position = markers.find_scan_end(data, segment.end)
-            if is_sequential and header.endswith(bytes(3)) and data[segment.end] != 0:  # else the zeros may go on
+            if is_sequential and header.endswith(bytes(3)) and data[segment.end] != 0:  # zeros here may be lost data
                 header = header[:-3] + b"\x00\x3f\x00"
             parts += [header, data[segment.end : position]]
         elif segment.code in _COLORS or segment.code not in _METADATA:
@@ -194,7 +194,7 @@ class _Reader:
             raise segment.error("contradicts itself: its length does not fit its components")
         components: list[int] = []
         for identifier in header[1:-3:2]:
-            # Some encoders give all components the same identifier. Decoders then use the order of the frame.
+            # Some encoders give all components the same identifier. Then decoders use the order in the frame header.
             free = (at for at, known in enumerate(self.frame.identifiers) if known == identifier)
             component = next((at for at in free if at not in components), None)
             if component is None:
@@ -206,7 +206,7 @@ class _Reader:
 
 
 def _check_complete(frame: Frame, scans: list[_Scan]) -> None:
-    """Raise DamagedImageError unless the scans contain all coefficients. libjpeg finds contradictory scans later."""
+    """Raise DamagedImageError unless the scans contain all coefficients. `repair` detects contradictory scans."""
     if frame.process not in (*markers.SEQUENTIAL, markers.PROGRESSIVE) or frame.precision != 8:
         raise DamagedImageError(
             f"the end marker is missing, and a frame SOF{frame.process - markers.SOF0} of {frame.precision}-bit "

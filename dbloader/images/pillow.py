@@ -45,7 +45,7 @@ _ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of th
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JXL": 25, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Bytes 4 to 12 of a HEIF file: "ftyp" and the major brand (ISO/IEC 23008-12, 10). Those in _ANY may also be AVIF.
+# Bytes 4 to 12 of a HEIF file: "ftyp" and the major brand (ISO/IEC 23008-12, 10). Files with _ANY may also be AVIF.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 _JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")  # a codestream, or a file with boxes (ISO/IEC 18181-2, 9.1)
@@ -61,7 +61,7 @@ _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
 _WHITE_IS_ZERO = 0
 # Depths of unsigned values whose range is known: from 0 to the greatest value that their bits allow.
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
-MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}  # depth in a TIFF -> what Pillow takes the values for
+MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}  # depth in a TIFF -> how Pillow wrongly reads the values
 GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # Pillow's modes that may hold gray of 9 to 16 bits
 # How to turn a stored image upright, for each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1): whether to exchange
 # rows and columns, and whether to then mirror the result from left to right, and from top to bottom.
@@ -80,7 +80,7 @@ TURNS = {
 def turn_boxes(
     boxes: npt.NDArray[np.float64], orientation: int, width: int, height: int, *, back: bool = False
 ) -> npt.NDArray[np.float64]:
-    """Return boxes of a stored image in the upright image; with ``back``, boxes of the upright image in the stored one.
+    """Convert boxes from coordinates in the stored image to coordinates in the upright image; ``back``: the reverse.
 
     ``boxes`` has the shape (n, 4): x_min, y_min, x_max, y_max. ``width`` and ``height`` are of the upright image.
     """
@@ -104,7 +104,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
             is HEIF and pillow-heif is not installed.
         OSError: The format is not in `FORMATS` (PIL.UnidentifiedImageError). Damaged headers also raise other errors.
     """
-    max_pixels()  # may raise Pillow's limit
+    max_pixels()  # may increase Pillow's limit
     if isinstance(file, (bytes, bytearray, memoryview)):
         stream: BinaryIO = io.BytesIO(without_refused(file) if file[:4] == b"\x89PNG" else file)
     else:
@@ -205,7 +205,7 @@ def decoding_bytes(image_format: str) -> int:
 def value_depth(image: Image.Image) -> str:
     """Return the depth of the values that Pillow reads: "8-bit" (or fewer), "16-bit", "32-bit float" and so on.
 
-    For a TIFF, return the depth in the file. For other formats, Pillow reduces colors to 8 bits.
+    For a TIFF, return the depth in the file. In other formats, colors have 8 bits, because Pillow reduces them.
     """
     tags = _tiff_tags(image)
     if tags is not None:
@@ -243,8 +243,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
     """Return an image with 8-bit values; raise PixelRangeError if the range of its values is unknown.
 
-    16-bit gray becomes mode L. It keeps the upper 8 bits, as Pillow does for colors and torchvision for tensors.
-    Pillow's own conversion makes every gray value above 255 white.
+    16-bit gray becomes mode L with the upper 8 bits of each value, as in Pillow for colors and in torchvision for
+    tensors. Pillow's own conversion of gray makes every value above 255 white.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:

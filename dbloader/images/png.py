@@ -1,4 +1,4 @@
-"""Leave out the metadata of a PNG for which Pillow would refuse the image."""
+"""Remove the metadata of a PNG that would make Pillow refuse the image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_BYTES = _MOST_BYTES // 1032  # zlib compresses no better
 
 
 def without_refused(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-    """Return a PNG without the metadata for which Pillow would refuse it; ``data`` itself if there is none.
+    """Return a PNG without the metadata that make Pillow refuse it. If it has none, return ``data`` itself.
 
     Pillow refuses a text or profile of more than 1 MiB after decompression, and metadata with a wrong CRC.
     """
@@ -38,7 +38,7 @@ def _is_refused(kind: bytes, chunk: bytes) -> bool:
         return not any(other in body for other in (b"IDAT", b"PLTE", b"tRNS", b"IEND"))
     if len(body) < _LEAST_BYTES or kind not in (b"zTXt", b"iTXt", b"iCCP"):
         return False
-    _, _, packed = body.partition(b"\0")  # after the keyword, then the method
+    _, _, packed = body.partition(b"\0")  # the method, then the compressed data
     if kind == b"iTXt":
         if packed[:1] != b"\x01":  # not compressed
             return False

@@ -30,7 +30,7 @@ _TRANSPARENT = 12  # at most, for a transparent color: the image, a copy with al
 _DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; measured 12.53 with glibc 2.41
 _WEBP = 8  # added for a WebP file, because libwebp needs memory too
 
-# Bytes per pixel of the smaller image, and of Pillow's intermediate image with the new width and the old height.
+# Bytes per pixel, both of the smaller image and of Pillow's intermediate image (new width, old height).
 _SMALLER = 4
 _SMALLER_TRANSPARENT = 7  # includes the separate bands, and the image composed of them
 
@@ -144,8 +144,8 @@ def _resized(image: Image.Image, size: tuple[int, int], box: tuple[float, float,
     smaller = image.resize(size, Image.Resampling.LANCZOS, box)
     if image.mode not in ("LA", "RGBA"):
         return smaller
-    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha, and would see
-    # wrong colors there. So take the colors of transparent pixels from bands that are resized separately.
+    # Pillow weights colors by alpha, so transparent pixels lose their colors. Training drops the alpha, so these pixels
+    # would get wrong colors. To prevent this, take their colors from bands that are resized separately.
     bands = [band.resize(size, Image.Resampling.LANCZOS, box) for band in image.split()]
     seen = bands[-1].point([255 * (opacity >= _SEE_THROUGH) for opacity in range(256)])
     return Image.composite(smaller, Image.merge(image.mode, bands), seen)

@@ -4,7 +4,7 @@ The consumer has a ``BackgroundIterator``, which refers to a ``BackgroundThread`
 iterator. So the iterator can be garbage-collected while the thread waits, and the iterator's finalizer ends the thread.
 A finalizer can run at any point of either thread. If a finalizer ran inside ``Condition.wait``, the waiting thread
 could miss the wake-up and never end. Therefore finalizers take no lock, and both threads use only a ``SimpleQueue`` to
-wake each other: its ``put`` is reentrant.
+wake each other, because its ``put`` is reentrant.
 """
 
 import atexit
@@ -68,7 +68,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
                 on_start, self._on_start = self._on_start, None
                 if on_start is not None:
                     on_start()
-                # Exit functions run in reverse order. This one must run before multiprocessing's, which ends workers.
+                # Exit functions run in reverse order. This function must run before multiprocessing ends the workers.
                 atexit.unregister(end_all_threads)
                 atexit.register(end_all_threads)
                 self.start()
@@ -155,7 +155,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         _close(source)
 
     def stop_after(self, error: BaseException) -> None:
-        """Stop the thread because ``next()`` raises this StopIteration or error. After an error, ``take`` names it."""
+        """Stop the thread, because ``next()`` raises this error or StopIteration. Later, ``take`` names the error."""
         line = format_exception_only(error)[0].splitlines()[0]  # unlike str(error), this raises no error
         what = cut(line.removeprefix(f"{type(error).__module__}."), 200)
         ended = isinstance(error, StopIteration)
@@ -170,7 +170,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread ends, and return whether it has ended. The thread's own call returns True at once."""
+        """Wait until the thread ends, and return whether it has ended. A call in the thread itself returns True."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)
@@ -211,9 +211,9 @@ class BackgroundIterator(Iterator[T]):
     later calls raise a LoaderError, because a StopIteration would look like the end of the epoch.
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
-    ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()``
-    and the exit of the interpreter wait for this item, at most 10 s and 2 s. An error of this item is lost. An error in
-    closing the source goes to ``threading.excepthook``.
+    ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` (for
+    at most 10 s) and the exit of the interpreter (2 s) wait for this item. If making it raises an error, the error is
+    lost. If closing the source raises an error, ``threading.excepthook`` gets it.
 
     Args:
         source: The items.

@@ -85,7 +85,7 @@ class Board:
     def close(self) -> None:
         """Close the pipe. The workers end after they have read the messages in it."""
         files = self._reader, self._writer, self._file
-        self._reader = self._writer = self._file = -1  # another thread must not write to files that get these numbers
+        self._reader = self._writer = self._file = -1  # other files may get these numbers, and must not be written to
         for file in files:
             os.close(file)
 
@@ -123,7 +123,7 @@ class Board:
             self.counts[cell, 2] -= parts - taken
 
     def finish(self, cell: int, count: int) -> bool:
-        """Return whether this worker's ``count`` parts were the last unfinished parts. It must then join all parts."""
+        """Return whether this worker's ``count`` parts were the last unfinished ones. If so, it must join all parts."""
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:
@@ -131,7 +131,7 @@ class Board:
         return last
 
     def store_parts(self, cell: int, count: int, parts: bytes) -> bool:
-        """Store finished parts for the worker that joins all parts. Return whether that is this worker."""
+        """Store finished parts for the worker that will join all parts. Return whether this worker must join them."""
         with self.lock:
             start = int(self.counts[cell, 3])
             fits = start + 8 + len(parts) <= self._stride  # if not, the worker that joins all parts makes these again

@@ -3,7 +3,7 @@
 The latest event decides where the loader continues: a received batch, a ``set_epoch`` or a ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-Loaders are recognized by attributes, and by classes in modules that the program has imported. None is imported here.
+Loaders are recognized by their attributes, and by their classes if the program has imported the classes' modules.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _IMAGENET = Normalize()
 # times longer than usual.
 _SAMPLES_AHEAD = 24
 
-# What to pass in place of options of torch's DataLoader and of timm's create_loader, which have these names.
+# For options of torch's DataLoader and of timm's create_loader: what to pass to this create_loader instead.
 _INSTEAD = {
     "shuffle": "is_training=True, which also crops at random and flips, or sampler=ShuffleSampler(dataset)",
     "generator worker_seeding": "seed=0, which decides all random numbers",
@@ -133,7 +133,7 @@ def create_loader(
         preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several steps.
         fuse: Whether to run known steps of a transform of torchvision or timm as a Decoder, and on batches on the
-            device (docs/transforms.md). ``print(loader)`` shows which.
+            device (docs/transforms.md). ``print(loader)`` shows which steps.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. A sampler of dbloader must be made for a
             dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
             resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random decoding
@@ -200,7 +200,7 @@ def create_loader(
                 f"input_size={input_size!r} has no effect, because the dataset has a transform or decode of its own: "
                 "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
             )
-    # Another collate_fn gets samples as the transform makes them.
+    # With a collate_fn, nothing is fused, because it must get samples exactly as the transform makes them.
     plan = extension("make_plan")(dataset, transform, fuse=fuse and collate_fn is None) if has_extensions() else None
     if plan and plan.makes_floats and normalize is _IMAGENET:
         normalize = None
@@ -225,7 +225,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, to find the sample that comes next, got {name}"
             )
-        # ``tester`` examines samples one by one. Its collate_fn is len, because the user's may refuse one sample.
+        # ``tester`` makes samples one by one. Its collate_fn is len, because the user's may refuse a single sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = extension("ReplacingBatchFetcher")(fetcher, tester, batches.sampler, on_error)
     if even_batches:
@@ -247,7 +247,7 @@ def create_loader(
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raise OptionError unless a dataset has samples at indices."""
+    """Raise OptionError unless a dataset can be indexed, and has samples."""
     if isinstance(dataset, (str, bytes, os.PathLike, Store)):
         raise OptionError(
             f"dataset must be a dataset, got {dataset!r}: open a store with LMDBDataset(place) or MongoDataset(place)"
@@ -271,7 +271,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
         return None
     if is_training:
         return RandomResizedCrop(size)
-    # Resize as for a square with the output's longer side. Otherwise the image could be smaller than the output.
+    # Resize as for a square with the longer side of `size`. Otherwise the image could be smaller than the output.
     return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 
@@ -293,7 +293,7 @@ def with_transform(
     """Return a dataset, and the transform that must still be applied to its samples, or None.
 
     A store's dataset becomes a copy that applies the transform itself. For a CompositeDataset, the second result is a
-    list with the transform for each dataset. With ``only_missing``, its datasets keep their own transforms.
+    list with the transform for each dataset. With ``only_missing``, datasets that have a transform keep it.
     """
     if isinstance(dataset, CompositeDataset):
         pairs = [
@@ -374,8 +374,8 @@ def choose_workers(fetcher: BatchFetcher, num_workers: int) -> Literal["threads"
     """Return which workers to use by default."""
     if not fetcher.releases_gil:
         return "processes"
-    # A fetcher that releases the GIL still holds it for a tenth of an image's time, and for half of it if the image is
-    # small. So processes are faster, unless they send batches through pipes because a batch is not one tensor.
+    # A fetcher that releases the GIL still holds it for a tenth of the work on an image, or half if the image is small.
+    # So processes are faster, unless a batch is not one tensor: then they must send batches through pipes.
     if not num_workers or fetcher.image_nbytes is None:
         return "threads"
     # Processes that are not forked import torch, which takes seconds. A daemonic process may not start any.

@@ -111,7 +111,7 @@ class Iteration(Iterator[BatchInTransit]):
             from torch import no_grad  # every preparation has imported torch
 
             rng = self._position.sample_rng(self._number, samples)
-            # PyTorch keeps this setting for each thread, so the consumer's does not apply here.
+            # no_grad applies to one thread, so the consumer's setting has no effect in this thread.
             prepare = no_grad()(functools.partial(self._preparation, rng=rng))
         if self._transfer is not None:
             return self._transfer.start(batch, prepare)
@@ -192,7 +192,7 @@ class ActiveLoader:
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
-            # Checked with each batch, because the loader of an evaluation that was left early remains active.
+            # Check this at each batch: if an evaluation was left early, its loader is still the active loader.
             if state.active_dataloader is not self:
                 state._remove_dataloader(self)
                 state._add_dataloader(self)
@@ -221,7 +221,7 @@ class BackgroundBatches(BackgroundIterator[T]):
     def __next__(self) -> T:
         try:
             batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a BatchInTransit
-            self.thread.make_room()  # after receive(), whose CUDA event the next batch must wait for
+            self.thread.make_room()  # after receive(), which records the CUDA event that the next batch waits for
         except BaseException as error:
             closed = self.thread.stopped
             self.thread.stop_after(error)

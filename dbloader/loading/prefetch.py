@@ -1,4 +1,4 @@
-"""Prefetch the batches of a loader, up to a GPU."""
+"""Prefetch the batches of a loader, and copy them to a GPU."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PrefetchLoader(Generic[T]):
     state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
     compared.
 
-    Any other public attribute of the loader is read from the loader, and assigned to it.
+    Reading or assigning any other public attribute reads or assigns the loader's attribute.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -257,7 +257,7 @@ class PrefetchLoader(Generic[T]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """Raise an error, because programs read this to make a new DataLoader, which would not prepare batches.
+        """Raise an error: programs read this attribute to make a new DataLoader, which would not prepare batches.
 
         Tools that read every attribute, such as inspect.getmembers, get the error too.
 

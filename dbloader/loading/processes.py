@@ -74,7 +74,7 @@ class ProcessLoader(ThreadLoader):
         order = iter(self.batch_sampler)
         team = self._team
         if team is None or team.failed or team.pid != os.getpid():
-            # As in a DataLoader, torch.manual_seed decides this seed of the workers. It is often the same in all ranks.
+            # As in a DataLoader, torch.manual_seed decides the workers' seed. Ranks other than 0 derive their own seed.
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
             if is_distributed() and torch.distributed.get_rank():
                 seed = int(derive_keys(1, "rank", seed, torch.distributed.get_rank())[0])
@@ -135,7 +135,7 @@ class _Team:
         self._pool: SharedBatchPool | None = None
         if fetcher.image_nbytes is not None:
             self._pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
-        # After the pool, which may fail: only the finalizer closes the board.
+        # Made after the pool, which may raise an error: the finalizer below must exist to close the board.
         self._board = Board(multiprocessing.get_context(), cells)
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []

@@ -72,7 +72,7 @@ class ThreadLoader:
 
     @property
     def advice(self) -> str | None:
-        """Which other workers are usually faster; None if there are none, or if this process may not start them."""
+        """Advice to use worker processes, which are usually faster; None if they are not, or may not be started."""
         alone = self._fetcher.releases_gil and self._fetcher.image_nbytes is None  # as in create.choose_workers
         if not self.num_workers or alone or multiprocessing.current_process().daemon:
             return None
@@ -111,7 +111,7 @@ class Batches(Iterator["TimedBatch"]):
     """One iteration over a ThreadLoader or a ProcessLoader.
 
     This is not a generator that shuts its executor down in a ``finally``. Garbage collection may run the ``finally`` of
-    a dropped generator at any moment, even while the thread holds a lock that the shutdown takes. The thread would then
+    a dropped generator at any moment, even while the thread holds a lock that the shutdown needs. Then the thread would
     wait forever. A dropped executor ends its threads without locks.
 
     Args:
@@ -196,7 +196,7 @@ class _Threads:
 class PartSize:
     """How many samples of the next batch a worker makes at a time: fewer while other workers are idle.
 
-    A worker that gets slow images delays its batch. Meanwhile the consumer takes no batch, so no further batch begins.
+    A worker that gets slow images delays its batch and the batches after it, because batches come in order.
     If parts are small, the other workers can make the rest of the batch. But small parts take more time for each image:
     compared with parts of 32 images, up to 3 % more in parts of 16, 8 % in parts of 4, and 20 % in parts of one.
     """
@@ -212,7 +212,7 @@ class PartSize:
         return int(self._limit)
 
     def adapt(self, idle_s: float) -> None:
-        """Adapt the size after a batch. ``idle_s`` is the idle time of all workers while the consumer waited for it."""
+        """Adapt the size after a batch. ``idle_s`` is the idle time of all workers while the consumer waited."""
         ended = now()
         if idle_s > _IDLE_SHARE * self._workers * (ended - self._last):
             self._limit = max(1.0, self._limit / 2)

@@ -84,7 +84,7 @@ def end_workers(loader: Any, *, only_inherited: bool = False) -> None:
     iterator: Any = getattr(loader, "_iterator", None) if getattr(loader, "persistent_workers", False) else None
     if workers := getattr(iterator, "_workers", None):
         if workers[0]._parent_pid != os.getpid():
-            if "_shutdown_workers" not in vars(iterator):  # torch's would ask the parent's workers to end
+            if "_shutdown_workers" not in vars(iterator):  # torch's shutdown would end the parent's workers
                 from torch._C import _remove_worker_pids  # without this call, an iterator at the same address fails
 
                 iterator._shutdown_workers = functools.partial(_remove_worker_pids, id(iterator))

@@ -1,8 +1,8 @@
 """The program of a worker process of a ProcessLoader.
 
 Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
-the parts. A worker takes a part before it reads records: until the part is made, the batch is unfinished, and a cache
-keeps the shards of an unfinished batch. Workers write images into the shared memory of the batch. The worker that
+the parts. A worker takes a part before it reads the records, so a cache keeps their shards: the batch is unfinished
+until all taken parts are made. Workers write images into the shared memory of the batch. The worker that
 finishes last joins all parts, and the other workers store everything but the images in the Board for this worker. The
 batch is the same as if one worker had made it.
 """
@@ -129,7 +129,7 @@ class _Parts:
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Keep a part for later. When all parts are here, call any further function, such as a search for damage."""
+        """Keep a part for later. After the last part, call further functions at once, such as a search for damage."""
         if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()

@@ -1,7 +1,7 @@
 """Pack small values of all records, such as labels and names, into columns. A store keeps columns apart from records.
 
-Each column is divided into chunks of 4,096 records. A chunk holds little-endian numbers, packed names, or the values of
-a further field, which a user added (field_columns.py). docs/format.md describes every byte.
+Each column is divided into chunks of 4,096 records. A chunk consists of little-endian numbers, packed names, or values
+of a further field: a field that a user added (field_columns.py). docs/format.md describes every byte.
 """
 
 from __future__ import annotations

@@ -72,6 +72,6 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # its bytes now belong to another, damaged element
+    if values.pop("crc32", None) is None:  # bson has read its bytes as part of an earlier, damaged element
         raise ValueError("it has no crc32")
     return values

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 PREFIX = "field."
 MAX_FIELDS = 256
-"""If a store has more further fields than this, none has a column. Each column costs a chunk for 4,096 records."""
+"""If a store has more further fields, none of them has a column: each column adds a chunk for every 4,096 records."""
 
 MAX_TEXT = 2000
 """Longest text in a column, in bytes of UTF-8. So a chunk of 4,096 texts fits into a MongoDB document (16 MiB)."""
 
 OTHER = ...
-"""Stands for a value that no column can hold."""
+"""Replaces a value that cannot be stored in a column."""
 
 NO_BOOL = 2
-"""What a column of booleans holds for a record without a value."""
+"""In a column of booleans, the number for a record without a value."""
 
 _MAX_NAME = 200  # most bytes of a field's name, because an LMDB key has at most 511
 _EXACT = 2**53  # a float64 can hold each integer up to this number
@@ -52,9 +52,9 @@ def column_names(fields: Collection[str]) -> list[str]:
 
 
 def column_value(value: Any) -> Any:
-    """Return what a column holds for the value of a further field: the value, None or ``OTHER``.
+    """Return what a column stores for the value of a further field: the value, None or ``OTHER``.
 
-    None means no value. NaN and an empty text become None. A value that no column can hold becomes ``OTHER``.
+    None means no value. NaN and an empty text become None. A value that cannot be in a column becomes ``OTHER``.
     """
     kind = value.__class__
     if kind is str:

@@ -27,12 +27,12 @@ FORMAT = "dbloader"
 VERSION = 1
 # Keys of Manifest.source.
 FILE_FIELDS, FIELD_CLASSES, TARGET, UNDERSTOOD = "file_fields", "field_classes", "target", "understood"
-CLASS_LISTS = "labels"  # the field with the list of a record's classes, if this list is the target
+CLASS_LISTS = "labels"  # the field that lists all classes of a record, if this field is the target
 
 _MAX_DEPTH = 20  # levels of dicts and lists in Manifest.source
 
-# Counts of more labels, such as regression targets, would make the manifest large. It omits them, and readers count the
-# records of each label in the column.
+# If a store has more different labels, such as regression targets, their counts would make the manifest large. Then the
+# manifest has no counts, and readers count the labels in the column.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -88,7 +88,7 @@ class Manifest:
 
     @property
     def has_decoded_images(self) -> bool:
-        """Whether conversion decoded all images. Then an image is intact if the CRC-32 of its record is right."""
+        """Whether conversion decoded all images. If so, every image whose record has the right CRC-32 is intact."""
         return self.source.get("check") == "decode"
 
     @property
@@ -224,7 +224,7 @@ def _is_counts(value: object) -> bool:
 
 
 def _is_json(value: object, depth: int = 0) -> bool:
-    """Return whether JSON can hold a value."""
+    """Return whether a value can be written as JSON."""
     if isinstance(value, (dict, list)):
         parts = value.values() if isinstance(value, dict) else value
         return depth < _MAX_DEPTH and all(_is_json(part, depth + 1) for part in parts)
@@ -365,7 +365,7 @@ class Totals:
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is none of the classes (0 to {len(classes) - 1})")
         described = dict(source or {})
-        if described.get(TARGET) == CLASS_LISTS:  # with their names here, a copy with other classes cannot shift them
+        if described.get(TARGET) == CLASS_LISTS:  # a copy with other classes keeps the names of the listed classes
             described[FIELD_CLASSES] = {CLASS_LISTS: [*classes], **(described.get(FIELD_CLASSES) or {})}
         manifest = Manifest(
             length=self.length,

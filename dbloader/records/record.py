@@ -141,7 +141,7 @@ def encode(record: Record) -> EncodedRecord:
     """Return the encoding of a record. The record's index is ignored.
 
     Raises:
-        FieldError: A record cannot hold the type or size of a value. The message names the field.
+        FieldError: The type or size of a value cannot be stored. The message names the field.
     """
     before: dict[str, Any] = {}
     if record.name is not None:
@@ -206,7 +206,7 @@ def checked_file_fields(names: object) -> tuple[str, ...]:
 
 
 def _image_element(image: Any) -> tuple[bytes, bytes]:
-    """Return the element ``image`` as its head and its bytes. bson would copy the bytes three times."""
+    """Return the element ``image`` as its head and its bytes. Encoding with bson would copy the bytes three times."""
     if not isinstance(image, (bytes, bytearray, memoryview, np.ndarray)):
         raise FieldError(f"field 'image' must be the bytes of an image file or an array, got {short_repr(image)}")
     data: bytes

@@ -108,7 +108,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file can hold a dtype. It holds no dtypes of other packages, and no overlapping fields."""
+    """Return whether a .npy file can store a dtype. It cannot store dtypes of other packages, or overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
             array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
     except Exception as error:  # NumPy's header parser raises many types, MemoryError among them
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
-    if not array.dtype.itemsize:  # the header of such an array could name any number of elements
+    if not array.dtype.itemsize:  # with such a dtype, a damaged header could claim any number of elements
         raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
     return array
 
@@ -135,7 +135,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
 _HEADER = struct.Struct("<8sH")
 
 
-@functools.lru_cache(maxsize=1024)  # NumPy takes 40 us for a header, and a store has few different headers
+@functools.lru_cache(maxsize=1024)  # parsing a header takes 40 us, and a store has few different headers
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return the shape, whether the array is in Fortran order, and the dtype."""
     file = io.BytesIO(header)

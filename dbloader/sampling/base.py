@@ -47,9 +47,9 @@ class ResumableSampler(DistributedSampler[int], ABC):
     **Resuming.** A loader reads ahead of the training. The sampler cannot see how far the training is, so it has no
     ``state_dict``. Use ``PrefetchLoader(loader).state_dict()``, which counts the batches that the training received, or
     ``state_after(samples)`` in a loader of your own. After ``load_state_dict``, the next iteration starts at that
-    state. Iterations after that one start at the beginning of an epoch.
+    state. Later iterations start at the beginning of an epoch.
 
-    It is a DistributedSampler, so frameworks do not share its samples a second time. Unlike torch's DistributedSampler,
+    It is a DistributedSampler, so frameworks do not divide its samples among the ranks again. Unlike torch's sampler,
     it asks for the ranks when it is used, so torch.distributed may be initialized after the sampler is made.
 
     Attributes:
@@ -57,8 +57,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         population: Length of the dataset, or None if unknown.
         seed: The seed of all epochs.
         epoch: The epoch of the next ``iter()``.
-        drop_last: Whether ranks leave out the tail that they cannot share evenly. Otherwise the first positions of the
-            epoch pad the order, repeatedly if there are too few. DistributedSampler does the same in both cases.
+        drop_last: Whether ranks leave out the tail that they cannot share evenly. Otherwise the order is padded with
+            the first positions of the epoch, repeatedly if needed. In both cases, DistributedSampler does the same.
         times_chosen: How often ``set_epoch`` and ``load_state_dict`` were called.
     """
 
@@ -151,8 +151,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         If a state in the middle of another epoch was loaded, the rest of that epoch is left out, with a warning.
 
         Raises:
-            OptionError: The epoch is negative.
-            TypeError: It is not an int.
+            OptionError: ``epoch`` is negative.
+            TypeError: ``epoch`` is not an int.
         """
         epoch = whole_number("epoch", epoch, 0)
         if epoch != self.epoch:
@@ -177,21 +177,21 @@ class ResumableSampler(DistributedSampler[int], ABC):
             yield from order(self.unpadded(positions)).tolist()
 
     def unpadded(self, positions: Array) -> Array:
-        """Return these positions, but for padding the positions whose samples it repeats."""
+        """Return these positions, but replace each position of padding by the position whose sample it repeats."""
         return np.where(positions < self.length, positions, positions % self.period % self.length)
 
     # States
 
     def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state of an iteration after some of its samples: ints and a str.
+        """Return the state of an iteration after some of its samples: a dict of ints and a str.
 
         The state is the same on all ranks that have consumed the same number of samples. If the shares of ranks differ
         by one sample, use the state of rank 0.
 
         Args:
             consumed: Samples, not batches, of this rank that the training has received since the iteration started.
-            since: The state where the iteration started. None means the last ``iter()``, or the next ``iter()`` if
-                ``set_epoch`` or ``load_state_dict`` was called after the last one.
+            since: The state where the iteration started. None means the start of the last ``iter()``; or of the next
+                ``iter()``, if ``set_epoch`` or ``load_state_dict`` was called since.
 
         Raises:
             OptionError: ``consumed`` is more than the iteration has, or ``since`` is of another sampler.
@@ -201,7 +201,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         start = self.start_of(since) if since is not None else self._begun or self.next_start()
         most = len(self._share(start.position))
         if not 0 <= consumed <= most:
-            raise OptionError(f"consumed must be 0 to {most}, the samples of rank {self.rank}, got {consumed}")
+            raise OptionError(f"consumed must be 0 to {most} (rank {self.rank} has {most} samples), got {consumed}")
         position = min(start.position + consumed * self.num_replicas, self.length)
         return self._state(start._replace(position=position))
 
@@ -220,7 +220,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.times_chosen += 1
 
     def next_state(self) -> dict[str, Any]:
-        """Return the state where the next ``iter()`` starts: ints and a str."""
+        """Return the state where the next ``iter()`` starts: a dict of ints and a str."""
         return self._state(self._held or self.next_start())
 
     def facts(self) -> dict[str, Any]:

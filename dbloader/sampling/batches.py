@@ -72,7 +72,7 @@ class ForeignBatchSampler(BatchSampler):
     """Batches of the indices of a sampler that is not dbloader's, with their positions.
 
     The sampler alone decides the order. The random numbers of the samples are a function of the seed, the number of
-    iterations so far, and the position in the iteration. Each rank has other random numbers.
+    iterations so far, and the position in the iteration. Ranks have different random numbers.
     """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool, *, seed: int, rank: int) -> None:

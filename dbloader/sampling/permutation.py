@@ -4,7 +4,7 @@ The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudor
 Functions, SIAM Journal on Computing 17, 1988) in the generalized form of Black and Rogaway (Ciphers with Arbitrary
 Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
 sqrt(n) rows and columns. One round adds a random function of the column to the row, modulo the number of rows. The next
-round adds a random function of the row to the column. Both can be undone. A result of n or above goes through the
+round adds a random function of the row to the column. Rounds can be undone. A result of n or above goes through the
 network again until it is below n ("cycle walking"). The table has fewer surplus cells than a column has cells, so for n
 above 4,096 fewer than 2 % of the positions go through the network again. With 2**k rows and 2**k columns, up to three
 quarters would. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with xor and
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 # With too few rounds, this test fails: take two positions in one column, and count how many rows are between their
-# values (chi-square). 4 rounds are 7,000 standard deviations off over 1,464 orders of n = 4,097. 6 rounds pass there,
-# but are 10 off over 3,000 orders of n = 1,000. 8 rounds pass both. All n! orders of n = 5 are equally frequent only
-# with 10 rounds. So there are 8 rounds, and a small n has an exact shuffle in a table of at most 32 kB.
+# values (chi-square). Over 1,464 orders of n = 4,097, 4 rounds are 7,000 standard deviations off, and 6 rounds pass.
+# Over 3,000 orders of n = 1,000, 6 rounds are 10 standard deviations off, and 8 pass. For n = 5, all n! orders are
+# equally frequent only with 10 rounds. So there are 8 rounds, and a small n gets an exact shuffle in a table (32 kB).
 ROUNDS = 8
 LARGEST_TABLE = 4096
 

@@ -82,7 +82,7 @@ class SampleRNG:
         stream: Modules with different streams draw different numbers for the same samples.
 
     Raises:
-        OptionError: ``epoch`` or a position is negative, or the positions are not integers of one axis.
+        OptionError: ``epoch`` or a position is negative, or the positions are not integers of shape (N,).
     """
 
     seed: int
@@ -172,7 +172,7 @@ class SeededIndices(list[int]):
 def seed_like(whole: Sequence[int], indices: Sequence[int], places: slice | list[int] = slice(None)) -> Sequence[int]:
     """Return ``indices`` with the seed, the epoch and the positions of ``whole``, if these are SeededIndices.
 
-    ``places`` are the places in ``whole`` whose positions the indices get.
+    ``places`` selects the entries of ``whole`` whose positions the indices get, in this order.
     """
     if not isinstance(whole, SeededIndices):
         return indices

@@ -64,7 +64,7 @@ class OrderedSampler(ResumableSampler):
         dataset: Anything that has a length; only the length is used.
         num_replicas, rank: As in ShuffleSampler, with the same errors.
         even_batch_size: Pad the order until each rank has the same number of whole batches of this size. Positions from
-            ``length`` on are padding; their samples repeat the first ones.
+            ``length`` on are padding; their samples repeat the first samples.
     """
 
     def __init__(

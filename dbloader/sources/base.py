@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # The network file system cannot be reached, so all files fail.
 _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
-# A bad part of a disk causes these errors for one file. A removed disk or an NFS server without answer causes them for
-# all files.
+# A bad part of a disk causes these errors for one file. A removed disk, or an NFS server that does not answer, causes
+# them for all files.
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002, … must not fill the memory
 
-# Keys that the ``fields`` of an entry from a store or an export may have, and that become attributes of the record. So
-# no field of a record can have one of these names. A ``name`` of None makes a record without a name.
+# In ``Entry.fields``, the values of these keys become attributes of the record, not further fields. Entries from stores
+# and exports have such keys. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing and its columns, where their names do not say it. ``listing=`` of `convert` also takes a path alone.
+    """A listing, and what its columns are, if their names do not show it. Otherwise, give `convert` only the path.
 
     Args:
         path: Path of the file.
         image: Column with the paths of the images, or with their names without the extension.
-        label: Column with the labels; or several columns, each of which is a class and has 1 or 0 (or -1). ``"*"``
+        label: Column with the labels; or several columns, one for each class, whose values are 1 or 0 (or -1). ``"*"``
             means all other columns.
         separator: What separates several classes in a label, such as ``"|"``.
         text: Columns of a CSV or TSV that stay text, though all their values look like numbers or booleans.
 
     Raises:
-        TypeError: The path is no path.
-        OptionError: An option is no name, or names too much.
+        TypeError: ``path`` is neither a str nor a path.
+        OptionError: An option is not the name of a column, or ``separator`` is given with several columns of labels.
     """
 
     path: str | os.PathLike[str]
@@ -82,7 +82,7 @@ class Listing:
         return listing if isinstance(listing, Listing) else cls(listing)
 
     def named(self) -> dict[str, Any]:
-        """Return what the user has said about the columns."""
+        """Return the options about columns that the user has given."""
         options = {"image": self.image, "label": [*self.label], "separator": self.separator, "text": [*self.text]}
         return {name: value for name, value in options.items() if value}
 
@@ -172,7 +172,7 @@ class Tally:
 
 
 class Entries:
-    """Iterates over a result of ``Source.entries``; ``tally`` is its return value, once the iteration has ended."""
+    """Iterates over a result of ``Source.entries``. After the iteration, ``tally`` is the generator's return value."""
 
     tally: Tally
 
@@ -194,8 +194,8 @@ class Source(ABC):
     Memory does not grow with the number of entries. Each iterator belongs to one thread.
     """
 
-    follows: tuple[str, ...] = ()  # options of `Reading` that decide something here
-    has_columns = False  # whether a `Listing` says which columns there are
+    follows: tuple[str, ...] = ()  # options of `Reading` that affect how this source is read
+    has_columns = False  # whether the options of a `Listing` can name its columns
     asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
@@ -203,13 +203,13 @@ class Source(ABC):
         self.place = place or full_path(root)  # messages show it
         self.classes = classes  # names in the order of their labels; empty if they are unknown
         self.given_classes: tuple[str, ...] | None = None  # classes that the user gives, see `use_classes`
-        self.label_table: Sequence[int] | None = None  # for each label of an entry the label to store; None: the same
+        self.label_table: Sequence[int] | None = None  # maps labels of entries to labels to store; None keeps them
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # names of the classes of a field's integers, as in a Manifest
         self.target = ""  # the field that training predicts, in place of the label
-        self.understood: tuple[str, ...] = ()  # what the source means, for people
+        self.understood: tuple[str, ...] = ()  # how the source is read, for people
         self.beside = Tally()  # counts the files that lie beside the tars, tables or LMDB file and are not read
         self.compressed = ""  # path of the first compressed tar, which opening decompresses whole; "" if there is none
 
@@ -227,15 +227,15 @@ class Source(ABC):
         """
 
     def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
-        """Yield an event for each file that is there now and was not listed. Only folders look for such files."""
+        """Yield an event for each file that is not in ``listed`` because it came later. Only folders look for these."""
         yield from ()
 
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
         ``hold`` limits memory. It is called with a number of bytes, if possible before they are read, and may wait
-        until other bytes are freed. An OSError is raised only if the machine fails. This implementation reads files: a
-        location is a path, or a path, a start and a number of bytes.
+        until other bytes are freed. An OSError is raised only if the machine fails. This implementation reads files. A
+        location is (path,), or (path, start, number of bytes) for a part of a file.
         """
         for entry in entries:
             path, *part = entry.location
@@ -266,7 +266,7 @@ class Source(ABC):
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     def differs(self, entry: Entry) -> bool | None:
-        """Return None if no checksum contradicts an entry's bytes, else whether other checksums were right."""
+        """Return None if no checksum contradicts an entry's bytes. Otherwise, whether checksums of other files fit."""
         return None  # overridden for object storage
 
     def in_words(self, tally: Tally) -> list[str]:
@@ -280,7 +280,7 @@ class Source(ABC):
 
 
 def name_range(classes: Sequence[str], labels: Sequence[int] | None = None) -> str:
-    """Return the number of classes, and the labels of the first and the last one; None means their positions."""
+    """Return how many classes there are, and the labels of the first and last class; by default, their positions."""
     labels = range(len(classes)) if labels is None else labels
     last = f" and {short_repr(classes[-1], 40)} is {labels[-1]:,}" * (len(classes) > 1)
     return f"{counted(len(classes), 'class')}, {short_repr(classes[0], 40)} is {labels[0]:,}{last}"

@@ -1,9 +1,9 @@
 """A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-dbloader differs from ImageFolder in six ways. It takes files of more formats, such as GIF and HEIC. It leaves out
+dbloader differs from ImageFolder in six ways. It reads files of more formats, such as GIF and HEIC. It leaves out
 names that begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies), and
-folders that a Mac, a NAS or Windows has added. In each class, it takes a folder only once, so loops of links end. It
-keeps a class without images, with a warning. If no folder has images, it takes the images directly in the root, without
+folders that a Mac, a NAS or Windows has added. In each class, it reads a folder only once, so loops of links end. It
+keeps a class without images, with a warning. If no folder has images, it reads the images directly in the root, without
 labels. A ``x.txt`` or ``x.json`` beside ``x.jpg`` becomes a field.
 """
 
@@ -75,8 +75,8 @@ class FolderSource(Source):
     """The images in a folder of class folders.
 
     Classes are sorted. Within a class, folders are sorted by their path as a string (``a-b`` before ``a/b``), and
-    the files of a folder by their names. Links are followed. Names are kept byte for byte. Memory holds the names in
-    one folder and the folders of one class.
+    the files of a folder by their names. Links are followed. Names are kept byte for byte. At any time, only the names
+    in one folder and the paths of one class's folders are in memory.
 
     With ``as_one_class``, all images below the folder are one class, and their names begin with ``./``.
     """
@@ -230,7 +230,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = Tru
             contents.beside.setdefault(stem, {})[extension[1:].decode().lower()] = name
             continue
         tally.skip(name)
-        if readable(name) in METADATA_FILES:  # metadata that can be used makes a folder another source
+        if readable(name) in METADATA_FILES:  # a folder with usable metadata would be another source
             tally.metadata = tally.metadata or readable(posixpath.join(path, name))
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
@@ -254,7 +254,7 @@ def class_names(folders: Sequence[bytes] | Sequence[str], where: str) -> tuple[s
 
 
 def is_system(name: str) -> bool:
-    """Return whether a folder has a name of those that a Mac, a NAS or Windows adds."""
+    """Return whether a folder has a name that a Mac, a NAS or Windows gives to folders that it adds."""
     return SYSTEM.match(f"{name}/") is not None
 
 

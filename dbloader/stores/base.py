@@ -103,13 +103,13 @@ class Store(ABC):
         """Start loading records into memory, without waiting. Call this before ``borrow`` or ``encoded``."""
 
     def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:  # noqa: B027 - only a cache needs it
-        """Announce the order in which this process and its workers will read records. A cache fetches shards ahead.
+        """Announce the order in which this process and its workers will read records. A cache uses it to fetch shards.
 
         Args:
-            sampler: One of dbloader's samplers. Its index -1 is a sample of another store.
+            sampler: One of dbloader's samplers. Its index -1 means a sample of another store in a mixture.
             since: The state of the sampler at the start of the iteration.
             indices: An array with the index in the store of each sample; None if every record is a sample.
-            margin: The largest number of samples by which one worker is behind another.
+            margin: The largest number of samples by which one worker can lag behind another.
             check: Whether to raise an OptionError if the cache is too small for the order.
         """
 
@@ -126,7 +126,7 @@ class Store(ABC):
     def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
         """Return records as they are stored, for ``Writer.write``. Raise the same errors as ``read``.
 
-        If ``elements`` is False, a store may leave the elements out to save time. The values for columns are complete.
+        If ``elements`` is False, a store may leave the elements out to save time. All values for columns are present.
         """
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
@@ -431,8 +431,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
     """Return whether a stored chunk agrees with the chunk made from its records."""
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
-    # If the values of a field have several types in one chunk, the chunk holds OTHER for all its records. The value of
-    # the second type may be missing from `packed`: an interrupted commit wrote it, or it is in another chunk, because
-    # the index of a sharded store is divided into other chunks than the shards. So OTHER agrees with every value.
+    # If a field has values of several types in one chunk, the chunk stores OTHER for all its records. `packed` may have
+    # only one of the types: the others came from an interrupted commit, or from records that are now in another chunk
+    # (the index of a sharded store has other chunk borders than the shards). So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)

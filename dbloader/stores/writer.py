@@ -150,7 +150,7 @@ class Writer(ABC):
             self._close()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuse to resume with other settings, because the rest of the store would be made in another way.
+        """Refuse to resume with other settings, because then not all records would be made in the same way.
 
         Args:
             settings: Values that BSON can store. The error shows their names and values.
@@ -290,7 +290,7 @@ class Writer(ABC):
         return StoreExistsError(f"{self.place} has an unfinished conversion: {remedy}")
 
     def _refuse_finished(self) -> None:
-        """Note that the place has a finished store. Raise StoreExistsError unless this writer may overwrite it."""
+        """Raise StoreExistsError because the place has a finished store, unless this writer may overwrite it."""
         if self.overwrite:
             return
         if self.resumed:

@@ -1,4 +1,4 @@
-"""Train a classifier on a store with Accelerate. A training that was killed goes on at its last checkpoint.
+"""Train a classifier on a store with Accelerate. A killed training continues from its last checkpoint.
 
 python accelerate_train.py train.lmdb val.lmdb
 accelerate launch --num_processes 8 accelerate_train.py train.lmdb val.lmdb --resume
@@ -24,8 +24,8 @@ parser.add_argument("--batch-size", type=int, default=64, help="samples in a bat
 parser.add_argument("--accumulate", type=int, default=2, help="batches for one step of the optimizer")
 parser.add_argument("--input-size", type=int, default=224, help="height and width of the images in pixels")
 parser.add_argument("--checkpoint", type=Path, default=Path("accelerate-checkpoint"), metavar="FOLDER")
-parser.add_argument("--save-every", type=int, default=500, metavar="STEPS", help="of the optimizer")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--save-every", type=int, default=500, metavar="STEPS", help="steps of the optimizer")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         "device": accelerator.device,
     }
     train = LMDBDataset(options.train)
-    loader = create_loader(train, is_training=True, **common)  # not prepared: it knows the processes and the device
+    loader = create_loader(train, is_training=True, **common)  # needs no prepare(): it splits the samples itself
     evaluation = create_loader(LMDBDataset(options.val), **common)
     network = build_network(len(train.classes))
     model, optimizer = accelerator.prepare(network, torch.optim.AdamW(network.parameters(), 1e-3))
@@ -49,13 +49,13 @@ def main() -> None:
     for _ in range(loader.state_dict()["epoch"], options.epochs):
         model.train()
         steps = 0
-        for images, labels in loader:  # each iter() is the next epoch; after load_state() the rest of the one begun
+        for images, labels in loader:  # iter() begins the next epoch, or after load_state() continues the saved one
             with accelerator.accumulate(model):  # the last batch of an epoch ends its step, as with a prepared loader
                 accelerator.backward(nn.functional.cross_entropy(model(images), labels))
                 optimizer.step()
                 optimizer.zero_grad()
             steps += accelerator.sync_gradients
-            # Only here: gradients that are not applied yet are in no checkpoint.
+            # Save only after a step of the optimizer: checkpoints do not contain accumulated gradients.
             if accelerator.sync_gradients and steps % options.save_every == 0:
                 save(accelerator, options.checkpoint)
         save(accelerator, options.checkpoint)
@@ -67,12 +67,12 @@ def main() -> None:
                     network(images).argmax(1) == labels
                 )  # not model(): processes may have unequal numbers of batches
                 counts += torch.tensor([right.sum(), len(labels)], device=accelerator.device)
-        right, total = accelerator.reduce(counts).tolist()  # not gather_for_metrics(): nothing is repeated
+        right, total = accelerator.reduce(counts).tolist()  # gather_for_metrics() would wait for missing batches
         accelerator.print(f"accuracy {right / total:.1%}", flush=True)
 
 
 def save(accelerator: Accelerator, folder: Path) -> None:
-    """Save aside, then exchange the folders: a training killed in between keeps its last checkpoint."""
+    """Save to a new folder, then swap the folders: a training killed in between keeps its last checkpoint."""
     aside, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
     accelerator.save_state(str(aside))
     accelerator.wait_for_everyone()

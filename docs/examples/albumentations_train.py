@@ -1,4 +1,4 @@
-"""Train a classifier on a store with transforms of albumentations. A killed training goes on at its last checkpoint.
+"""Train a classifier on a store with transforms of albumentations. --resume continues from the last checkpoint.
 
 python albumentations_train.py train.lmdb val.lmdb
 python albumentations_train.py train.lmdb val.lmdb --resume
@@ -22,7 +22,7 @@ parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--input-size", type=int, default=224, help="height and width of the images in pixels")
 parser.add_argument("--checkpoint", type=Path, default=Path("albumentations.pt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 python detection.py FOLDER [--picture batch.png]
 
-The data is made in FOLDER, unless it is there. On two CPUs all takes less than a minute.
+The script makes the data in FOLDER, unless it exists. On two CPUs, it takes less than a minute in all.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from torch import nn
 from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import RandomResizedCrop, ResizeCenterCrop
 
-SIDE, INPUT, CELL = 96, 64, 8  # pixels; a cell finds at most one shape, whose center lies in it
+SIDE, INPUT, CELL = 96, 64, 8  # pixels; a cell predicts at most one shape, with its center in the cell
 
 
 def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
@@ -43,7 +43,7 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
 
 
 def build_model() -> nn.Sequential:
-    """For each cell: whether a shape's center is there, its center and size, and which shape it is."""
+    """Return a network that predicts, for each cell, whether it has a shape's center, and the shape's box and class."""
     layers: list[nn.Module] = []
     for before, after, stride in ((3, 16, 2), (16, 32, 2), (32, 64, 2), (64, 64, 1), (64, 64, 1)):
         layers += [nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
@@ -67,7 +67,7 @@ def loss_of(output: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
 
 
 def detections(output: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Return boxes, labels and scores for each image: of the cells that are above their neighbors."""
+    """Return boxes, labels and scores for each image, from cells with a higher score than their neighbors."""
     scores = output[:, 0].sigmoid()
     highest = (nn.functional.max_pool2d(scores[:, None], 3, 1, 1)[:, 0] == scores) & (scores > 0.05)
     result = []
@@ -81,7 +81,7 @@ def detections(output: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, t
 
 
 def overlaps(box: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """Return the IoU of a box with each of some."""
+    """Return the IoU of ``box`` with each of ``boxes``."""
     sides = (torch.minimum(box[2:], boxes[:, 2:]) - torch.maximum(box[:2], boxes[:, :2])).clamp(min=0)
     both = sides.prod(1)
     return both / ((box[2:] - box[:2]).prod() + (boxes[:, 2:] - boxes[:, :2]).prod(1) - both)
@@ -89,7 +89,7 @@ def overlaps(box: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def mean_average_precision(model: nn.Module, loader: Any) -> float:
-    """Return the mean over the shapes of the area below precision over recall; a hit has an IoU of 0.5 or more."""
+    """Return the average precision, averaged over the shapes. A detection is a hit if its IoU is at least 0.5."""
     model.eval()
     hits: list[list[tuple[float, bool]]] = [[] for _ in SHAPES]
     wanted = [0] * len(SHAPES)
@@ -113,7 +113,7 @@ def mean_average_precision(model: nn.Module, loader: Any) -> float:
 def average_precision(hits: list[tuple[float, bool]], wanted: int) -> float:
     right = np.array([hit for _, hit in sorted(hits, key=lambda one: -one[0])], bool)
     precision = right.cumsum() / np.arange(1, len(right) + 1)
-    highest = np.maximum.accumulate(precision[::-1])[::-1]  # of this recall or a greater one
+    highest = np.maximum.accumulate(precision[::-1])[::-1]  # highest precision at this or greater recall
     return float(highest[right].sum() / wanted)
 
 
@@ -125,11 +125,11 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw the first batch here, with its boxes")
     options = parser.parse_args()
     torch.manual_seed(0)
-    fields = ("image", "boxes", "box_labels")  # of a batch, the latter two are lists: images differ in number
+    fields = ("image", "boxes", "box_labels")  # a batch has one tensor of boxes and labels for each image
     train = LMDBDataset(make_store(options.folder, "train", options.images, 0), fields=fields)
     val = LMDBDataset(make_store(options.folder, "val", 100, 1), fields=fields)
 
-    # Boxes follow the crop, the size and the flip; those that are left without an area are gone, with their labels.
+    # Boxes are cropped, resized and flipped with the image. Boxes outside the crop are dropped, with their labels.
     common: dict[str, Any] = {"is_training": True, "transform": RandomResizedCrop(INPUT, scale=(0.5, 1.0))}
     if options.picture:
         raw = create_loader(train, batch_size=8, normalize=None, device="cpu", **common)

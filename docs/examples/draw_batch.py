@@ -1,9 +1,9 @@
-"""Draw a batch: images above, and their masks and boxes, cropped together, over the same images below.
+"""Draw a batch: the images in the upper row; in the lower row, the same images with their masks and boxes.
 
     python draw_batch.py drawn.lmdb batch.png
 
-Without the store, one of drawn scenes is made: discs and bars before a sky, a mask with the class of each pixel, and a
-box around each thing.
+If the store does not exist, the script makes it from drawn scenes: discs and bars before a sky, a mask with the class
+of each pixel, and a box around each disc and bar.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from PIL import Image, ImageDraw
 
 from dbloader import LMDBDataset, create_loader, write_store
 
-COLORS = np.array([(0, 0, 0), (230, 60, 60), (60, 110, 230)], np.uint8)  # of nothing, discs and bars
+COLORS = np.array([(0, 0, 0), (230, 60, 60), (60, 110, 230)], np.uint8)  # of no class, discs and bars
 SIDE, COUNT = 160, 6
 
 
 def scene(seed: int) -> dict[str, Any]:
-    """Return an image with 2 to 4 things in it, their mask and their boxes."""
+    """Return an image with 2 to 4 discs and bars, their mask and their boxes."""
     rng = np.random.default_rng(seed)
     width, height = 320, 240
     shade = np.linspace(90, 220, height)[:, None, None] + rng.normal(0, 2, (height, width, 1))
@@ -45,7 +45,7 @@ def scene(seed: int) -> dict[str, Any]:
 
 
 def draw(sample: dict[str, Any]) -> Image.Image:
-    """Return the image of a sample above, and below it again with its mask over it and its boxes."""
+    """Return one picture of a sample: the image, and below it the image with its mask and boxes."""
     image = Image.fromarray(sample["image"].permute(1, 2, 0).numpy())
     mask = sample["mask"].numpy()
     colored = Image.blend(image, Image.fromarray(COLORS[mask]), 0.5)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHAPES = ("disc", "square", "triangle")
-COLORS = ((0, 0, 0), (230, 60, 60), (60, 200, 90), (70, 120, 250))  # in pictures: nothing, and each shape
+COLORS = ((0, 0, 0), (230, 60, 60), (60, 200, 90), (70, 120, 250))  # in pictures: no shape, and each of SHAPES
 
 
 class Scene(NamedTuple):
-    """An image, its mask (0 for nothing), and of each shape the box (x_min, y_min, x_max, y_max) and the class."""
+    """An image, its mask (0 for no shape), and the box (x_min, y_min, x_max, y_max) and class of each shape."""
 
     image: Image.Image
     mask: Image.Image
@@ -26,7 +26,7 @@ class Scene(NamedTuple):
 
 
 def texture(rng: np.random.Generator, side: int, darkest: int, brightest: int) -> Image.Image:
-    """Return a color between two levels, with noise of several scales."""
+    """Return an image of one random color with noise of several scales."""
     pixels = np.full((side, side, 3), rng.uniform(darkest, brightest, 3))
     for grain in (4, 16, side):
         noise = Image.fromarray((128 + 12 * rng.standard_normal((grain, grain, 3))).clip(0, 255).astype(np.uint8))
@@ -35,7 +35,7 @@ def texture(rng: np.random.Generator, side: int, darkest: int, brightest: int) -
 
 
 def draw_scene(rng: np.random.Generator, side: int, most: int = 4) -> Scene:
-    """Return 1 to ``most`` shapes of different textures on another one; none covers another one's box."""
+    """Return a textured image with 1 to ``most`` shapes of other textures. The boxes of the shapes do not overlap."""
     image, mask = texture(rng, side, 30, 130), Image.new("P", (side, side))
     mask.putpalette([value for color in COLORS for value in color])
     boxes: list[tuple[int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Train a classifier on a store with Lightning Fabric. A training that was killed goes on at its last checkpoint.
+"""Train a classifier on a store with Lightning Fabric. A killed training continues from its last checkpoint.
 
 python fabric_train.py train.lmdb val.lmdb
 python fabric_train.py train.lmdb val.lmdb --resume
@@ -23,7 +23,7 @@ parser.add_argument("--input-size", type=int, default=224, help="height and widt
 parser.add_argument("--devices", default="auto", help="number of devices of this machine; each has a process")
 parser.add_argument("--checkpoint", type=Path, default=Path("fabric.ckpt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
         "device": fabric.device,
     }
     train = LMDBDataset(options.train)
-    loader = create_loader(train, is_training=True, **common)  # without setup_dataloaders: it does all of that itself
+    loader = create_loader(train, is_training=True, **common)  # needs no setup_dataloaders(): it splits the samples
     evaluation = create_loader(LMDBDataset(options.val), **common)
     network = build_network(len(train.classes))
     model, optimizer = fabric.setup(network, torch.optim.AdamW(network.parameters(), 1e-3))
@@ -55,7 +55,7 @@ def main() -> None:
 
     for _ in range(loader.state_dict()["epoch"], options.epochs):
         model.train()
-        for images, labels in loader:  # each iter() is the next epoch; after load() the rest of the one begun
+        for images, labels in loader:  # iter() begins the next epoch, or after load() continues the saved one
             fabric.backward(nn.functional.cross_entropy(model(images), labels))
             optimizer.step()
             optimizer.zero_grad()

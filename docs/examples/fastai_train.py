@@ -1,4 +1,4 @@
-"""Train with fastai on a store. A training that was killed goes on at its last checkpoint.
+"""Train with fastai on a store. A killed training continues from its last checkpoint.
 
 python fastai_train.py train.lmdb val.lmdb
 python fastai_train.py train.lmdb val.lmdb --resume
@@ -25,11 +25,11 @@ parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--input-size", type=int, default=224, metavar="PIXELS", help="height and width of the images")
 parser.add_argument("--checkpoint", type=Path, default=Path("fastai.pt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 class Save(Callback):
-    """Save every so many steps and at the end of each epoch, with the state of the loader."""
+    """Saves model, optimizer and loader every ``save_every`` steps and at the end of each epoch."""
 
     def __init__(self, loader: Any, place: Path, save_every: int) -> None:
         self.loader, self.place, self.save_every = loader, place, save_every
@@ -77,7 +77,7 @@ def main() -> None:
         learner.opt.load_state_dict(saved["optimizer"])
         loader.load_state_dict(saved["loader"])
     saving = Save(loader, options.checkpoint, options.save_every)
-    # Not fit_one_cycle: its schedule would begin again. It can go on at the end of an epoch, with start_epoch.
+    # fit_one_cycle would begin its schedule again. It can resume only at the end of an epoch, with start_epoch.
     learner.fit(options.epochs - loader.state_dict()["epoch"], 1e-3, cbs=saving)
     print(f"accuracy {learner.validate(dl=evaluation)[1]:.1%}", flush=True)
 

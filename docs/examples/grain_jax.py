@@ -1,4 +1,4 @@
-"""Train a classifier on a store with Grain and JAX. A training that was killed goes on at its last checkpoint.
+"""Train a classifier on a store with Grain and JAX. A killed training continues from its last checkpoint.
 
 python grain_jax.py train.lmdb val.lmdb
 python grain_jax.py train.lmdb val.lmdb --resume
@@ -25,11 +25,11 @@ parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--input-size", type=int, default=224, help="height and width of the images in pixels")
 parser.add_argument("--checkpoint", type=Path, default=Path("grain.npz"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 class Crop(grain.transforms.RandomMap):
-    """Grain's random numbers decide a decoder's crop: they are a function of (seed, epoch, position)."""
+    """A random crop with Grain's random numbers, which depend only on seed, epoch and position."""
 
     def __init__(self, size: int) -> None:
         self.decode = RandomResizedCrop(size)
@@ -80,7 +80,7 @@ def main() -> None:
     }
     step = 0
     if options.resume:
-        saved = np.load(options.checkpoint)  # arrays of numbers alone: nothing in it is run
+        saved = np.load(options.checkpoint)  # only arrays of numbers and text, so loading runs no code
         weights = {name: jnp.asarray(saved[name]) for name in weights}
         step = int(saved["step"])
         iterator.set_state(json.loads(str(saved["iterator"])))

@@ -1,4 +1,4 @@
-"""Train a classifier on a store with Ignite. A training that was killed goes on at its last checkpoint.
+"""Train a classifier on a store with Ignite. A killed training continues from its last checkpoint.
 
 python ignite_train.py train.lmdb val.lmdb
 torchrun --nproc-per-node 8 ignite_train.py train.lmdb val.lmdb --backend nccl --resume
@@ -27,7 +27,7 @@ parser.add_argument("--input-size", type=int, default=224, help="height and widt
 parser.add_argument("--backend", help="of torch.distributed, if torchrun started this: nccl or gloo")
 parser.add_argument("--checkpoint", type=Path, default=Path("ignite.pt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 def main(_: int, options: argparse.Namespace) -> None:
@@ -35,7 +35,7 @@ def main(_: int, options: argparse.Namespace) -> None:
     manual_seed(0)
     common: dict[str, Any] = {"batch_size": options.batch_size, "input_size": options.input_size, "device": device}
     train = LMDBDataset(options.train)
-    loader = create_loader(train, is_training=True, **common)  # without auto_dataloader: it knows the processes
+    loader = create_loader(train, is_training=True, **common)  # needs no auto_dataloader(): it splits the samples
     evaluation = create_loader(LMDBDataset(options.val), **common)
     model = idist.auto_model(build_network(len(train.classes)))
     optimizer = idist.auto_optim(torch.optim.AdamW(model.parameters(), 1e-3))
@@ -56,7 +56,7 @@ def main(_: int, options: argparse.Namespace) -> None:
 
     trainer, evaluator = Engine(step), Engine(predict)
     Accuracy(device=device).attach(evaluator, "accuracy")
-    # The trainer's state has the epochs and steps done, the loader's the samples of this epoch that were received.
+    # The trainer's state counts finished epochs and steps; the loader's state counts received samples of the epoch.
     saved = {"trainer": trainer, "model": model, "optimizer": optimizer, "loader": loader}
     place = options.checkpoint
     save = Checkpoint(saved, DiskSaver(place.parent, require_empty=False), filename_pattern=place.name, n_saved=None)

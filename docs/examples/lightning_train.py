@@ -1,4 +1,4 @@
-"""Train a classifier on a store with Lightning. A training that was killed goes on at its last checkpoint.
+"""Train a classifier on a store with Lightning. A killed training continues from its last checkpoint.
 
 python lightning_train.py train.lmdb val.lmdb
 python lightning_train.py train.lmdb val.lmdb --resume
@@ -23,7 +23,7 @@ parser.add_argument("--input-size", type=int, default=224, help="height and widt
 parser.add_argument("--devices", default="auto", help="number of devices of this machine; each has a process")
 parser.add_argument("--checkpoint", type=Path, default=Path("lightning.ckpt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 class Images(lightning.LightningDataModule):
@@ -65,7 +65,7 @@ class Classifier(lightning.LightningModule):
 
 
 class Save(lightning.Callback):
-    """Save every so many steps and at the end of each epoch, once Lightning has counted it."""
+    """Saves every ``save_every`` steps and at the end of each epoch, after Lightning has counted the epoch."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options

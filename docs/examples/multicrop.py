@@ -1,10 +1,10 @@
-"""Learn features of drawn textures without labels, from several crops of each image. Prints the accuracy of neighbors.
+"""Learn features of drawn textures without labels, from several crops of each image. Prints how well neighbors agree.
 
 python multicrop.py FOLDER [--picture batch.png]
 
-Crops of one image shall have features that are closer to each other than to those of other images (InfoNCE). The labels
-serve only to tell how many of the nearest neighbors are of the same class. The data is made in FOLDER, unless it is
-there. On two CPUs all takes less than a minute.
+The network learns features that are closer for crops of one image than for crops of different images (InfoNCE). The
+labels only measure how often the nearest neighbors have the same class. The script makes the data in FOLDER, unless it
+exists. On two CPUs, it takes less than a minute in all.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TEXTURES = ("checks", "dots", "horizontal", "rings", "slanted", "vertical")
 
 
 def draw_texture(rng: np.random.Generator, name: str) -> Image.Image:
-    """Return two random colors in a pattern of some size and phase, with noise."""
+    """Return a noisy pattern of two random colors, with a random period and phase."""
     period, noise = rng.uniform(8, 14), rng.normal(0, 40, (SIDE, SIDE, 3))
     x, y = np.meshgrid(*(2 * np.pi / period * np.arange(SIDE) + phase for phase in rng.uniform(0, 6.28, 2)))
     pattern = {
@@ -61,14 +61,14 @@ def recolor(images: torch.Tensor) -> torch.Tensor:
 
 
 def build_model() -> nn.Sequential:
-    layers: list[nn.Module] = [nn.InstanceNorm2d(3)]  # neither brightness nor contrast tells textures apart
+    layers: list[nn.Module] = [nn.InstanceNorm2d(3)]  # removes brightness and contrast, which differ within a class
     for before, after in ((3, 16), (16, 32), (32, 64)):
         layers += [nn.Conv2d(before, after, 5, 2, 2, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())  # images of any size
 
 
 def loss_of(crops: list[torch.Tensor], temperature: float = 0.2) -> torch.Tensor:
-    """Return the mean over pairs of crops, of which the first is a large one."""
+    """Return the mean InfoNCE loss over all pairs of a large crop and another crop."""
     crops = [nn.functional.normalize(crop, dim=1) for crop in crops]
     own = torch.arange(len(crops[0]), device=crops[0].device)
     pairs = [(large, other) for large in (0, 1) for other in range(len(crops)) if other != large]
@@ -84,7 +84,7 @@ def features(model: nn.Module, loader: Any) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def neighbors_accuracy(model: nn.Module, known: Any, asked: Any, k: int = 9) -> float:
-    """Return the share of images whose k nearest neighbors are mostly of their class."""
+    """Return the share of images whose class is the most frequent among their k nearest neighbors."""
     (known_features, known_labels), (asked_features, labels) = features(model, known), features(model, asked)
     nearest = (asked_features @ known_features.T).topk(k).indices
     return float((known_labels[nearest].mode(1).values == labels).float().mean())

@@ -2,7 +2,7 @@
 
 python segmentation.py FOLDER [--picture batch.png]
 
-The data is made in FOLDER, unless it is there. On two CPUs all takes less than a minute.
+The script makes the data in FOLDER, unless it exists. On two CPUs, it takes less than a minute in all.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
 
 
 class SmallUNet(nn.Module):
-    """Halves the image four times, and joins the results again from the smallest on."""
+    """Halves the image four times, then doubles it again, each time joined with the earlier result of the same size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def block(before: int, after: int, stride: int = 1) -> nn.Sequential:
 
 @torch.inference_mode()
 def mean_iou(model: nn.Module, loader: object) -> float:
-    """Return the mean over the classes of intersection / union, of all pixels together."""
+    """Return the mean of the classes' IoUs, each over the pixels of all images together."""
     model.eval()
     counts = torch.zeros(CLASSES, CLASSES, dtype=torch.int64)
     for batch in loader:  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def main() -> None:
         drawn += [Image.fromarray(np.array(COLORS, np.uint8)[mask]) for mask in batch["mask"].numpy()]
         side_by_side(drawn, options.picture)
 
-    # The same crop, flip and size for both; masks take the nearest pixel, so no class is mixed with another.
+    # Image and mask get the same crop, flip and size. Masks are resized by nearest pixel, so no classes are mixed.
     loader = create_loader(train, batch_size=8, is_training=True, transform=crop)
     evaluation = create_loader(val, batch_size=50, transform=ResizeCenterCrop(SIDE, crop_pct=1.0))
     model = SmallUNet().to(loader.device)

@@ -1,8 +1,8 @@
-"""Double the resolution of drawn images: pairs of two sizes in one store. Prints the PSNR and that of bicubic images.
+"""Double the resolution of drawn images: pairs of two sizes in one store. Prints the PSNR, and bicubic resizing's PSNR.
 
 python super_resolution.py FOLDER [--picture batch.png]
 
-The data is made in FOLDER, unless it is there. On two CPUs all takes less than a minute.
+The script makes the data in FOLDER, unless it exists. On two CPUs, it takes less than a minute in all.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torch import nn
 from dbloader import LMDBDataset, create_loader
 from dbloader.decoding import RandomCrop, ResizeCenterCrop
 
-SIDE, CROP = 48, 32  # of the small images
+SIDE, CROP = 48, 32  # pixels, of the small images
 
 
 def make_store(folder: Path, split: str, images: int, seed: int) -> Path:
@@ -44,7 +44,7 @@ def bicubic(small: torch.Tensor) -> torch.Tensor:
 
 
 class Doubled(nn.Module):
-    """Adds to the bicubic image what it lacks: four values for each pixel and color of the small one."""
+    """Adds a correction to the bicubic image: four values for each pixel and color of the small image."""
 
     def __init__(self, width: int = 32, depth: int = 3) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Doubled(nn.Module):
         for _ in range(depth):
             layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
         last = nn.Conv2d(width, 12, 3, padding=1)
-        nn.init.zeros_(last.weight)  # it begins as bicubic resizing
+        nn.init.zeros_(last.weight)  # so an untrained network is bicubic resizing
         nn.init.zeros_(last.bias)  # type: ignore[arg-type]
         self.layers = nn.Sequential(*layers, last, nn.PixelShuffle(2))
 
@@ -62,7 +62,7 @@ class Doubled(nn.Module):
 
 
 def pair(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both images in 0 to 1. The loader would normalize the first one alone, so it leaves it as it is."""
+    """Return both images, scaled to 0 to 1. The loader could normalize only the small image, so it normalizes none."""
     return batch["image"].float() / 255, batch["large"].float() / 255
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     train = LMDBDataset(make_store(options.folder, "train", options.images, 0), fields=fields)
     val = LMDBDataset(make_store(options.folder, "val", 50, 1), fields=fields)
 
-    # Nothing is resized: the large image is cropped at the same place, and comes out twice as large.
+    # Nothing is resized. The large image is cropped at the same place; its crop is twice as large.
     common: dict[str, Any] = {"normalize": None}
     loader = create_loader(train, batch_size=8, is_training=True, transform=RandomCrop(CROP), **common)
     evaluation = create_loader(val, batch_size=25, transform=ResizeCenterCrop(SIDE, crop_pct=1.0), **common)

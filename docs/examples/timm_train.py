@@ -1,4 +1,4 @@
-"""Train a model of timm on a store. A training that was killed goes on at its last checkpoint.
+"""Train a model of timm on a store. A killed training continues from its last checkpoint.
 
 python timm_train.py train.lmdb val.lmdb --model resnet50
 python timm_train.py train.lmdb val.lmdb --model resnet50 --resume
@@ -27,7 +27,7 @@ parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--input-size", type=int, metavar="PIXELS", help="height and width  [default: the model's]")
 parser.add_argument("--checkpoint", type=Path, default=Path("timm.pt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     train = LMDBDataset(options.train)
     model = timm.create_model(options.model, num_classes=len(train.classes)).to(device)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.02)
-    # Size, interpolation, mean, std and share of the center that this model was made for.
+    # The size, interpolation, mean, std and center crop with which this model was trained.
     config = resolve_model_data_config(model, {"img_size": options.input_size})
     size, interpolation = config["input_size"][1:], config["interpolation"]
     crop = RandomResizedCrop(size, interpolation=interpolation)
@@ -54,7 +54,7 @@ def main() -> None:
 
     for _ in range(loader.state_dict()["epoch"], options.epochs):
         model.train()
-        for step, (images, labels) in enumerate(loader, 1):  # after load_state_dict() the rest of the epoch begun
+        for step, (images, labels) in enumerate(loader, 1):  # after load_state_dict(): the rest of the saved epoch
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()

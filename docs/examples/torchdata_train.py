@@ -1,4 +1,4 @@
-"""Train a classifier on a store with torchdata's StatefulDataLoader. A killed training goes on at its last checkpoint.
+"""Train a classifier on a store with torchdata's StatefulDataLoader. --resume continues from the last checkpoint.
 
 python torchdata_train.py train.lmdb val.lmdb
 python torchdata_train.py train.lmdb val.lmdb --resume
@@ -27,7 +27,7 @@ parser.add_argument("--input-size", type=int, default=224, help="height and widt
 parser.add_argument("--workers", type=int, default=2)
 parser.add_argument("--checkpoint", type=Path, default=Path("torchdata.pt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint, with as many workers")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint; needs the same --workers")
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train = LMDBDataset(options.train, decode=RandomResizedCrop(options.input_size))
     sampler = ShuffleSampler(train)
-    # With a SeededBatchSampler the crops, too, are a function of (seed, epoch, position).
+    # With a SeededBatchSampler, the crops also depend only on seed, epoch and position.
     batches = SeededBatchSampler(sampler, options.batch_size, drop_last=True)
     loader: Any = StatefulDataLoader(train, batch_sampler=batches, num_workers=options.workers)
     evaluation: Any = DataLoader(LMDBDataset(options.val, decode=ResizeCenterCrop(options.input_size)), 64)
@@ -59,14 +59,14 @@ def main() -> None:
         print("saved", flush=True)
 
     for epoch in range(first, options.epochs):
-        sampler.set_epoch(epoch)  # the resumed epoch, too: torchdata's state has the place in it, not its number
+        sampler.set_epoch(epoch)  # also for the resumed epoch, because torchdata's state has no epoch number
         model.train()
         for step, (images, labels) in enumerate(loader, 1):
             loss = nn.functional.cross_entropy(model(normalize(images.to(device))), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if step % options.save_every == 0 and step < len(loader):  # after the last batch, its state is in between
+            if step % options.save_every == 0 and step < len(loader):  # the end of an epoch is saved below
                 save(epoch)
         save(epoch + 1)
         model.eval()

@@ -1,9 +1,9 @@
-"""TrivialAugment or RandAugment, then mixup or cutmix, of torchvision on the device that a batch goes to.
+"""Augment batches on the device with torchvision: TrivialAugment or RandAugment, then MixUp or CutMix.
 
     python torchvision_augment.py train.lmdb --classes 10
 
-torchvision draws one operation for a whole batch, so `each` gives it the images one by one. Its random numbers come
-from torch's global generator: a resumed run gets the same crops, but not the same augmentation (docs/recipes.md).
+torchvision draws one operation for a whole batch, so `each` passes the images one by one. The random numbers come
+from torch's global generator, so a resumed run gets the same crops, but not the same augmentation (docs/recipes.md).
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
         batch_size=16,
         is_training=True,
         transform=RandomResizedCrop(176, interpolation="bicubic"),
-        normalize=None,  # the augmentation takes bytes, and is followed by the normalization
+        normalize=None,  # the augmentation needs uint8 images; the preparation normalizes after it
         preparation=Preparation(each(augment), Normalize(MEAN, STD), mix),
     )
     for _, (images, targets) in zip(range(options.batches), loader, strict=False):

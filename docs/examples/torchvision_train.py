@@ -1,9 +1,9 @@
-"""Train with torchvision's transforms and a DataLoader of your own. A training that was killed goes on.
+"""Train with torchvision's transforms and a DataLoader of your own. A killed training continues.
 
 python torchvision_train.py train.lmdb val.lmdb
 python torchvision_train.py train.lmdb val.lmdb --resume
 
-The order of the samples is that of an uninterrupted training. The crops are others: torchvision draws them from the
+The samples have the same order as without the interruption, but other crops: torchvision draws the crops from the
 global random numbers of each worker.
 """
 
@@ -29,7 +29,7 @@ parser.add_argument("--input-size", type=int, default=224, metavar="PIXELS", hel
 parser.add_argument("--workers", type=int, default=2)
 parser.add_argument("--checkpoint", type=Path, default=Path("torchvision.pt"))
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     train = LMDBDataset(options.train, augmented)  # in place of ImageFolder
     val = LMDBDataset(options.val, centered)
     common: dict[str, Any] = {"batch_size": options.batch_size, "num_workers": options.workers}
-    sampler = ShuffleSampler(train)  # in place of shuffle=True: it knows where to go on
+    sampler = ShuffleSampler(train)  # in place of shuffle=True, which cannot resume
     loader = PrefetchLoader(DataLoader(train, sampler=sampler, drop_last=True, **common), device)
     evaluation = PrefetchLoader(DataLoader(val, **common), device)
 
@@ -58,7 +58,7 @@ def main() -> None:
 
     for _ in range(loader.state_dict()["epoch"], options.epochs):
         model.train()
-        for step, (images, labels) in enumerate(loader, 1):  # after load_state_dict() the rest of the epoch begun
+        for step, (images, labels) in enumerate(loader, 1):  # after load_state_dict(): the rest of the saved epoch
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()

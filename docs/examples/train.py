@@ -1,10 +1,10 @@
-"""Train a classifier on a store, on one device or on several with torchrun. If interrupted, it resumes where it was.
+"""Train a classifier on a store, on one device or on several with torchrun. An interrupted training resumes.
 
     python train.py train.lmdb --val val.lmdb
     torchrun --nproc-per-node 8 train.py train.lmdb --val val.lmdb --batch-size 128
 
-A place may be a file or mongodb://host/database.collection. Run it again with the same --checkpoint, on any number of
-devices, and it continues with the sample after the last one in the checkpoint.
+PLACE is a file or mongodb://host/database.collection. To resume, run the script again with the same --checkpoint, on
+any number of devices. It continues after the last sample that the checkpoint counts.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
         saved = torch.load(options.checkpoint, map_location=device, weights_only=True)
         bare.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(saved["loader"])  # the same in all processes, for any number of them
+        loader.load_state_dict(saved["loader"])  # the same state for all processes, however many
 
     state = loader.state_dict()
     if first and state["epoch"] >= options.epochs:
@@ -65,7 +65,7 @@ def main() -> None:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            state = loader.state_dict()  # after this batch, whatever was prefetched
+            state = loader.state_dict()  # counts this batch, but no prefetched batch
             if first and step % options.save_every == 0:
                 save(options.checkpoint, bare, optimizer, state)
         if first:
@@ -88,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a batch of each process")
     parser.add_argument("--input-size", type=int, default=224, metavar="PIXELS")
     parser.add_argument("--lr", type=float, default=1e-3, help="the highest learning rate")
-    parser.add_argument("--workers", type=int, metavar="N", help="of each process  [default: one per CPU]")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers of each process  [default: one per CPU]")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), metavar="FILE")
     parser.add_argument("--save-every", type=int, default=1000, metavar="STEPS", help="between checkpoints")
     parser.add_argument("--seed", type=int, default=0)
@@ -96,7 +96,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def join_others() -> torch.device:
-    """Join the processes that torchrun started, if it did, and return the device of this one."""
+    """Join the process group if torchrun started this process, and return the device of this process."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
@@ -123,13 +123,13 @@ def build_model(name: str | None, classes: int) -> nn.Module:
 
 
 def schedule(progress: float) -> float:
-    """Return the factor of the learning rate at a share of the training: 5 % of warm-up, then a cosine to 0."""
+    """Return the factor of the learning rate for a progress of 0 to 1: 5 % of warm-up, then a cosine to 0."""
     return min(1.0, progress / 0.05 + 0.01) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def evaluate(model: nn.Module, loader: Any, device: torch.device) -> float:
     model.eval()
-    # No collective operation in the loop: the shares of the processes may differ by one sample.
+    # Do not synchronize processes in the loop: one may have a sample more than another.
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Train an image classifier on a store with the Hugging Face Trainer. A killed training goes on at its last checkpoint.
+"""Train an image classifier on a store with the Hugging Face Trainer. --resume continues from the last checkpoint.
 
 python transformers_trainer.py train.lmdb val.lmdb
 torchrun --nproc-per-node 8 transformers_trainer.py train.lmdb val.lmdb --resume
@@ -22,9 +22,9 @@ parser.add_argument("--batch-size", type=int, default=64, help="samples in a bat
 parser.add_argument("--input-size", type=int, default=224, help="height and width of the images in pixels")
 parser.add_argument("--checkpoint", type=Path, default=Path("trainer"), metavar="FOLDER", help="of the checkpoints")
 parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
-parser.add_argument("--resume", action="store_true", help="go on at the last checkpoint")
+parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
 
-FIELDS = {"pixel_values": "image", "labels": "label"}  # the names of the model's arguments, for those of the store
+FIELDS = {"pixel_values": "image", "labels": "label"}  # argument of the model: field of the store
 
 
 class StoreTrainer(Trainer):
@@ -48,7 +48,7 @@ class StoreTrainer(Trainer):
 
 
 class SaveLoader(TrainerCallback):
-    """Saves the state of the loader with each checkpoint of the Trainer, and loads it with that."""
+    """Saves the state of the loader with each checkpoint of the Trainer, and loads it when the Trainer resumes."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -75,7 +75,7 @@ def main() -> None:
         per_device_train_batch_size=options.batch_size,
         learning_rate=1e-3,
         save_steps=options.save_every,
-        ignore_data_skip=True,  # the loader goes on by its own state
+        ignore_data_skip=True,  # the loader resumes from its own state
         report_to=[],
     )
     config = ViTConfig(
@@ -88,7 +88,7 @@ def main() -> None:
         num_labels=len(train.classes),
     )
     last = get_last_checkpoint(str(options.checkpoint)) if options.resume else None
-    # The Trainer (5.23.0) does not load the weights that a checkpoint has under other names than the model, as ViT's.
+    # The Trainer (5.23.0) does not load weights whose names in the checkpoint and in the model differ, as in ViT.
     model = ViTForImageClassification.from_pretrained(last) if last else ViTForImageClassification(config)
     trainer = StoreTrainer(
         options.input_size,

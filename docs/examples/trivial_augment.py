@@ -6,9 +6,9 @@
     )
 
 TrivialAugment (Müller and Hutter: TrivialAugment: Tuning-free Yet State-of-the-Art Data Augmentation, ICCV 2021)
-applies one operation, drawn for each image, with a strength that is drawn too. The ranges are those of its wide space.
-Sharpness and equalize are left out. The random numbers come from the loader, so a resumed run augments each image as an
-uninterrupted one.
+applies one random operation with a random strength to each image. The strengths have the ranges of its wide space.
+Sharpness and equalize are left out. The random numbers come from the loader, so a resumed run augments each image like
+an uninterrupted run.
 """
 
 import math
@@ -21,9 +21,9 @@ from dbloader.sampling import SampleRNG
 
 
 def trivial_augment(images: Tensor, rng: SampleRNG | None) -> Tensor:
-    """Return augmented images: uint8, shape (N, 3, height, width), as they came."""
+    """Return the augmented images, which are uint8 of shape (N, 3, height, width) like ``images``."""
     if rng is None:
-        raise ValueError("trivial_augment needs a loader of dbloader, which gives the random numbers")
+        raise ValueError("trivial_augment needs a loader of dbloader, which passes the random numbers")
     numbers = torch.from_numpy(rng.uniform(3, "trivial_augment")).to(images.device, torch.float32)
     operation = (numbers[:, 0] * len(OPERATIONS)).long()
     strength, sign = numbers[:, 1], torch.where(numbers[:, 2] < 0.5, -1.0, 1.0)
@@ -36,7 +36,7 @@ def trivial_augment(images: Tensor, rng: SampleRNG | None) -> Tensor:
 
 
 class Mixup(nn.Module):
-    """Mixes each image with another one of the batch, and the labels likewise, by a share from 0 to 1 (alpha = 1)."""
+    """Mixes each image and its label with another image of the batch, by a random share from 0 to 1 (alpha = 1)."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Mixup(nn.Module):
 
 
 def blend(images: Tensor, others: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Go from others (factor 0) to images (1) and as far beyond; the factor is 1 - 0.99 to 1 + 0.99."""
+    """Return others + factor * (images - others), with a factor from 0.01 to 1.99."""
     factor = 1 + 0.99 * sign * strength
     return others + factor[:, None, None, None] * (images - others)
 
@@ -91,7 +91,7 @@ def autocontrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
 
 
 def warp(images: Tensor, rows: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Move the pixels; rows are the two of an affine matrix, in pixels from the center. What comes in is black."""
+    """Move the pixels by the two rows of an affine matrix, in pixels from the center. Missing pixels become black."""
     height, width = images.shape[2:]
     matrix = torch.stack([torch.stack(row, 1) for row in rows], 1)
     # affine_grid takes coordinates from -1 to 1 on both axes.

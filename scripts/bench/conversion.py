@@ -1,4 +1,4 @@
-"""Time `dbloader convert` and `tar cf` of the same folder, in turns. Times are of whole processes, and medians.
+"""Time `dbloader convert` and `tar cf` of the same folder, in turns. Each figure is the median of whole processes.
 
 python scripts/bench/conversion.py BENCH [--rounds 5] [--corpus large]
 """

@@ -41,7 +41,7 @@ def main() -> None:
     aside = options.folder.with_name(options.folder.name + ".partial")
     for number in range(options.images):
         source = sources[number % len(sources)]
-        # A larger piece made smaller has the detail of a photograph that was taken that small.
+        # Shrink a larger piece, because a piece cut at this size would have less detail than a small photograph.
         width, height = rng.randint(350, 580), rng.randint(300, 488)
         scale = min(rng.uniform(1, 2.5), source.width / width, source.height / height)
         x = rng.uniform(0, max(0, source.width - width * scale))

@@ -3,7 +3,7 @@
 python scripts/bench/formats.py PHOTOS BENCH [--workers 2] [--rounds 3] [--seconds 3] [--only WORD ...] [--cpu]
 
 It cuts images of several formats and sizes out of the photographs in PHOTOS, and needs torchvision:
-scripts/bench/install-transforms makes an environment with it. Batches are uint8, shuffled, and only taken. Images with
+scripts/bench/install-transforms makes an environment with it. Batches are uint8, shuffled, and not used. Images with
 masks are compared with torchvision's v2 transforms and tv_tensors, in place of ImageFolder.
 """
 
@@ -35,7 +35,7 @@ CONTENDERS = ("ImageFolder", "drop-in", "auto", "threads", "processes")
 
 
 class Images(NamedTuple):
-    """Images of one format and size, and what is made of them."""
+    """Images of one format and size, and how they are stored and loaded."""
 
     name: str
     suffix: str
@@ -208,7 +208,7 @@ def main() -> None:
     )
     for images in chosen:
         make(images, photos, folders[images])
-        # Images that are stored as arrays are no PIL images, so they have no drop-in for ImageFolder.
+        # An image that is stored as an array is not loaded as a PIL image, so the store cannot replace an ImageFolder.
         rates: dict[str, list[float]] = {one: [] for one in CONTENDERS if not (images.raw and one == "drop-in")}
         for _ in range(options.rounds):
             for contender, some in rates.items():

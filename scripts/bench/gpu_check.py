@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 MINUTES, MINUTES_ON_A_CPU = 7.0, 0.1
 FACTS = "nvidia-smi --query-gpu=driver_version --format=csv,noheader; git describe --always --dirty"
 HEAD = "| row | measured | asked | verdict |\n| --- | --- | --- | --- |"
-GRACE_S, GRACE_ON_A_CPU_S = 15.0, 120.0  # a row that takes so much longer than its share is ended
+GRACE_S, GRACE_ON_A_CPU_S = 15.0, 120.0  # a row is ended when it exceeds its share of the time by this much
 BATCHES, FEW = 2_500, 60  # of each kind of corruption; few on a CPU
 SHOWN = ("torch", "torchvision", "timm", "numpy", "Pillow", "simplejpeg", "lmdb", "pymongo", "pytest")
 
@@ -65,12 +65,12 @@ def environment(plan: Plan) -> Iterator[Row]:
 def tests(plan: Plan) -> Iterator[Row]:
     files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()]
     command = [sys.executable, "-m", "pytest", "-v", "-m", "cuda and not nightly", "-p", "no:cacheprovider", *files]
-    # Not the project's own options, whose strictness needs pytest 9. A warning of another version is no failure.
+    # Leave out the project's own options, which need pytest 9. Warnings of other package versions are no failures.
     command += ["-o", "addopts=", "-o", f"faulthandler_timeout={max(30, plan.left_s()):.0f}", "-W", "default"]
     last = "pytest printed nothing"
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pytest:
         for line in pytest.stdout or ():
-            print(line, end="", file=sys.stderr, flush=True)  # if this is ended, the report shows how far it came
+            print(line, end="", file=sys.stderr, flush=True)  # if this is killed, the report shows how far it came
             last = line.strip("= \n") or last
     passed = pytest.returncode == 0 and (" passed" in last or not plan.cuda)
     yield Row("tests marked cuda", last, "some pass, none fails", plan.verdict(passed) if passed else "fails")
@@ -82,7 +82,7 @@ def corruption(name: str, plan: Plan) -> Iterator[Row]:
     yield Row(f"corruption, {name}", measured, "0; more without a rule", verdict or NOT_SHOWN)
 
 
-TASKS: dict[str, tuple[float, Rows]] = {  # seconds of the default minutes, and a function for one or more rows
+TASKS: dict[str, tuple[float, Rows]] = {  # share of the default time in seconds, and a function that yields rows
     "tests": (60, tests),
     **{f"corruption, {name}": (7.5, partial(corruption, name)) for name in KINDS},
     **{f"copies, {name}": (12, partial(copies, name)) for name in CASES},
@@ -109,15 +109,15 @@ def work(rows: Rows, plan: Plan, limit_s: float, sending: Connection, errors: in
 def run(name: str, rows: Rows, plan: Plan, limit_s: float, errors: IO[str]) -> Iterator[Row]:
     """Yield rows when they are measured, then a row with the error if their process failed or took too long."""
     receiving, sending = multiprocessing.Pipe(duplex=False)
-    # Forked, so only this process takes the seconds to import torch. It never uses CUDA, or its children could not.
+    # Fork, so only this process spends seconds importing torch. If it used CUDA, its forked children could not use it.
     arguments = (rows, plan, limit_s, sending, errors.fileno())
     child = multiprocessing.get_context("fork").Process(target=work, args=arguments)
     child.start()
     group: int = child.pid  # type: ignore[assignment] # a process that was started has one
     sending.close()
-    ends = time.monotonic() + limit_s + 1  # a second to write the traceback of what hangs
+    ends = time.monotonic() + limit_s + 1  # a second to write the traceback of a hanging row
     try:
-        with contextlib.suppress(EOFError):  # which does not come if workers outlive a crash
+        with contextlib.suppress(EOFError):  # no EOF comes if workers outlive a crash
             while receiving.poll(0.1) or (child.exitcode is None and time.monotonic() < ends):
                 if receiving.poll():
                     yield receiving.recv()
@@ -135,7 +135,7 @@ def run(name: str, rows: Rows, plan: Plan, limit_s: float, errors: IO[str]) -> I
 
 
 def run_all(names: list[str], plan: Plan, ends: float, scale: float, grace_s: float) -> list[str]:
-    """Print each row when it is measured. Return what the processes of bad rows have written to stderr."""
+    """Print each row when it is measured. Return the stderr of the processes whose rows failed."""
     notes = []
     for number, name in enumerate(names):
         seconds, rows = TASKS[name]
@@ -150,7 +150,7 @@ def run_all(names: list[str], plan: Plan, ends: float, scale: float, grace_s: fl
                 if row.verdict in BAD:
                     errors.seek(0)
                     notes.append(f"\n## {row.what}\n\n```\n{''.join(errors.readlines()[-60:])}```")
-                    print(notes[-1], file=sys.stderr, flush=True)  # at once, because a row after this may be the last
+                    print(notes[-1], file=sys.stderr, flush=True)  # at once, because the check may be ended
     return notes
 
 

@@ -25,12 +25,12 @@ BAD = ("fails", "void", "error")
 NOT_SHOWN = "not shown"  # only a GPU can show it
 NORMALIZE = Normalize(dtype=torch.bfloat16, channels_last=True)
 BATCHES, SHAPE = 512, (256, 3, 224, 224)
-FEW, SMALL = 16, (2, 3, 32, 32)  # the same on a CPU
+FEW, SMALL = 16, (2, 3, 32, 32)  # BATCHES and SHAPE on a CPU
 DIFFERENT = 4  # number of batches, which are used in turn
 WARM_UP, PROFILED = 4, 20
 # Calls of the CUDA runtime in which the host waits; the profiler itself calls cudaDeviceSynchronize at its end.
 WAITING = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy")
-# Whether the batches are pinned and prepared, and the priority of the side stream; the training has 0, and -1 is first.
+# (pinned batches?, prepared batches?, priority of the loader's stream; the training's is 0, and -1 comes before 0)
 CASES = {
     "pinned": (True, False, 0),
     "unpinned": (False, False, 0),
@@ -44,19 +44,19 @@ class Row(NamedTuple):
     what: str
     measured: str
     asked: str = ""
-    verdict: str = ""  # "passes", one of BAD, NOT_SHOWN or "not installed"; "" if nothing is asked
+    verdict: str = ""  # "passes", one of BAD, NOT_SHOWN or "not installed"; "" if the row only measures
     figures: dict[str, float] = {}  # noqa: RUF012 - never changed; later rows read them
 
 
 @dataclass
 class Plan:
-    """What a row may use. On a CPU, everything is small."""
+    """The device, folder and time that a row may use. On a CPU, everything is small."""
 
     device: torch.device
     folder: Path  # for the data of the trainings
     cores: int
     deadline: float = 0.0  # time.monotonic() at which the row should be measured
-    figures: dict[str, float] = field(default_factory=dict)  # of the rows before
+    figures: dict[str, float] = field(default_factory=dict)  # measured by earlier rows
 
     @property
     def cuda(self) -> bool:
@@ -91,13 +91,13 @@ class Steps:
 
     def _mark(self) -> None:
         if self._cuda:
-            # Blocking, because a wait that asks again and again takes a core from the loaders.
+            # Blocking, because polling the event would take a core from the loaders.
             event: Any = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
             event.record()
         self._marks.append(event if self._cuda else time.perf_counter())
 
     def measured(self, since: int) -> tuple[float, list[float]]:
-        """Return the seconds of a step and of the gap before it, for each step after one. The device waits in gaps."""
+        """Return the mean seconds of a step with its gap, and each gap, in which the device waits, from a step on."""
         if self._cuda:
             self._marks[-1].synchronize()
 
@@ -139,7 +139,7 @@ def trainer(plan: Plan) -> Callable[..., None]:
 def copies(name: str, plan: Plan) -> Iterator[Row]:
     pinned, prepared, priority = CASES[name]
     count = BATCHES if plan.cuda else FEW
-    fewer = max(2 * WARM_UP, count // 8)  # of the steps that are all alike
+    fewer = max(2 * WARM_UP, count // 8)  # steps of the training alone, and of the loader alone
     loader, train = loader_of(plan, count, pinned=pinned, prepared=prepared), trainer(plan)
     stream = partial(torch.cuda.Stream, priority=priority)
     with mock.patch.object(torch.cuda, "Stream", stream):  # the loader makes its stream with the first batch
@@ -148,7 +148,7 @@ def copies(name: str, plan: Plan) -> Iterator[Row]:
     for number in range(2 * WARM_UP):
         once.run(train, there[number % DIFFERENT])
     once_s, _ = once.measured(WARM_UP)
-    # A step takes as long as the row's time allows, without a second to end in.
+    # Repeat the training in each step so often that all steps take the row's time, except for a second to end in.
     times = max(1, int((plan.left_s() - 1) / (count + 2 * fewer) / once_s)) if plan.cuda else 1
     for number in range(fewer):
         resident.run(train, there[number % DIFFERENT], times)

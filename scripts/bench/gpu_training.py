@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
     images: int
     width: int
     height: int
-    samples: int  # the images repeatedly
+    samples: int  # number of samples in an epoch: the images, repeated
     side: int  # of a crop
     batch: int
 

@@ -1,4 +1,4 @@
-"""Write a store of up to ten million records with columns as real ones have, around a few tiny images.
+"""Write a store of up to ten million records whose columns look real, around a few tiny images.
 
 python scripts/bench/many_records.py PLACE [--records 10000000]
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import EncodedRecord
 
 CLASSES = 1_000
-DAMAGED_EACH = 10_000  # the report marks one of this many records as damaged
+DAMAGED_EACH = 10_000  # one record of so many is damaged in the report
 _AT_ONCE = 65_536
 _WORDS = ("river", "market", "harbor", "window", "garden", "bridge", "forest", "station")
 

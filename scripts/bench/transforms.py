@@ -46,7 +46,7 @@ WORDS: dict[Transforms, str] = {
     "timm, no jitter": "timm's with color_jitter=None",
     "validation": f"torchvision v2's Resize({RESIZED}), CenterCrop(224)",
 }
-# In words, and as LMDBDataset takes them.
+# {words in a contender's name: option ``resize`` of LMDBDataset}.
 RESIZES = {"": None, ", fast": "fast", ", scaled": "scaled"}
 
 
@@ -55,10 +55,10 @@ class Contender(NamedTuple):
 
     Attributes:
         images: The task in words: a heading.
-        name: Of the contender.
-        module: peer_NAME.py, whose ``batches`` gives the batches.
-        place: Its images.
-        task: What is asked of it.
+        name: Name of the contender.
+        module: Module peer_NAME.py, whose function ``batches`` yields the batches.
+        place: Images of the contender.
+        task: The transforms, and the size of a batch.
         options: Further arguments of ``batches``.
     """
 

@@ -3,7 +3,7 @@
 python scripts/bench/viewer.py BENCH [--records 10000000] [--place STORE]
 
 The store is made in BENCH by many_records.py, if it is not there. Each request is the first of its kind to a fresh
-server. Seconds are those until the last byte. CPU is the server's CPU time, which other programs hardly change.
+server. Seconds are from the request to the last byte. CPU is the server's CPU time, which other programs hardly change.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _PARTS_AT_ONCE = 4  # parts of a shard requested at the same time, as in dbloade
 class Network:
     """Requests of all nodes to one store.
 
-    A fetch requests the size of a shard, and then its parts: at one time those that can be transferred in a second.
+    A fetch requests the size of a shard, and then its parts, as many at a time as can be transferred in a second.
     In each second, the store accepts requests up to its limit, and answers 503 to the others. Refused requests are
     repeated after growing pauses. The node, the store and the fetch limit the speed of transfers.
 
@@ -160,7 +160,7 @@ class Network:
 
 
 def _level(speed: Array, count: Array, total: float) -> float:
-    """Return the limit per stream with which all streams have ``total`` bytes/s in sum. Slower streams keep theirs."""
+    """Return the limit per stream at which all streams together reach ``total`` bytes/s. Slower streams stay slower."""
     order = np.argsort(speed)
     speed, count = speed[order], count[order]
     below = np.cumsum(speed * count) - speed * count  # bandwidth that the slower streams take

@@ -69,7 +69,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", "images", ""], "a place must be the path of an LMDB file"),
         (["convert", "images", " \t"], r"a place must be the path of an LMDB file or .*, got ' \\t'"),
         (["convert", " ", "new.lmdb"], r"the source must be the path of a folder, got ' '"),
-        (["convert", "images", "--", "--overwrite"], "'--overwrite', which looks like an option; such a file is ./--o"),
+        (["convert", "images", "--", "--overwrite"], "'--overwrite', which looks like an option; for a file: ./--o"),
         (["info", "--", "--json"], "got '--json', which looks like an option"),
         (["convert", "new.lmdb", "images"], "if the two are swapped, write dbloader convert images new.lmdb"),
         (["convert", "old.lmdb", "images", "--overwrite"], "swapped, write dbloader convert images old.lmdb"),

@@ -206,7 +206,7 @@ UNTILED = {
     "no restart markers": (SOURCES["4:4:4"], "restart interval of 0 MCUs"),
     "rows that are not divided": (
         encode(draw(101, 61), quality=70, restart_marker_blocks=5, subsampling=0),
-        "restart interval of 5 MCUs does not divide the 13",
+        "restart interval of 5 MCUs does not divide a row of 13 MCUs",
     ),
     "progressive": (encode(draw(40, 40), progressive=True, restart_marker_blocks=1), "process is SOF2"),
     "CMYK": (encode(draw(40, 40, "CMYK"), restart_marker_blocks=1), "4 components of 8 bits"),

@@ -65,7 +65,7 @@ def make_container(port: int) -> None:
 
 def by_azure(root: Path, folder: Path) -> str:
     """Use a container as source, destination and origin of a cache, and compare digests with a store in one file."""
-    Image.new("RGB", (2000, 1600)).save(root / "cat" / "large.bmp")  # more than one request sends
+    Image.new("RGB", (2000, 1600)).save(root / "cat" / "large.bmp")  # too large for one request
     digest = convert(root, folder / "one.lmdb").digest
     images, place = f"az://{CONTAINER}/files", f"az://{CONTAINER}/train.lmdb"
     with azurite():

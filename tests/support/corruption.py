@@ -1,7 +1,7 @@
-"""Look for batches that a consumer reads wrong, while random delays on both streams invite every race.
+"""Look for batches that a consumer reads wrong, while random delays on both streams provoke races.
 
 All bytes of a batch have one value, so its sum shows whether other bytes were read. scripts/gpu-check runs this on a
-GPU. A run is worth something only if it finds the races of a loader that breaks a rule of docs/notes/cuda-race.md.
+GPU. A run proves something only if it detects the races of a loader that breaks a rule of docs/notes/cuda-race.md.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ PAUSED, PAUSE_S = 1 / 2, 0.0005  # the same for the loader's thread; meanwhile t
 
 
 class Plain:
-    """Batches of new memory, and batches as they were copied."""
+    """Batches that the preparation puts into new memory, and batches that it returns unchanged."""
 
     unsafe = ("keep", "await_copies")  # steps of CudaTransfer without which some sums must be wrong
     holds = True  # whether the consumer may keep a batch when it asks for the next
@@ -47,11 +47,11 @@ class Plain:
         return images + 0 if self._random.random() < 0.5 else images
 
     def expect(self, images: torch.Tensor) -> torch.Tensor:
-        """Return a number on which all bytes of a batch have an influence."""
+        """Return a number that depends on all bytes of a batch."""
         return images.sum(dtype=torch.float64)
 
     def read(self, images: torch.Tensor) -> torch.Tensor:
-        """Queue the same as the consumer."""
+        """Compute this number on the consumer's stream."""
         return self.expect(images)
 
 
@@ -139,7 +139,7 @@ def examine(name: str, device: torch.device, most: int, limit_s: float) -> tuple
 
 
 def judge(read: int, wrong: int, without: dict[str, int]) -> tuple[str, str]:
-    """Describe a run. ``without`` has the batches that were read wrong in runs that left out a step."""
+    """Describe a run. ``without`` is {step: number of batches that were read wrong in a run without this step}."""
     found = f"{wrong:,} of {read:,} batches were read wrong"
     found += "".join(f"; without {step}: {count:,}" for step, count in without.items())
     if wrong or not read:

@@ -25,7 +25,7 @@ OPTIONS = {"threads_per_worker": 1, "dashboard_address": None, "host": "127.0.0.
 
 @contextmanager
 def supervised_workers() -> Iterator[str]:
-    """Start a scheduler and two workers, and give the scheduler's address.
+    """Start a scheduler and two workers, and yield the scheduler's address.
 
     A shell starts a worker again when it dies, as Kubernetes or systemd would. Dask's own nanny gives up a worker that
     is killed while it starts.

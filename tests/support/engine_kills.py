@@ -1,4 +1,4 @@
-"""Conversions in parts by each engine. Processes are killed at random; the digest must be the digest of one file.
+"""Conversions in parts by each engine. Processes are killed at random. The digest must not change.
 
 ``scripts/engines kills`` runs it and prints a table.
 """

@@ -111,7 +111,7 @@ def compare(
         run: Trains to the end, and returns its batches. Takes the checkpoint to resume, and a folder for its own
             checkpoints, ``<steps>`` or ``<steps>-...``.
         folder: For all checkpoints.
-        own_order: The order is not the order of ShuffleSampler, so only the trainings are compared with each other.
+        own_order: Whether the framework has its own order. Then the trainings are compared only with each other.
         steps: Resume after these steps.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from tests.support.mongo import Mongod, ReplicaSet, Server
 
 
 class StartListener(CommandListener):
-    """A listener of a client's commands that need not hear how the commands end."""
+    """A listener of a client's commands that ignores how the commands end."""
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         pass

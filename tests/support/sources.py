@@ -1,4 +1,4 @@
-"""Every kind of source, made in an empty folder that has FILES in ``files/``; each returns the arguments of convert."""
+"""Functions that make every kind of source in a folder that has FILES in ``files/``, and return convert's arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write stores of records and of samples, as the core can."""
+"""Write stores of records and of samples, without dbloader.ext."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ VALUES = st.recursive(
 FIELD_NAMES = KEYS.filter(lambda key: key and "." not in key and key not in RESERVED_FIELDS)
 UINT32 = st.integers(0, 2**32 - 1)
 
-# Values that replace values in a stored document.
+# Wrong values, to put into a stored document.
 LIES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 3, 2**31, 2**40, Int64(10**12), Int64(2**63 - 1), Int64(-(2**63)), 0.5, float("nan"), 1e300,
     "", "x", "x" * 100_000, "\x1b[31m\u202e\u009b", b"", b"\xff" * 16, b"x", [], [1], [1, 2], [3, 2], ["a"], ["a"] * 3,

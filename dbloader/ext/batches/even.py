@@ -24,9 +24,9 @@ _VALID = "valid"
 
 
 class EvenBatchFetcher(OuterBatchFetcher):
-    """Adds a bool tensor of shape (batch,) to each batch: False for samples at positions from ``length`` on.
+    """Adds a bool tensor of shape (batch,) to each batch: False for added samples, whose positions are >= ``length``.
 
-    It is the last element of a batch that is a tuple or list, and ``"valid"`` in a dict.
+    The tensor becomes the last element of a tuple or list, or the value of ``"valid"`` in a dict.
     """
 
     def __init__(self, fetcher: BatchFetcher, length: int) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Errors about one sample. All others may be a mistake in the program, and are raised.
+# Errors about one damaged sample. Any other error may be a mistake in the program, so it is raised.
 DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
 
 
@@ -37,9 +37,9 @@ DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
 class Skip:
     """Replaces damaged samples by other samples, up to a share: ``create_loader(on_error=Skip(0.05))``.
 
-    The next undamaged sample of the order replaces a damaged sample, with the random numbers of the damaged sample. So
-    all batches keep their size, and an epoch keeps its number of batches. The loader warns once about each damaged
-    sample, and ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError,
+    In place of a damaged sample, the loader returns the next undamaged sample in the epoch's order, transformed with
+    the random numbers of the damaged one. So batches keep their number and size. The loader warns once about each
+    damaged sample, and ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError,
     DamagedImageError or NotAnImageError. All other errors end the epoch.
 
     Args:
@@ -66,7 +66,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
 
     Args:
         fetcher: Makes batches of SeededIndices.
-        tester: Makes the same samples, and collates a single sample of any kind.
+        tester: Makes the same samples one at a time, to find the damaged ones. Its ``collate_fn`` accepts any sample.
         sampler: The sampler that gives the order of the samples.
         skip: The largest share of damaged samples.
     """
@@ -147,7 +147,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         self._check_share(count, len(self._sampler), first)
 
     def _check_share(self, count: int, total: int, first: Sequence[SkippedSample]) -> None:
-        """Raise LoaderError if ``count`` of ``total`` samples are more than the share, or all samples."""
+        """Raise LoaderError if ``count`` damaged samples of ``total`` exceed the allowed share, or are all samples."""
         if count / total > self._share or count == total:
             raise LoaderError(
                 f"too many samples are damaged, {count:,} of the {total:,} in an epoch ({100 * count / total:.3g} %, "
@@ -161,7 +161,7 @@ def _try(function: Callable[..., T], *arguments: Any) -> T | None:
     try:
         return function(*arguments)
     except DAMAGE as error:
-        # The traceback forms a cycle with the batch's futures, which would keep the memory of the batch.
+        # The traceback and the batch's futures refer to each other. Such a cycle would keep the batch in memory.
         error.__traceback__ = error.__cause__ = error.__context__ = None
     return None
 

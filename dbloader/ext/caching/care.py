@@ -127,7 +127,7 @@ def clear_cache(cache: str | os.PathLike[str]) -> int:
             raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
         shards = _shards(folder)
         nbytes = sum(path.stat().st_size for path in shards)
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, so nobody takes the remaining files for a store
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first, because a folder with a manifest counts as a store
         for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
             path.unlink(missing_ok=True)
     return nbytes
@@ -149,7 +149,7 @@ def _shards(folder: Path) -> list[Path]:
 @contextmanager
 def _no_fetcher(folder: Path) -> Iterator[bool]:
     """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
-    flags = os.O_RDONLY | os.O_CREAT  # another user may look at a cache without the right to write
+    flags = os.O_RDONLY | os.O_CREAT  # read-only, because a user without the right to write may look at a cache
     with open(folder / LOCK, "rb", opener=lambda path, _: os.open(path, flags, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,7 @@ Both processes send JSON over a socket in the cache's folder:
 
     reader                                       fetcher
 
-    open: place, limit, known; reader  ------->  fetches manifest and index; if `known`, only when the origin is closed
+    open: place, limit, known; reader  ------->  fetches manifest and index; if `known`, only if it has not done so
                                        <-------  ready, or error
     expect: needs; check               ------->  fetches in this order from now on
                                        <-------  ready, or error
@@ -40,7 +40,7 @@ _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # time between two looks at the arriving bytes
-_SHOW_S = 2.0  # time until the first line about a wait; each further line comes after twice the time
+_SHOW_S = 2.0  # a wait of this time is shown on stderr, and again whenever its length has doubled
 # The reader starts a process that forks and ends at once. The child of this process becomes the fetcher, so the reader
 # need not wait for the fetcher's end. The fork is safe, because the process has no threads and no obstore.
 _PROGRAM = """\
@@ -182,7 +182,7 @@ class FetcherClient:
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        If another thread forked meanwhile, its child would hold the lock too. CachedStore prevents it by ``env.gate``.
+        If another thread forked meanwhile, its child would hold the lock too. CachedStore's ``env.gate`` prevents this.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(

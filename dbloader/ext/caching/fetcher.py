@@ -41,7 +41,7 @@ _AT_ONCE = 4
 
 def serve(cache: str) -> None:
     """Serve the readers of a cache folder until the last reader disconnects. This process holds the folder's lock."""
-    # Short, because Linux refuses sockets with long paths; and it never leads to a newer folder at the same place.
+    # A short path, because Linux refuses sockets with long paths. It leads to this folder even if another replaces it.
     own = f"/proc/self/fd/{os.open(cache, os.O_RDONLY | os.O_DIRECTORY)}"
     _clean_up(own)
     shards = CachedShards(cache)

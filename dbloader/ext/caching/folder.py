@@ -81,9 +81,9 @@ def arriving_bytes(cache: str) -> int:
 
 
 def make_folder(cache: str, origin: str) -> None:
-    """Make the folder of a cache, if it is not a cache already. Refuse a file, and a folder with other files.
+    """Make the folder of a cache if needed. Raise NotAStoreError for a file, or a non-empty folder that is no cache.
 
-    Refuse the origin, and a folder inside or around it, because the fetcher could remove the origin's shards.
+    Raise OptionError for the origin, or a folder inside or around it, because the fetcher could remove its shards.
     """
     if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)
@@ -112,12 +112,12 @@ def refusal(error: OSError, cache: str) -> Exception:
     """Return dbloader's error for an OSError that was raised while using a cache."""
     with suppress(OSError):  # the folder does not exist
         if isinstance(error, PermissionError) and Path(cache).stat().st_uid != os.geteuid():
-            return StoreAccessError(f"{cache} belongs to another user, and a cache is for one user: name another one")
+            return StoreAccessError(f"{cache} belongs to another user, and a cache is for one user: name your own")
     return translate_refusal(error, cache)
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a fetcher may have written a file or folder while the cache was deleted."""
+    """Return whether a file or folder may be from a fetcher that still ran when the user deleted the cache."""
     if path.name in (SHARD_FOLDER, PARTIAL):
         return all(map(_FETCHED.fullmatch, os.listdir(path)))  # noqa: PTH208 - names
     return path.name.startswith((MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS))
@@ -134,7 +134,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
 
 
 class Stamp(NamedTuple):
-    """Facts of a file, which change if the file is written or replaced, and when the machine restarts.
+    """Values that change if a file is written or replaced, or if the machine restarts.
 
     A power failure can leave zeros in a file without changing the file's size and time of change. So after a restart,
     each file is compared with its checksum.

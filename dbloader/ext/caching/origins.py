@@ -186,7 +186,7 @@ def fetch_shard(
         except (DBLoaderError, OSError) as error:
             failed = as_dbloader_error(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError) and getattr(error, "errno", None) == errno.EFBIG:
-                raise failed from error  # the limit of file sizes has its own remedy
+                raise failed from error  # the message about the limit of file sizes already names a remedy
             if isinstance(failed, StoreFullError):
                 remedy = f"make room on the disk of {cache}, or limit the cache by cache_bytes"
                 raise StoreFullError(f"{failed}: {remedy}") from error

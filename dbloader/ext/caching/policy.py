@@ -119,8 +119,8 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # If N shards are in use, shards that are needed later are removed only for the N shards needed next.
-                # So a cache for half of the data fetches 60 % of the data in each epoch; without this limit, 75 %.
+                # If N shards are in use, only the N shards needed next may displace a shard that is needed later. With
+                # this limit, a cache for half of the data fetches 60 % of the data in each epoch; without it, 75 %.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None
@@ -202,7 +202,7 @@ def needs_of(
         since: The sampler's state at the beginning of the iteration.
         lengths: Number of records in each shard.
         chosen: The index in the store of each sample: int64, shape (samples,); None if every record is a sample.
-        margin: Keep each shard for this many samples after its last use, because a worker may be so far behind.
+        margin: Keep each shard for this many samples after its last use, because a worker may be that far behind.
     """
     share = sampler.positions(since)
     whole = range(share.start, min(share.stop, sampler.length), share.step)  # positions before the padding

@@ -100,7 +100,7 @@ class CachedStore(LMDBStore):
     def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:
         needs = needs_of(sampler, since, self.shard_lengths or [], indices, margin=margin)
         self.expect(needs, check=check)
-        # Wait for the first shards in this process, because workers would show the wait several times.
+        # Wait for the first shards in this process, because each worker would print that it waits.
         for shard in dict.fromkeys(need.shard for need in needs if not need.first):
             self.files.fetch(shard, show=True)
 
@@ -155,7 +155,7 @@ class CachedStore(LMDBStore):
     def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
         return self._repaired(lambda: LMDBStore.encoded(self, indices, elements=elements), indices)
 
-    # LMDBStore's method would give views of files that the fetcher may replace. This method copies records.
+    # Store.borrow copies records. LMDBStore.borrow would return memory of mapped files, which the fetcher may replace.
     borrow = Store.borrow
 
     def _repaired(self, read: Callable[[], Result], indices: Sequence[int]) -> Result:
@@ -210,7 +210,7 @@ class CachedFiles(ShardFiles):
                 self._client.shows = False
 
     def repair(self, parts: Mapping[int, list[int]]) -> None:
-        """Verify records again, given their indices in each shard. Let the fetcher replace open shards with damage.
+        """Verify records again: ``parts`` has their indices by shard. Let the fetcher replace each damaged open shard.
 
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
@@ -246,7 +246,7 @@ class CachedFiles(ShardFiles):
             try:
                 with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
                     found = path.stat()
-                # The fetcher has checked the file. The table may have only an estimated size.
+                # The fetcher has checked the file. Its size is not compared: the table may have only an estimate.
                 return open_file(path, self.place, f"{SHARD_FOLDER}/{path.name}", self.remedy, digest=shard.digest)
             except StoreError as error:
                 failed = error

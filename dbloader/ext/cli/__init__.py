@@ -1,1 +1,1 @@
-"""The commands of what stands around the core."""
+"""The commands that the core does not need."""

@@ -23,7 +23,7 @@ _LETTERS = 100  # longer values are cut to this many characters
 @click.command(
     "show",
     short_help="Show one record of a store.",
-    context_settings={"ignore_unknown_options": True},  # otherwise click takes the index -1 for an option
+    context_settings={"ignore_unknown_options": True},  # otherwise click would parse the index -1 as an option
     epilog="""\b
 Examples:
   dbloader show train.lmdb 0

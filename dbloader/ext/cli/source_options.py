@@ -21,7 +21,7 @@ _OPTIONS = (
     ),
     click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
     click.option(
-        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*': a column for each class."
+        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*' if each class has one."
     ),
     click.option("--separator", metavar="TEXT", help="What separates several classes in a label, such as '|'."),
     click.option(
@@ -46,26 +46,26 @@ _OPTIONS = (
     click.option(
         "--boxes",
         type=click.Choice(["upright", "stored"]),
-        help="Whether boxes are in the upright image, as EXIF turns it, or in the stored one.",
+        help="Whether boxes refer to the image as EXIF turns it upright, or to the stored image.",
     ),
     click.option(
         "--classes",
         metavar="NAMES",
-        help="Number the classes as in a store, a .txt, a .json or a,b,c; numbers: the names are the labels.",
+        help="Number the classes as in a store, a .txt, a .json or a,b,c; or numbers, if their names are the labels.",
     ),
     click.option("--encoding", metavar="NAME", help="Encoding of names in zip files, or of a listing, such as gbk."),
 )
 
 
 def add_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a command, before its other options."""
+    """Add the options of this module to a command, before its own options."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def pop_listing(options: dict[str, Any]) -> str | Listing | None:
-    """Remove the listing and the options of its columns from ``options``, and return it; its path if that is all."""
+    """Pop the listing and its column options from ``options``. Without column options, return the listing's path."""
     path: str | None = options.pop("listing")
     given = {name: options.pop(name) for name in ("image_column", "label_column", "separator", "text_column")}
     if not any(given.values()):

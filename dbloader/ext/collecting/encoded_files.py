@@ -1,6 +1,6 @@
 """Find the image files behind datasets of Hugging Face and torchvision, so the files are stored, not decoded pixels.
 
-A dataset of Hugging Face is found by its attributes, and torchvision's in ``sys.modules``, so neither is imported.
+Neither is imported: a Hugging Face dataset is recognized by its attributes, torchvision's classes by ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 
 
 def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *, encode: bool) -> Any:
-    """Return the samples with a dict, see `is_file`, in place of each image whose file a dataset holds.
+    """Return the samples. If a dataset can give the file of an image, replace the image by a dict (see `is_file`).
 
-    For a Hugging Face dataset, the fields of renamed columns are added to ``columns``, and image fields and class names
-    to ``source``, which becomes a part of the manifest. The returned dataset has its class names as ``classes``. With
-    ``encode``, images stay images.
+    For a Hugging Face dataset, add {column: field} for each renamed column to ``columns``, and add the image fields and
+    class names to ``source``, a part of the manifest. The returned dataset has its class names as ``classes``. With
+    ``encode``, do not replace images, because they will be encoded again.
     """
     inner = partial(with_files, columns=columns, source=source, encode=encode)
     if isinstance(samples, PrefetchLoader):
@@ -54,18 +54,18 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
 
 
 def _changed(value: Any, **attributes: Any) -> Any:
-    """Return a copy with other attributes, even if ``__setattr__`` refuses them, as a DataLoader's does."""
+    """Return a copy with new attributes. Bypass ``__setattr__``, because a DataLoader's refuses some attributes."""
     value = copy.copy(value)
     vars(value).update(attributes)
     return value
 
 
 class _FolderFile(dict[str, Any]):
-    """A file of an ImageFolder, which shows images as they are stored. datasets turns them as EXIF says."""
+    """A file of an ImageFolder, which ignores the EXIF orientation. Hugging Face's datasets applies the orientation."""
 
 
 def _find_file(root: str, path: str) -> _FolderFile:
-    file = Path(path)  # `read_file` shortens a path outside the root, which a script may have added to ``samples``
+    file = Path(path)  # a script may have added a path outside the root to ``samples``; `read_file` shortens it
     name = file.relative_to(root) if file.is_relative_to(root) else file.absolute()
     return _FolderFile(bytes=file.read_bytes(), path=name.as_posix())
 
@@ -84,7 +84,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     image = choose(images, IMAGE_NAMES, "image", notes)
     label = "label" if "label" in kinds else choose(classes or integers[:1], (*LABEL_NAMES, *classes), "label", notes)
     if image is not None:
-        columns["image"] = "image_"  # unless this column is the image, so the image does not replace it
+        columns["image"] = "image_"  # otherwise the image would replace this column; undone below if it is the image
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # SampleEncoder then stores the label -1 as no label, as convert does
@@ -98,7 +98,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
         if files := [name for name in images if name != image]:
             source[FILE_FIELDS] = [*source.get(FILE_FIELDS, ()), *files]
         for name in () if encode else images:
-            if kinds[name].get("mode") in (None, "RGB"):  # other modes change pixels
+            if kinds[name].get("mode") in (None, "RGB"):  # datasets would convert the pixels to any other mode
                 result = result.cast_column(name, type(dataset.features[name])(decode=False))
     elif not encode:
         _warn("its transform makes them: samples.with_format(None), or convert() after samples.save_to_disk(),")

@@ -35,8 +35,8 @@ def read_target(value: Any, classes: Sequence[str]) -> Target:
     """Return the fields for a target. Raise FieldError if its meaning is unclear.
 
     Args:
-        value: An integer, the name of a class, or None: a label. A float. An array of 0 and 1, one for each class. A
-            PIL image: a mask. An integer and a PIL image: a label and its mask. A VOCDetection's dict.
+        value: A label (an integer, the name of a class, or None), a float, an array with 0 or 1 for each class, a mask
+            (a PIL image), a pair of a label and a mask, or the dict of a VOCDetection.
         classes: The class names in the order of their labels.
     """
     if is_loaded(value, "torch", "Tensor"):
@@ -87,7 +87,7 @@ def _boxes(annotation: Mapping[str, Any], classes: Sequence[str]) -> Target:
 
 
 def _element(tag: str, value: Any) -> ET.Element:
-    """Return the XML that torchvision's parse_voc_xml has read."""
+    """Convert a dict from torchvision's parse_voc_xml back to XML."""
     element = ET.Element(tag)
     if isinstance(value, Mapping):
         for name, parts in value.items():

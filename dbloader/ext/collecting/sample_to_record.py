@@ -34,10 +34,10 @@ _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 # Formats of photographs. As a PNG, a photograph has about three times the bytes.
 _PHOTOS = ("AVIF", "HEIF", "JPEG", "MPO", "WEBP")
 _BYTES = (bytes, bytearray, memoryview)
-_LARGE = 2**16  # bytes of a PNG that is probably a photograph, if its PIL image no longer names a format
+_LARGE = 2**16  # if a PIL image no longer names its format, a PNG of so many bytes is probably a photograph
 
 
-# A record, the name of the field that has the sample's image, if any, and the target if it is not copied; or the error
+# (record, name of the sample's field that has the image or None, target or None if the record is copied); or the error
 # that prevented the record.
 Made: TypeAlias = "tuple[Record, str | None, Target | None] | DBLoaderError"
 
@@ -56,10 +56,10 @@ class SampleEncoder:
     fields: tuple[str, ...]  # field names for the items of a tuple
     image_format: str  # format for encoding a PIL image in the field ``image``
     options: dict[str, Any]  # Pillow's options for ``image_format``
-    warns: bool = True  # whether to warn of photographs as PNGs: True if the user has not chosen the format
-    needs_image: bool = True  # whether an image in a field with another name is an error
+    warns: bool = True  # whether to warn if photographs become PNGs: False if the user has chosen a format
+    needs_image: bool = True  # whether to look for an image in other fields if a sample has no ``image``
     files: tuple[str, ...] = ()  # further fields with image files
-    columns: dict[str, str] = dataclasses.field(default_factory=dict)  # fields of renamed columns, see with_files
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)  # {column: field} if renamed, see with_files
     classes: tuple[str, ...] = ()  # names of the labels
 
     @classmethod
@@ -85,7 +85,7 @@ class SampleEncoder:
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Made:
-        """Return the record, or the error. If the error were raised, torch would add a traceback to its message."""
+        """Return the record, or the error. If a worker raised it, torch would add a traceback to its message."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
@@ -108,7 +108,7 @@ class SampleEncoder:
         named = {key: self._value(key, value) for key, value in {**named, **target.fields}.items()}
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
-        if record.label == -1 and "label" in self.columns:  # no label, in a Hugging Face ClassLabel
+        if record.label == -1 and "label" in self.columns:  # Hugging Face's ClassLabel uses -1 for no label
             record.label = None
         _check_channels(record.image)
         # If the format of the bytes is unknown, the user needs a ``decode`` that reads them.
@@ -138,7 +138,7 @@ class SampleEncoder:
         return {"image": sample}
 
     def _find_image(self, named: Mapping[Any, Any]) -> str | None:
-        """Return the field with the image, by its name; None without one. Raise FieldError if it is unclear."""
+        """Return the name of the field with the image; None without an image. Raise FieldError if several may be it."""
         if "image" in named or not self.needs_image:
             return "image" if "image" in named else None
         found = [key for key in named if str(key).lower() in IMAGE_NAMES and _is_image(named[key], or_unknown=True)]

@@ -31,12 +31,12 @@ _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
 
 
 def is_loaded(value: Any, module: str, name: str) -> bool:
-    """Return whether a value is an instance of a class of a module that is imported at most by others."""
+    """Return whether a value is an instance of ``module.name``, without importing the module."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether samples are unchanged records of a store, perhaps with decoded images, which can be copied."""
+    """Return whether each sample is a record of a store that can be copied: at most its image has been decoded."""
     if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
         return isinstance(dataset, Store)
     return (

@@ -57,15 +57,15 @@ def write_store(
     The store appears at the place when all samples are written. After an error, the place is unchanged. Without
     samples, the result is an empty store, which never replaces another store.
 
-    If ``samples`` is a Store, or an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or
-    ``decode``, or torch's Subset or ConcatDataset of these, its records are copied: their image files, names, labels
-    and further fields do not change. If a dataset has ``fields``, only these fields are copied. With ``image_format``,
+    Records are copied with unchanged image files, names, labels and further fields if ``samples`` is a Store; if it is
+    an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``; or if it is torch's Subset
+    or ConcatDataset of these. If a dataset has ``fields``, only these fields are copied. With ``image_format``,
     ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
     cannot be encoded again.
 
     The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
-    they decode. As in ImageFolder, the EXIF orientation is not applied. ``image_format``, ``quality``, a transform of
-    images or an ImageFolder's ``loader`` prevents this. The images of all other samples are encoded.
+    they decode. As in ImageFolder, the EXIF orientation is not applied. With ``image_format``, ``quality``, a transform
+    of images or an ImageFolder's own ``loader``, their images are encoded, like the images of all other samples.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. They are not
     collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then makes
@@ -97,12 +97,12 @@ def write_store(
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place when the new store is finished.
         require_images: Whether at least one sample must have an image, unless the samples are records of stores.
-            Samples without the field ``image`` may then have their images in a field with a usual name, such as
+            With True, samples without the field ``image`` may have it in a field with a usual name, such as
             ``img``. The first sample with an image decides the name of the field.
 
     Raises:
         FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
-            several classes; it is unclear which field is the image, or it was another in earlier samples; or one of
+            several classes; it is unclear which field is the image, or earlier samples had another one; or one of
             ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
@@ -179,7 +179,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # The copy needs its own workers, because persistent workers use the original's collate_fn. setattr raises an error.
+    # The copy needs workers of its own: persistent workers keep the old collate_fn. A DataLoader refuses setattr.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -236,9 +236,9 @@ def _check_files(record: Record, names: Sequence[str]) -> None:
 def _unpack(made: Made, before: str | None, target: Target) -> tuple[Record, str | None, Target]:
     """Return a record, the field that has the images, and the target.
 
-    ``before`` is the field in earlier samples, None if unknown, and ``target`` is a target of these samples.
+    ``before`` is the field of the image in earlier samples, None if unknown. ``target`` is a target of these samples.
 
-    If all other samples have an ``image`` and a small ``img``, the ``img`` of this sample must not become its image.
+    The field must stay the same: if a sample lacks ``image``, its thumbnail ``img`` must not become its image.
     """
     if isinstance(made, DBLoaderError):
         raise made

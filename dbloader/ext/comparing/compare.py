@@ -51,9 +51,9 @@ def open_against(
     notes: list[str],
     opened: ExitStack,
 ) -> tuple[Callable[[Findings, Callable[[int, int], object]], dict[str, int]], str]:
-    """Return a function that compares a store with a source or another store, and the place of the other.
+    """Return a function that compares ``store`` with the source or store ``against``, and the place of ``against``.
 
-    ``opened`` closes the other. The function adds notes to ``notes``, and returns ``VerifyReport.compared``.
+    ``opened`` closes ``against``. The function adds warnings to ``notes``, and returns ``VerifyReport.compared``.
     """
     if listing is None and _is_store(against):
         other = opened.enter_context(open_store(against))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def record_keys(crc32s: Array, name_hashes: Array, nbytes: Array) -> Array:
     """Return a key of each record: uint64, shape (n,). Records with the same name, fields and image have the same key.
 
-    A key combines CRC-32, name hash and length. In a million records, some would share a CRC-32 by chance.
+    A key combines CRC-32, name hash and length, because among a million records, some share a CRC-32 by chance.
     """
     keys: Array = crc32s.astype("u8") << np.uint64(32) | name_hashes ^ nbytes.astype("u4")
     return keys

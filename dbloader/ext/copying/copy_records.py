@@ -99,7 +99,7 @@ class RecordCopier:
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
     def _records(self, positions: Any, changes: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
-        """Yield records with their new labels. If only some records are copied, count their changes and depths."""
+        """Yield records with new labels. If not all are copied, count their resized and reencoded images and depths."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
         for number in np.unique(stores).tolist():

@@ -72,8 +72,8 @@ def copy_remote(
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = objects.open_target(place)
-    # List before reading the manifest. The uploads that put these files began with this manifest or an older one. When
-    # this upload replaces the manifest, they can no longer be published, so their files may be deleted below.
+    # List files before reading the manifest. An upload that put one of them began with this manifest or an older one.
+    # When this upload replaces the manifest, that upload can no longer be published, so its files are deleted below.
     there = objects.list_files(bucket)
     replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
@@ -116,7 +116,7 @@ def _for_each_file(
     lengths = [*(shard.length for shard in table.shards), 0]  # the index is the last file
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads, ExitStack() as after_error:
-        after_error.callback(bucket.close)  # otherwise the error would wait until running transfers are finished
+        after_error.callback(bucket.close)  # otherwise the error would be raised only after the running transfers
         for length, _ in zip(lengths, threads.map(use, table.files), strict=True):
             done += length
             progress(done, table.manifest.length)
@@ -137,7 +137,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        # With the given facts and a fixed name, a repeated upload makes the same index.
+        # With ``given`` (such as the time of creation) and a fixed name, a repeated upload makes the same index.
         yield folder, index_shards(folder, [shard.name], [manifest.digest], **manifest.given, index="index.lmdb")
 
 

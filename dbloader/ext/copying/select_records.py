@@ -60,7 +60,7 @@ class Choice:
 
 
 def listing_path(name: str, listing: str | os.PathLike[str] | None) -> Path | None:
-    """Return the path of an option with a listing. A file of marks is refused, because it lists tagged records, too."""
+    """Return the path of a listing. Refuse a file of marks, because it also lists records that are only tagged."""
     check_path(name, listing, none=True)
     if listing is None:
         return None
@@ -91,8 +91,8 @@ class Selection(NamedTuple):
         labels: New labels: int64, shape (records of all sources,); None if no label changes.
         classes: Class names, the same for every destination.
         complete: Whether there is one destination, which gets all records.
-        tables: For each source, a dict from the old to the new label of each remaining class, which changes the labels
-            of boxes; None if no label of the source changes.
+        tables: For the boxes of each source, a dict from the old to the new label of each remaining class; None if no
+            label of the source changes.
     """
 
     parts: list[Any]
@@ -217,7 +217,7 @@ def _unite_classes(
 ) -> tuple[tuple[str, ...], list[Array]]:
     """Return all class names, and for each item of ``classes`` an array with the new label of each old label.
 
-    None stands for a class that is left out, with the new label -1. If each item is sorted, so are the new names.
+    In ``classes``, None marks a class that is left out; its new label is -1. If every item is sorted, so is the result.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)

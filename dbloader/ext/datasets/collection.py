@@ -31,7 +31,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
     Args:
         place: ``mongodb://host/database.collection``.
         listing: File that names the images and their labels, in the order of the dataset: a .json with ``{"path_list":
-            [...], "label_list": [...]}``, or any other listing that ``dbloader convert --listing`` takes.
+            [...], "label_list": [...]}``, or any other listing that ``dbloader convert --listing`` reads.
         transform: Applied to each decoded image.
         target_transform: Applied to each label; the label is None if the listing has none.
         decode: Decodes the bytes of a file; None returns the bytes. If a JPEG lacks only its end marker, the marker is

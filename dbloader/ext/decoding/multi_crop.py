@@ -38,7 +38,7 @@ class MultiCrop(Decoder):
     because the image is decoded at the largest size that one of the crops needs.) Only the box around all crops is
     decoded: from a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
 
-    A sample takes the random numbers of the first crop, then of the second, and so on.
+    The random numbers of a sample are those of the first crop, followed by those of the second, and so on.
 
     Args:
         crops: (count, Decoder) pairs, in the order of the list. Each Decoder has outputs of one size, and all have the
@@ -105,7 +105,7 @@ class MultiCrop(Decoder):
 def _decode(source: OpenedImage, crops: list[Crop], factor: int) -> Iterator[npt.NDArray[np.uint8]]:
     """Decode the box around all crops, and yield the part of each crop, perhaps ``factor`` times smaller."""
     left, top = min(crop.left for crop in crops), min(crop.top for crop in crops)
-    if factor > 1:  # edges are rounded to pixels of the smaller image, counted from its corner
+    if factor > 1:  # decode from the corner, because `scale` rounds edges to pixels of the whole smaller image
         left = top = 0
     width = max(crop.left + crop.width for crop in crops) - left
     height = max(crop.top + crop.height for crop in crops) - top

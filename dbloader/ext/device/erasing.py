@@ -162,7 +162,7 @@ def normal(keys: Array, shape: tuple[int, int, int], dtype: torch.dtype, device:
     words.mul_(_signed(STEP))
     seeds = send_small(torch.from_numpy(keys.view("int64")), device)
     chosen = _mix(seeds[:, None] + words).view(torch.int16)[:, :values]
-    # Read the values from a table: computed on the device, they would differ, as do the logarithms of GPUs and CPUs.
+    # Read the values from a table. Devices would compute different values, because their logarithms differ slightly.
     rows = chosen.to(torch.int32).add_(_LEVELS // 2).flatten()
     table = send_small(quantiles().to(dtype), device)
     return table.index_select(0, rows).view(len(keys), *shape)
@@ -180,7 +180,7 @@ def _mix(words: torch.Tensor) -> torch.Tensor:
     """Scramble int64 numbers in place. The bits are the same as with ``sampling.rng.mix`` and uint64 numbers."""
     for shift, factor in ROUNDS:
         shifted = words >> shift
-        shifted &= (1 << (64 - shift)) - 1  # a shift of unsigned numbers fills with zeros
+        shifted &= (1 << (64 - shift)) - 1  # clear the copies of the sign: unsigned numbers shift in zeros
         words ^= shifted
         if factor != 1:
             words *= _signed(factor)

@@ -71,7 +71,7 @@ class Groups(NamedTuple):
     """The duplicates in a store.
 
     Attributes:
-        distance: Largest number of different bits, of 128, in similar pictures.
+        distance: Pictures are similar if at most this many of the 128 bits of their hashes differ.
         rows: The duplicates, sorted by original: dtype DUPLICATE, shape (duplicates,).
         begins: Start of each group in ``rows``, and the end of the last group: int64, shape (groups + 1,).
     """

@@ -60,7 +60,7 @@ class DuplicatesReport:
     Attributes:
         places: The stores.
         records: The number of records in each store.
-        distance: Largest number of different bits, of 128, in similar pictures.
+        distance: Pictures are similar if at most this many of the 128 bits of their hashes differ.
         groups: Number of originals that have duplicates. Between two stores, the originals are in the first store.
         duplicates: Number of duplicates: ``same`` (the same bytes) and ``near`` (a similar picture).
         bytes_only: Number of images that are compared only by their bytes: images of one color, gradients, and images
@@ -105,7 +105,7 @@ def find_duplicates(
     Args:
         place: Place of a store.
         other: Place of a second store. With a second store, only duplicates between the two stores are reported.
-        distance: Largest number of different bits, of 128, in similar pictures: 0 to 15.
+        distance: Pictures are similar if at most this many of the 128 bits of their hashes differ: 0 to 15.
         output: New file with a JSON line for each duplicate, which ``copy --drop`` can read.
         progress: Called with the name of the step, the number of records done, and the number of all records.
 

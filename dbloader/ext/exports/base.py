@@ -135,7 +135,7 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
 
 
 def is_safe(name: str) -> bool:
-    """Return whether every program takes a name for a file below the folder, and reads the file.
+    """Return whether ``name`` is a relative path that every program resolves inside the folder and does not skip.
 
     Hugging Face's datasets reads a backslash as a slash. Many programs leave out hidden files.
     """

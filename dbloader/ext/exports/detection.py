@@ -25,7 +25,7 @@ IMAGES = "images"
 class DetectionExporter(Exporter):
     """Writes the images of a store with boxes."""
 
-    kept = frozenset({BOXES, LABELS})  # fields that the format can hold
+    kept = frozenset({BOXES, LABELS})  # fields that the format can store
 
     def __init__(self, store: Store, indices: Sequence[int], folder: Path) -> None:
         super().__init__(store, indices, folder)

@@ -23,7 +23,7 @@ from dbloader.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Format -> class in the module with the format's name. export_store imports only this module: parquet needs pyarrow.
+# Format -> class in the module of this name. Only the module of the chosen format is imported: parquet needs pyarrow.
 FORMATS = {
     "folder": "FolderExporter",
     "webdataset": "WebDatasetExporter",
@@ -68,7 +68,7 @@ def export_store(
         place: Place of the store.
         destination: Folder to make. It may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; for a store with boxes also ``"coco"`` or ``"yolo"``.
-            COCO and YOLO hold only boxes and their classes. ``convert`` reads both with ``listing=``.
+            COCO and YOLO store only boxes and their classes. ``convert`` reads both with ``listing=``.
         where: Write only the records that this query finds (docs/queries.md); None for all.
         progress: Called with the number of records written, and the total.
 

@@ -56,7 +56,7 @@ class FolderExporter(Exporter):
         self._by_name = len({*self._classes}) == len(self._classes) and "" not in self._classes
         # These files are created first, so no image can take their names.
         self._metadata, self._names = new_file(folder, METADATA), new_file(folder, CLASSES)
-        self._order: tuple[str, ...] = ()  # sort key of the image before; `convert` sorts images by this key
+        self._order: tuple[str, ...] = ()  # sort key of the previous image; `convert` sorts images by this key
         # Whether `convert` makes the same store without METADATA and CLASSES.
         self._plain = bool(self._classes) and [*self._classes] == sorted({*self._classes})
         self._plain = self._plain and all(map(self._make_class_folder, self._classes))

@@ -60,7 +60,7 @@ class ParquetExporter(Exporter):
 
     def _add_types(self, record: Record) -> None:
         kinds: dict[str, Any] = {}
-        new: dict[str, list[str]] = {}  # new fields by the known field before them; "" at the start
+        new: dict[str, list[str]] = {}  # new fields, by the known field that precedes them ("" if none)
         before = ""
         for name, value in all_fields(record).items():
             try:
@@ -115,7 +115,7 @@ class ParquetExporter(Exporter):
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
                     f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and arrays "
-                    f"in other records have other shapes, but Parquet cannot store a size after a 0: {REMEDY}"
+                    f"in other records have other shapes, but Parquet cannot store the sizes after a 0: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
             self.changes["with a different order of fields: convert gives all records the same order"] += 1

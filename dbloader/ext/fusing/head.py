@@ -44,7 +44,7 @@ class Head(Decoder):
         *values, for_flip = map(float, random_numbers)
         crop = self.crops.choose_crop(values, width, height)
         rows, columns = self._resized(crop)
-        # LazyImage.resize explains when only Pillow makes the pixels of a bicubic Pillow.
+        # LazyImage.resize explains which bicubic pixels of Pillow only Pillow itself can compute.
         only = crop.interpolation == "bicubic" and rows < crop.height and rows * crop.width < crop.height * columns
         if not self.on_tensors and (self.resize == "exact" or only):
             crop = crop._replace(interpolation=crop.interpolation.upper())
@@ -61,7 +61,7 @@ class Head(Decoder):
 
 
 class OwnHead(Head):
-    """Draws from torch's global generator when RandomHorizontalFlip would."""
+    """Decodes like Head, but draws the flip from torch's global generator, as RandomHorizontalFlip does."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,7 +74,7 @@ class OwnHead(Head):
 
 
 class OwnCrops(Decoder):
-    """Chooses crops with the user's RandomResizedCrop, from the generator that it draws from."""
+    """Chooses crops by calling the user's RandomResizedCrop, so the random numbers are those of that step."""
 
     def __init__(self, step: Any, size: tuple[int, int] | None) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Squash(Decoder):
 def read_head(steps: Sequence[Any], resize: str | None = None, *, own: bool = False) -> tuple[Head | None, int]:
     """Return the Decoder for the first steps, and their number; (None, 0) if no Decoder does the same.
 
-    With ``own``, the Decoder resizes, and draws the same numbers as the steps.
+    With ``own``, only a Decoder that resizes is returned, and it draws the same random numbers as the steps.
     """
     at = skip_conversions(steps, 0)
     on_tensors = any(map(makes_tensor, steps[:at]))
@@ -164,7 +164,7 @@ def _read_crops(steps: Sequence[Any], *, on_tensors: bool) -> tuple[Decoder | No
 
 
 def _one(size: Any) -> Any:
-    """Return a size of torchvision with [one] number as the number."""
+    """Return torchvision's size ``[n]`` as ``n``, and any other size unchanged."""
     return size[0] if isinstance(size, (list, tuple)) and len(size) == 1 else size
 
 

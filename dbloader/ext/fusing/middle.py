@@ -1,4 +1,4 @@
-"""Run the steps of a transform that no Decoder does, on one image after the other."""
+"""Run the steps of a transform that no Decoder can do, on one image after the other."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _of_this_thread = threading.local()
 class Middle:
     """Applies steps to an image, with the random numbers of its sample.
 
-    In a worker process, the global generators of torch, Python and NumPy are seeded for each sample. Threads share them
-    with the training, so threads leave them alone.
+    In a worker process, the global generators of torch, Python and NumPy are seeded for each sample. Worker threads
+    share these generators with the training, so threads do not seed them.
 
     Args:
         steps: The steps.
-        kind: What the first step takes instead of a Decoder's tensor: "PIL", "tensor" or "Image", a tv_tensor.
+        kind: Type to which a Decoder's tensor is converted for the first step: "PIL", "tensor" or "Image" (tv_tensor).
         to_tensor: Whether to make uint8 tensors of the results.
     """
 
@@ -50,14 +50,14 @@ class Middle:
         if isinstance(image, torch.Tensor) and self.kind == "PIL":
             image = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
             if not self.steps or find_step(self.steps[0])[1] not in ("ToTensor", "MaybeToTensor"):
-                image = Image.fromarray(image)  # ToTensor makes the same of an array
+                image = Image.fromarray(image)  # ToTensor also accepts the array
         elif isinstance(image, torch.Tensor) and self.kind == "Image":
             from torchvision.tv_tensors import Image as TensorImage  # the user's transform has imported torchvision
 
             image = TensorImage(image)
         for step in self.steps:
             image = step(image)
-        if seed is not None:  # otherwise nobody takes the seconds
+        if seed is not None:  # otherwise nobody calls `take_seconds`
             _of_this_thread.seconds = getattr(_of_this_thread, "seconds", 0.0) + now() - began
         if not self.to_tensor or isinstance(image, torch.Tensor):
             return image
@@ -68,5 +68,5 @@ class Middle:
         return torch.from_numpy(pixels[..., None] if pixels.ndim == 2 else pixels).permute(2, 0, 1)
 
     def take_seconds(self) -> float:
-        """Return how long this thread has run steps since it last called this."""
+        """Return the seconds that this thread has run steps since its previous call of this method."""
         return float(vars(_of_this_thread).pop("seconds", 0.0))

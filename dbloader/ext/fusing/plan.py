@@ -1,4 +1,4 @@
-"""Read a transform of torchvision or timm, and run what it means: in a Decoder, for each sample, and for each batch.
+"""Divide the steps of a transform of torchvision or timm: a Decoder, steps for each sample, and steps for each batch.
 
 ::
 
@@ -35,7 +35,7 @@ from dbloader.ext.fusing.tail import read_tail
 
 
 class Plan(NamedTuple):
-    """How a transform is run: in the dataset, a Decoder and then a callable; for each batch, the tail."""
+    """How to run a transform: ``transforms`` (a Decoder, then a callable) for each sample, ``tail`` for each batch."""
 
     transforms: list[Any]
     tail: list[Any]
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
-    """Return how to run a transform, or the own transform of the dataset, on the samples of a dataset."""
+    """Return how to run a transform (None: the dataset's own) on the samples of a dataset."""
     own = getattr(dataset.dataset if type(dataset) is Subset else dataset, "transform", None)
     given, transform = transform, own if transform is None else transform
     steps = [] if transform is None or isinstance(transform, Decoder) else flatten(transform)
@@ -64,7 +64,7 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
     if tail is None:
         at = len(steps)
         if _kind(steps) == "PIL" and not unchanged.makes_floats:
-            return unchanged  # nobody can collate PIL images, and collate explains the remedy
+            return unchanged  # PIL images cannot be collated; the error of collate names the remedy
     elif head is None and at == 0:
         head = Head(DecodeTensor(), None, resize, on_tensors=True)
     if head is None and not tail:
@@ -80,13 +80,13 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
 
 
 def with_head(dataset: Any) -> Any:
-    """Return a copy of a dataset that runs the first steps of its transform as a Decoder, or the dataset."""
+    """Return a copy of a dataset with a Decoder for the first steps of its transform; ``dataset`` if there is none."""
     steps = flatten(dataset.transform)
     head, first = read_head(steps, dataset.resize, own=True) if _suits(dataset) else (None, 0)
     if head is None:
         return dataset
     first, dataset = skip_conversions(steps, first), copy.copy(dataset)
-    # Without the attribute takes_seed of its class, a method gets no seed. So the steps draw as in any DataLoader.
+    # Only a callable with ``takes_seed`` gets a seed. A bound method lacks it, so the steps draw as in any DataLoader.
     dataset.decode, dataset.transform = head, Middle(steps[first:], _kind(steps[:first])).__call__
     return dataset
 

@@ -12,7 +12,7 @@ _LIBRARIES = {
 }
 _TO_TENSOR = ("ToImage", "PILToTensor", "MaybePILToTensor")
 _TO_FLOAT = ("ToTensor", "MaybeToTensor", "ToDtype", "ConvertImageDtype")
-# The options of each step. A step with other options is of an unknown version, or somebody has added to it.
+# The options of each step. A step with other options is of an unknown version, or was modified by the user.
 _OPTIONS = {
     "Compose": "transforms",
     "RandomResizedCrop": "size scale ratio interpolation antialias",
@@ -75,6 +75,6 @@ def makes_floats(transform: Any) -> bool:
 
 
 def keeps_pil(step: Any) -> bool:
-    """Return whether torchvision or timm define a step, and it makes a PIL image of a PIL image."""
+    """Return whether a step is defined by torchvision or timm, and turns a PIL image into one PIL image."""
     own = type(step).__module__.partition(".")[0] in ("torchvision", "timm") and type(step).__name__ not in _NOT_PLAIN
     return own and all(map(keeps_pil, getattr(step, "transforms", ())))

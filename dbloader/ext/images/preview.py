@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dbloader.images.info import Facts
 
-# A file with at most so many bytes and pixels is its own thumbnail. The limit of pixels is needed because 20 kB may
+# A file with at most so many bytes and pixels is its own thumbnail, unchanged. Pixels are limited, because 20 kB may
 # decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # limit of memory for decoding an image, in bytes
@@ -90,8 +90,8 @@ def thumbnail(
     """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
 
     A file of at most 20 kB that browsers show is its own thumbnail. Other images are turned upright by their EXIF, as
-    browsers do. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, a gray file
-    gets colors: such values from dark blue to yellow, and a color for each label of a mask with up to 64 labels.
+    browsers do. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, gray files
+    get colors: dark blue to yellow if values are not uint8; otherwise one color for each value, if 64 or fewer occur.
 
     Args:
         image: The image.

@@ -58,8 +58,8 @@ class Benchmark:
         image_bytes: Average size of a stored image, in bytes.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Share of the workers' time that they spend on this task, 0 to 1.
-        verdict: Which loader is fastest, what limits its speed, and what would help. It also says if the fastest loader
-            is not what `create_loader` uses by default.
+        verdict: Which loader is fastest, what limits its speed, and what would help; also whether the fastest loader is
+            another one than `create_loader` uses by default.
     """
 
     place: str

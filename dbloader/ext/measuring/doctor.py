@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
-# Free bytes in /dev/shm. The least is what two workers of a DataLoader need: 4 batches of 64 float images of 224 x 224.
+# Free bytes in /dev/shm. Two workers of a DataLoader need at least 4 batches of 64 float images of 224 x 224 pixels.
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb.*|lustre|ceph|gpfs|beegfs.*|glusterfs|pvfs2|afs|9p|virtiofs|ocfs2|gfs2|fuse(\..*)?"

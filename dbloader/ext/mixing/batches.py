@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 class Piece(NamedTuple):
     """Some samples of one dataset. A job is a list of pieces."""
 
-    number: int  # of the dataset
+    number: int  # number of the dataset
     given: Any  # what ``read`` returned for all samples of the dataset in the batch; None if the job reads them
-    own: Sequence[int]  # indices of these samples in the dataset
-    rows: list[Any] | None  # their random numbers; None if the dataset draws its own
-    part: slice  # which of these samples are in the piece
-    places: list[int]  # of the piece's samples in the batch
+    own: Sequence[int]  # indices, in the dataset, of all its samples in the batch
+    rows: list[Any] | None  # random numbers of all these samples; None if the dataset draws its own
+    part: slice  # positions in ``own`` of the samples in this piece
+    places: list[int]  # positions in the batch of the samples in this piece
 
 
 class MixtureBatchFetcher(BatchFetcher):
@@ -48,8 +48,8 @@ class MixtureBatchFetcher(BatchFetcher):
         self.collate_fn = collate_fn
         self.releases_gil = all(part.releases_gil for part in parts)
         self.image_nbytes = parts[0].image_nbytes
-        # Random numbers are drawn as an array with a row for each sample of the batch. Datasets with the same functions
-        # take their rows from the same array.
+        # Random numbers are drawn as an array with a row for each sample of the batch. Datasets with the same
+        # transforms take their rows from the same array.
         self._functions = [
             None if part.makes_own_samples else (id(part.decode), id(part.transform), id(part.transforms))
             for part in mixture.datasets

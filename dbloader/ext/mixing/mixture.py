@@ -70,7 +70,7 @@ def mix(
             share its weight. A weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5
             for the first million samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
-            has given all of its samples; with ``"shortest"``, when one source has. Both use the first weights.
+            has given all of its samples; with ``"shortest"``, when one has. In a schedule, the first weights count.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
         fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` names the source of the
@@ -80,7 +80,7 @@ def mix(
         OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
             images have different shapes. Or a weight is out of range, all are 0, a source has no samples or no labels,
             or a mixture with a schedule is a source.
-        TypeError: A source is something else, or a weight is not a number.
+        TypeError: A source is of another type, or a weight is not a number.
         DBLoaderError: As from LMDBDataset and MongoDataset.
     """
     chosen = checked_fields(fields)
@@ -121,9 +121,9 @@ class Source(NamedTuple):
 class Mixture(CompositeDataset):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. ``sampler()`` has the order of all epochs. Its indices begin at
-    ``len``, and number the samples of all sources, one source after the other. An index below ``len`` is a position in
-    the first epoch with seed 0. So with any other sampler, each epoch has the right shares, but the same samples.
+    ``len`` is the number of samples in an epoch. ``sampler()`` draws ``len + i`` for sample i of all sources, counted
+    one source after the other. Any other sampler draws indices below ``len``, which are positions in the first epoch
+    with seed 0. So with any other sampler, each epoch has the right shares, but the same samples.
 
     Attributes:
         sources: The sources. If a source of ``mix`` is a mixture, the sources of that mixture are here instead.
@@ -307,9 +307,9 @@ class Mixture(CompositeDataset):
         return self.datasets[self._dataset_of[source]], int(own), self.sources[source].name
 
     def count_sources(self, sources: Array, waited: Array) -> dict[str, tuple[int, float]]:
-        """Return, by the name of a source, its number of samples in a batch, and the seconds of waiting for them.
+        """Return {name of a source: (number of its samples in a batch, seconds of waiting for them)}.
 
-        ``waited`` has the seconds of each dataset. The sources of a dataset share them in proportion to their samples.
+        ``waited`` has the seconds of each dataset, which are divided among its sources in proportion to their samples.
         """
         numbers, counts = np.unique(sources, return_counts=True)
         datasets = self._dataset_of[numbers]
@@ -372,7 +372,7 @@ class Mixture(CompositeDataset):
 class UnitedLabels:
     """A ``target_transform`` that turns a store's label into the mixture's label.
 
-    The dataset's own ``target_transform``, if there is one, then takes the mixture's label.
+    The dataset's own ``target_transform``, if there is one, is then called with the mixture's label.
     """
 
     def __init__(self, labels: list[int], then: Callable[[Any], Any] | None) -> None:

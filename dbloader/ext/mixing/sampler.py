@@ -26,7 +26,7 @@ class MixtureSampler(ResumableSampler):
     """The order of a mixture, in place of DistributedSampler. Each epoch continues where the last one ended.
 
     See ResumableSampler for ranks and resuming. A state is refused if its mixture had other sources, or other weights
-    at some position before the state. The weights after the state may differ.
+    before the position of the state. Weights from this position on may differ.
 
     Args:
         order: The order, with the length of an epoch.
@@ -113,7 +113,7 @@ def describe_weights(order: MixtureOrder) -> str:
     entries = [",".join(map(str, shares)) for shares in order.shares]
     entries = entries if sum(map(len, entries)) <= 200 else [*map(short_hash, entries)]
     text = " ".join(f"{start}:{entry}" for start, entry in zip(order.starts, entries, strict=True))
-    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # with this hash, no later weight may differ either
+    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # this hash includes the later weights
 
 
 def short_hash(text: str, digits: int = 16) -> str:

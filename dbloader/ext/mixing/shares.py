@@ -7,7 +7,7 @@ pass ``k // n``, and each pass has its own order. So a source gives all of its s
 A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until the pieces (blocks) are
 short enough. Each half gets half of the draws from each source. If the number of draws is odd, random numbers decide
 which half gets one more. So in each block, the number of draws from a source differs from its share by less than two.
-It differs by less than one if the number of positions in a window is a power of two.
+The difference is less than one if the number of positions in a window is a power of two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# The most positions that are shuffled at once. Shuffling takes 0.1 ms, and halving a longer window 0.03 ms a half.
+# The most positions that are shuffled at once. Shuffling them takes 0.1 ms, and halving a longer window 0.03 ms a half.
 SHUFFLED = 1024
 
 # Weights with a sum up to _EXACT are kept exactly. Others, such as square roots, are rounded to the sum _ROUNDED.
@@ -87,14 +87,14 @@ class MixtureOrder:
         self.shares = [whole_shares(weights) for _, weights in schedule]
 
     def walk(self, seed: int) -> MixtureWalk:
-        """Return the order for a seed. Threads must not share the result, because it keeps the latest window."""
+        """Return the order for a seed. Threads must not share the result, because each call changes its state."""
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
         """Return, for each source with a first weight above 0, the epoch length in which all its samples are drawn."""
         total, needed = sum(self.shares[0]), []
-        # At most two blocks of each size end before a position, and each may have up to two draws less than its share.
-        # In the last block, all draws from the source may be after the position.
+        # How many draws a source may be behind its share at a position: up to two blocks of each size end before the
+        # position, each up to two draws short. In the block around the position, all its draws may still come.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:
@@ -171,7 +171,7 @@ class _Block(NamedTuple):
 
 
 class _Interleaving:
-    """The sources at all positions of one part of the schedule, counted from the beginning of the part."""
+    """The source at each position while the weights stay the same; position 0 is where these weights begin."""
 
     def __init__(self, shares: Sequence[int], key: Array) -> None:
         self._shares = np.array(shares, np.int64)

@@ -198,10 +198,10 @@ def _write_plan(
             "grows": "" if base is None else base.index_file,
             "versions": library_versions(settings.images),
         }
-        # The path of the source may be written in several ways; ``described`` has only one.
+        # The same source may be given by different paths, so the id has only the full path, in ``described``.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
         for name in ("new_only", "classes", *(field.name for field in fields(Reading))):
-            if not options[name]:  # earlier versions lack this option, and their unfinished plans can be continued
+            if not options[name]:  # an unfinished plan of an earlier version, without this option, keeps its id
                 del known["options"][name]
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
         facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
@@ -213,7 +213,7 @@ def _write_plan(
 
 
 def _with_absolute_paths(settings: Settings) -> Settings:
-    """Return the settings for a process with another working directory."""
+    """Return the settings with absolute paths, because other processes may have another working directory."""
     listing: Any = settings.listing
     if isinstance(listing, Listing):
         listing = replace(listing, path=_absolute(listing.path))
@@ -270,9 +270,7 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
     for names, where in ((base.classes, place), (found.stored_classes, found.place)):
         if len({*names}) < len(names):
             twice = Counter(names).most_common(1)[0][0]
-            raise OptionError(
-                f"{where}: two of its classes are called {twice!r}, so their names do not tell them apart"
-            )
+            raise OptionError(f"{where}: two of its classes are called {twice!r}, so a name does not identify a class")
     classes = [*dict.fromkeys((*base.classes, *found.stored_classes))]
     number = {name: label for label, name in enumerate(classes)}
     labels = [number[name] for name in found.stored_classes]
@@ -288,8 +286,8 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
     """
     if (target := found.target or "label") != base.target:
         raise OptionError(
-            f"{found.place}: the target of the new images is {target!r}, and that of {place} is {base.target!r}: give "
-            "the new images labels of the same kind (one class, several classes or numbers), or convert them to a "
+            f"{found.place}: the target of the new images is {target!r}, but the target of {place} is {base.target!r}: "
+            "give the new images labels of the same kind (one class, several classes or numbers), or convert them to a "
             "store of their own"
         )
     if base.classes and not found.stored_classes:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16  # receipts that are read at the same time
 _PREFIX = "dbloader-part-"
-_NEW_S = 60.0  # seconds in which an unlocked folder is kept: its process may lock it soon
+_NEW_S = 60.0  # age in seconds until which an unlocked folder is kept, because its process may be about to lock it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

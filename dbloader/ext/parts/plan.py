@@ -193,7 +193,7 @@ class PlanFolder:
             copy_durably(path, self.folder / key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Write a file. Unlike in a bucket, the last writer wins: each receipt of a part names a complete shard."""
+        """Write a file. Unlike in a bucket, the last writer wins: any receipt of a part names a complete shard."""
         del replaces
         with self._still_there():
             write_durably(self.folder / key, data)
@@ -250,7 +250,7 @@ def partial_folder(destination: str | os.PathLike[str]) -> Path:
 
 
 def target_of(destination: str | os.PathLike[str]) -> Path:
-    """Return the path of a sharded store, after symbolic links; PlaceError for a place in MongoDB."""
+    """Return the path of a sharded store, with symbolic links resolved; PlaceError for a place in MongoDB."""
     if is_mongo(destination):
         raise PlaceError(
             "shards are files: the destination must be a path that all machines see, got a place in MongoDB; leave out "
@@ -267,6 +267,6 @@ def library_versions(images: ImageFormat) -> dict[str, str]:
             versions[name] = version(name)
     if images.tile and images.quality is None:
         done = subprocess.run([find_jpegtran(), "-version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        # IJG's jpegtran does not know -version. It prints its help, whose first line is then taken.
+        # IJG's jpegtran has no option -version. It prints its help, so the first line of the help is compared instead.
         versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

@@ -90,7 +90,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
-    for ``keep_hours`` (24 by default), because programs may still read them. The next call after that removes them.
+    for ``keep_hours`` (24 by default), because programs may still read them. The first later call removes them.
     """
     started = time.monotonic()
     if not is_remote(destination):
@@ -109,7 +109,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
         table, facts = _publish_in_bucket(place, target, Path(local), report, overwrite=overwrite, keep_hours=hours)
         facts = _published_before(table.manifest) if facts is None else facts
         folder = Path(local) / "report"
-        if table.manifest.events:  # they are in the index; the report goes to the working directory
+        if table.manifest.events:  # copy the lines of the report from the index to the working directory
             _fetch_index(target, table.index_file, table, folder)
         return finish_report(table.manifest, folder, report, place=target.place, started=started, **facts)
 
@@ -138,7 +138,7 @@ def _check_parts(
 
 
 def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
-    """Return whether a store has shards of these receipts."""
+    """Return whether a store contains at least one of the shards that the receipts name."""
     made = {(receipt.shard, receipt.digest) for receipt in receipts}
     return bool(made & {(shard.name, shard.digest) for shard in table.shards})
 
@@ -247,7 +247,7 @@ def _make(
             remove_plan(plan.folder)
         return table.manifest
     if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder of another plan has other parts
-        raise StoreExistsError(f"{plan.folder} was planned again meanwhile: make its parts, then publish them")
+        raise StoreExistsError(f"{plan.folder} has a newer plan meanwhile: make the parts of this plan, then publish")
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
     move_to(plan.folder, table, target)
     with suppress(OSError):  # the store is in place
@@ -304,8 +304,8 @@ def _publish_in_bucket(
         target.put_file(kept_manifest(before.index_file), replaced)
     if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
         target.delete([index])
-        raise StoreExistsError(f"{bucket.place} was planned again meanwhile: make its parts, then publish them")
-    if before is not None:  # otherwise the file may belong to a store with the same name elsewhere
+        raise StoreExistsError(f"{bucket.place} has a newer plan meanwhile: make the parts of this plan, then publish")
+    if before is not None:  # if no store is replaced, the file may belong to a store of the same name elsewhere
         remove_report(report)
     try:
         put_table(target, table, replaces, [index])
@@ -381,7 +381,7 @@ def _join(
 
 
 def _fetch_index(bucket: Bucket, key: str, table: ShardTable, folder: Path) -> LMDBStore:
-    """Return a store without its shards. Only its columns and events can be read."""
+    """Fetch an index into ``folder``, and return it as a store without shards: only columns and report are readable."""
     (folder / SHARD_FOLDER).mkdir(parents=True)
     bucket.fetch(key, folder / table.index_file)
     put_manifest(folder, table)

@@ -97,7 +97,7 @@ def convert_in_parts(
     # If another process has published the same parts meanwhile, the report counts no files.
     rejected = len(late) + max(report.rejected, sum(receipt.rejected for receipt in receipts))
     report = replace(report, files=plan.files + len(late), rejected=rejected)
-    if late:  # not in the store: all processes that publish a plan must write the same index
+    if late:  # write to the report file only: all processes that publish a plan must write the same index
         path = Path(f"{target_of(destination)}.report.jsonl")
         problem = write_events(destination, path, late)
         file = report.report_file if problem else str(path)
@@ -107,7 +107,7 @@ def convert_in_parts(
 
 def _late_events(plan: Plan) -> list[dict[str, str]]:
     path, late = plan.folder / list_name(plan.token), list[dict[str, str]]()
-    # The plan may be in a bucket, and the source may be gone: all parts are made.
+    # Ignore errors, because all parts are made: the plan may be in a bucket, or the source may be removed.
     with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(plan.settings.open()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))
     return late
@@ -159,7 +159,7 @@ def _wait_for_one(running: Collection[Any]) -> Collection[Any]:
     """Wait until at least one future is done, and return all that are done."""
     if all(isinstance(future, Future) for future in running):
         return wait(running, return_when=FIRST_COMPLETED).done
-    # Other futures can only be polled. For example, submitit's done() looks for a file.
+    # Other futures can only be polled, and not too often: submitit's done(), for example, looks for a file.
     while not (done := [future for future in running if future.done()]):
         time.sleep(_POLL_S)
     return done

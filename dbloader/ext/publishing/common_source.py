@@ -1,4 +1,4 @@
-"""What the manifest of a store says about records from several stores."""
+"""The entry ``source`` in the manifest of a store with records from several stores."""
 
 from __future__ import annotations
 

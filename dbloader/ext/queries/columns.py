@@ -33,7 +33,7 @@ class Columns:
     """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
 
     Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB instead of 320 MB.
-    ``joined`` contains columns that are not in the store, by name: those of a listing, of marks and of duplicates.
+    ``joined`` contains further columns by name, which come from a listing, marks or a search for duplicates.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
@@ -105,7 +105,7 @@ class Columns:
     def kinds(self) -> dict[str, str]:
         """The kind of each further field that has a column. A joined column hides a field of the same name.
 
-        If queries use the name of a field for something else, such as ``bytes``, the key is ``field.bytes``.
+        A field whose name means something else in queries, such as ``bytes``, has the key ``field.bytes``.
         """
         stored = self.store.manifest.columns.items()
         own = {PREFIX + name if name in KEYS else name: kind for name, kind in stored}
@@ -161,7 +161,7 @@ class Columns:
         return {name: _plain(self.field(name), index) for name in names}
 
     def events(self) -> dict[str, Array]:
-        """Return a dict from the events of the conversion's report to the indices of the records that have them.
+        """Return {event in the conversion's report, such as "repaired": indices of the records that have it}.
 
         The indices are int64, shape (records,), ascending.
         """

@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
-# Other languages have these words and letters. Unquoted, they would search for texts that probably no record has.
+# Words and letters of other query languages. Unquoted, they would be searched for in names, and probably find nothing.
 _MISSING = "write class:cat, or label:none for records without a label"
 _COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
 _TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"

@@ -86,7 +86,7 @@ class Bucket:
         parts: The scheme, bucket and key of the place.
         waits: Whether to wait for a server that has never answered, with a warning. Otherwise the third failure raises.
         has_md5: Whether ETags are MD5s; None if unknown.
-        differing: Keys of objects whose bytes were accepted, although their ETags have the form of other MD5s.
+        differing: Keys of objects whose bytes were accepted, although their ETags look like MD5s of other bytes.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, waits: bool = True) -> None:
@@ -216,7 +216,7 @@ class Bucket:
                 return data, "", None
             stated = "" if span else answer.meta["e_tag"] or ""
             found = _etag_of([_md5(data)]) if stated else ""
-            # If no MD5 shows that all is there, compare the sizes.
+            # If no MD5 shows that the answer is complete, compare its size with the object's size.
             if size is None and key.endswith(_OWN) and (not stated or stated.strip('"') != found):
                 return data, stated, found if self._once.head(key)["size"] == len(data) else None
             return data, stated, found
@@ -253,7 +253,7 @@ class Bucket:
         end = min(start + _part_bytes(item.size), item.size)
         part = self.get(item.key, item.etag, (start, end))
         data = memoryview(part)
-        while data:  # an almost full disk takes only some of the bytes
+        while data:  # an almost full disk may accept only some of the bytes
             written = os.pwrite(descriptor, data, start)
             data, start = data[written:], start + written
         return _md5(part)
@@ -282,7 +282,7 @@ class Bucket:
         ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` counts the
         answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, equal answers are
         accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If no
-        ETag of this server has matched before that, every first answer is accepted until an ETag matches.
+        ETag of this server has matched by then, later objects are accepted at the first answer, until an ETag matches.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or an MD5 of other parts
             return True
@@ -306,7 +306,7 @@ class Bucket:
         part = _part_bytes(size)
         if existing is not None and (existing.size, existing.etag.strip('"')) == (size, _file_etag(path, part)):
             return
-        # One request is first sent by `_once`, because obstore would repeat it even if the server can never accept it.
+        # A file that fits into one request is first sent by `_once`, because `_often` also repeats hopeless requests.
         once = iter([self._once] if size <= part else [])
         self._repeat(lambda: next(once, self._often).put(key, path, chunk_size=part, max_concurrency=_AT_ONCE), key)
 
@@ -329,7 +329,7 @@ class Bucket:
                 return True
             return False
 
-        if not self._repeat(put, key) and self.get(key) != data:  # equal if a repeated request had succeeded before
+        if not self._repeat(put, key) and self.get(key) != data:  # equal if only an earlier answer was lost
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

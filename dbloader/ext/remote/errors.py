@@ -24,7 +24,7 @@ _NO_CREDENTIALS = re.compile(
 # The message of an error in credentials.py. obstore repeats it within its own message.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": the same request fails again
-_TEMPORARY = re.compile("HTTP error|invalid list response")  # in messages without a status; the second is a cut list
+_TEMPORARY = re.compile("HTTP error|invalid list response")  # in messages without a status; the second: a cut-off list
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _CREDENTIALS = {

@@ -50,9 +50,9 @@ class BlockShuffleSampler(ResumableSampler):
     of all ranks has samples of all lanes. Pass the number of ranks as ``lanes``, or a multiple of all numbers of ranks
     that the training will use. A state can be resumed only with the lanes that it was saved with.
 
-    If the blocks are shards, the first buffer of a lane is half a shard. Each further buffer is as long as all buffers
-    before it, up to the length above. So training can start when a cache has the first shard of each lane. A state of
-    an earlier dbloader, whose buffers did not grow, continues without growing buffers, also in later epochs.
+    If the blocks are shards, the first buffer of a lane is half a shard. Each further buffer is as long as all earlier
+    buffers together, up to the length above. So training can start when a cache has the first shard of each lane. A
+    run that resumes a state of an earlier dbloader, whose buffers did not grow, never grows its buffers.
 
     The index at any position is computed directly. Only the lengths of blocks are in memory. See ResumableSampler for
     resuming.
@@ -64,9 +64,9 @@ class BlockShuffleSampler(ResumableSampler):
         buffer_blocks: Blocks in a buffer; the last buffer of the epoch may have fewer.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
         lanes: Number of parts of the order that different ranks can read; None for an order without lanes.
-        stick_to_shard: Whether a lane has the same samples in all epochs, in another order. A cache with room for the
-            lanes of its machine then downloads only in the first epoch. But a rank sees only its own lanes. NVIDIA DALI
-            has an option of this name. The number of ranks must divide ``lanes``.
+        stick_to_shard: Whether a lane has the same samples in all epochs, in another order. If the cache of a machine
+            has room for all shards of its lanes, it downloads each shard once. But a rank sees only its own lanes.
+            NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
 
     Raises:
         OptionError: As in ShuffleSampler; a number is below 1; or ``stick_to_shard`` is used without lanes or shards.
@@ -100,7 +100,7 @@ class BlockShuffleSampler(ResumableSampler):
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
         self.stick_to_shard = checked_flag("stick_to_shard", stick_to_shard)
-        # Whether the buffers of a lane grow. They did not in the orders of states without a version.
+        # Whether the buffers of a lane grow. States without ``version`` are from a dbloader whose buffers did not grow.
         self._grows = self._deals_shards = self.lanes is not None and self.shard_lengths is not None
         if self.stick_to_shard:
             if not self._grows:
@@ -246,8 +246,8 @@ class Blocks:
 
         Args:
             borders: The first place of each lane, and the end of all places.
-            key: The parts of a lane get a random order. With None, they keep their order, but a lane that begins inside
-                a block has this rest of a block at its end.
+            key: Key of a random order of the parts in each lane. With None, the parts keep their order, except that a
+                lane that begins inside a block gets this rest of the block at its end.
         """
         starts = np.unique(np.concatenate([self.starts, borders]))
         begins = starts[:-1]

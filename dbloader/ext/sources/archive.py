@@ -96,11 +96,11 @@ def _below(image: str, shared: int) -> str:
 def number_folders(
     folders: set[str], where: str, reading: Reading = UNDECIDED
 ) -> tuple[tuple[str, ...], dict[str, int], int, Reading]:
-    """Find the class folders of all images. Return class names, labels by class folder, ``shared`` and ``reading``.
+    """Find the class folders of images: return class names, labels by class folder, ``shared`` and the ``reading``.
 
     ``shared`` is the number of outer folders that all images have in common. The class of an image is the next folder
     in its path, unless ``reading`` chooses another. For ``data/cat`` and ``data/dog``, return ("cat", "dog"),
-    {"cat": 0, "dog": 1} and 1.
+    {"cat": 0, "dog": 1}, 1 and ``reading``.
     """
     parts = [folder.split("/") if folder else [] for folder in folders]
     shared = 0

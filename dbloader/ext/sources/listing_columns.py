@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
-ALL = "*"  # as the label: every other column is a class
+ALL = "*"  # as the label column: each remaining column is a class
 
 # Further names of the column of images, in lower case and without "_", "-" and spaces.
 _PATHS = {

@@ -27,7 +27,7 @@ STEM = "a name without its extension or folder finds the one image with this nam
 
 
 class ListedFiles:
-    """The files below a folder that a listing may name, or in a bucket or zip.
+    """The files that a listing may name: below a folder, in a bucket, or in zips.
 
     Args:
         root: The folder; None for another place.

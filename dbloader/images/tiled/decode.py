@@ -1,7 +1,7 @@
 """Find the tiles of a tiled JPEG, and decode crops from a few of them.
 
-A tiled JPEG is a baseline JPEG with a restart marker after every k MCUs (minimum coded units), where k divides the MCUs
-of a row. The MCUs between two markers are a tile, k MCUs wide and one high. docs/notes/tiled-jpeg.md explains it.
+A tiled JPEG is a baseline JPEG with a restart marker after every k MCUs (minimum coded units). A row of MCUs has a
+multiple of k. The MCUs between two markers are a tile, k MCUs wide and one high (docs/notes/tiled-jpeg.md).
 "T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
 """
 
@@ -27,8 +27,8 @@ _RESTARTS = bytes(range(markers.RST0, markers.RST0 + 8))
 _LONGEST = 2**16 - 1  # most bytes of a tile
 
 # libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
-# (jdsample.c, jinit_upsampler). A last tile of at most this width would get other pixels than in the whole image, so it
-# is decoded together with the tile before it.
+# (jdsample.c, jinit_upsampler). Decoded alone, a last tile of at most this width would differ from the whole image. So
+# it is decoded together with the tile before it.
 _NARROW = 4
 
 _SIZE = struct.Struct(">HH")
@@ -68,7 +68,7 @@ def decode_crop(
     libjpeg-turbo decodes with its defaults, as Pillow does. It releases the GIL. The function is thread-safe.
 
     Args:
-        jpeg: The whole file. From a view of a memory map, only the pages of the header and of some tiles are read.
+        jpeg: The whole file. If it is a view of a memory map, only pages of the header and the crop's tiles are read.
         lengths: The result of `find_lengths` for this file.
         left: Left edge of the crop, in pixels.
         top: Upper edge of the crop, in pixels.
@@ -109,11 +109,11 @@ def join_tiles(
 ) -> tuple[bytearray, int, int]:
     """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding the tiles.
 
-    Arguments and errors are as in `decode_crop`, but damage within tiles is not found. ``check_lengths`` is whether to
-    check that the lengths belong to this JPEG. No check is needed if a checksum covers the lengths and the JPEG.
+    Arguments and errors are as in `decode_crop`, but this function does not detect damage within tiles. Pass
+    ``check_lengths=False`` if it is known that the lengths belong to this JPEG, for example from a checksum.
 
     Returns:
-        The JPEG, without metadata, and the left and upper edge of the crop in its image, in pixels.
+        The small JPEG, without metadata, and the left and upper edge of the crop in the small JPEG, in pixels.
     """
     data = memoryview(jpeg)
     header = read_header(data)
@@ -257,7 +257,7 @@ def read_grid(header: Header) -> Grid:
     if not header.interleaved:
         raise not_tiled("its components are in separate scans")
     if not header.interval or header.row % header.interval:
-        raise not_tiled(f"its restart interval of {header.interval} MCUs does not divide the {header.row} of a row")
+        raise not_tiled(f"its restart interval of {header.interval} MCUs does not divide a row of {header.row} MCUs")
     across, down = header.row // header.interval, -(-header.frame.height // header.mcu_height)
     return Grid(header.interval * header.mcu_width, header.mcu_height, across, down)
 

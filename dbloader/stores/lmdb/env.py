@@ -66,7 +66,7 @@ class ForkGate:
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # ids of threads in a block; a KeyboardInterrupt could make a count wrong
+        self._inside: set[int] = set()  # ids of threads in a block, because a KeyboardInterrupt could falsify a count
         self._forking = False
 
     def __enter__(self) -> None:
@@ -102,7 +102,7 @@ gate = ForkGate()
 """Enter this around every use of an environment that ``acquire`` returned."""
 
 environments: dict[tuple[int, int], Environment] = {}
-"""Open environments by device and inode. A link shares the environment of its file; a new file at the path does not."""
+"""Open environments by device and inode. Links to a file share its environment. A new file at the path has its own."""
 # Reentrant, because the garbage collector may call ``release`` in the middle of ``acquire``.
 _lock = threading.RLock()
 

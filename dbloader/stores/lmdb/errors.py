@@ -70,7 +70,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
     if _mentions(NO_ROOM, text):
         return StoreFullError(f"no room is left for {place}: {text}")
     if _mentions(_NO_MEMORY, text):
-        why = "a map takes as many addresses as the file has bytes: raise their limit (ulimit -v), which is no memory"
+        why = "the map needs as much address space, which is not memory, as the file has bytes: raise ulimit -v"
         return StoreError(f"{place} cannot be {use}: {text}; {why}")
     if _mentions(_NO_MAP, text):
         return StoreError(f"{place}: this file system cannot map files ({text}): convert to a local disk")

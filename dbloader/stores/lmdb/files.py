@@ -1,4 +1,4 @@
-"""Files in a folder of shards that its manifest does not name, and new files that appear when they are complete."""
+"""Warn of files that the manifest of a sharded store does not name, and write files that appear only when complete."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def close_locked(descriptor: int) -> None:
 
 
 def remove_report(path: Path) -> None:
-    """Remove the report of a store that is about to be replaced, and wait until the report is off the disk.
+    """Remove the report of a store that is about to be replaced, and wait until the removal is on the disk.
 
     Otherwise a power loss after the replacement could leave the old report beside the new store.
     """

@@ -209,7 +209,7 @@ class ShardFiles:
 
     Attributes:
         opened: The open shards, the least recently read first.
-        lock: Protects ``opened``. Take it inside the gate, so no forked child inherits a held lock.
+        lock: Protects ``opened``. Acquire it inside the gate, so no forked child inherits a locked lock.
     """
 
     cached = False
@@ -238,7 +238,7 @@ class ShardFiles:
     def open(self, number: int) -> LMDBHandle:
         """Open a shard. Raise the errors of ``open_file``, or DamagedStoreError for a file of another size.
 
-        The caller has taken the lock. A cache may close other shards.
+        The caller must hold ``lock``. A cache may close other shards to make room.
         """
         shard = self.table.shards[number]
         name = f"{SHARD_FOLDER}/{shard.name}"
@@ -247,7 +247,7 @@ class ShardFiles:
         return handle
 
     def find_open(self, number: int) -> LMDBHandle | None:
-        """Return the handle of a shard if it is open. The caller has taken the lock."""
+        """Return the handle of a shard if it is open. The caller must hold ``lock``."""
         return self.opened.get(number)
 
     def check(self) -> None:
@@ -282,7 +282,7 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the version before shards were last added; None if that is lost or its digest differs."""
+        """Return a handle of the version before shards were last added; None if it is lost or has another digest."""
         with suppress(OSError, StoreError):
             files = self.files
             older = ShardedHandle(ShardFiles(files.path, files.place, kept_manifest(files.table.previous)))
@@ -326,7 +326,7 @@ class ShardedHandle:
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
         parts = self.divide(indices)
-        if self.files.cached:  # opening another shard could wait until it is fetched
+        if self.files.cached:  # opening another shard could wait for its download
             parts = {number: inside for number, inside in parts.items() if number in self.files.opened}
         for number, inside in islice(parts.items(), self._most_opened):
             with suppress(StoreError):  # reading the records raises the error
@@ -353,7 +353,7 @@ class ShardedHandle:
             inside = [indices[position] - self._starts[number] for position in positions]
             handle = self._shard(number)
             yield from zip(positions, inside, repeat(handle.manifest.salt), handle.views(inside))
-            if self.files.cached and handle.is_changed():  # after a record was verified, and before it was copied
+            if self.files.cached and handle.is_changed():  # a record may have changed after it was verified
                 raise DamagedStoreError(f"{handle.place}, in the cache, was changed while it was read")
 
     def _by_shard(self, indices: Sequence[int]) -> dict[int, list[int]]:

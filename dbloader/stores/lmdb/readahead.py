@@ -55,7 +55,7 @@ class ReadAhead:
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self._file = -1
         self._page_size = self._root = self._depth = 0
-        self._unhinted = self._hinted = 0  # how many more records get no hint, or get one, before the next check
+        self._unhinted = self._hinted = 0  # records without a hint, and with a hint, until the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # the system is not Linux
         with suppress(*_WRONG):  # LMDB itself reports a damaged file

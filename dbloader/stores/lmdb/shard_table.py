@@ -47,7 +47,7 @@ class ShardTable(NamedTuple):
     """The content of ``manifest.bson``.
 
     Attributes:
-        manifest: The manifest of all records.
+        manifest: The header of the whole store, as in a store of one file.
         index_file: File name of the index.
         shards: The shards, in the order of their records.
         previous: File name of the index before shards were last added; "" if no shards were ever added.

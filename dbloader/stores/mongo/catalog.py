@@ -76,7 +76,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return the records collection that the place is a view of; "" for anything else; None if nothing is there."""
+        """Return the collection of records of which the place is a view; "" if it is no such view; None if missing."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""
@@ -110,7 +110,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write. ``replaces`` is the id of the store published so far, or None.
+        """Publish a partial store by one write. ``replaces`` is the id of the store that is published now, or None.
 
         Raises:
             StoreLockedError: Another writer has taken over the place, or the published store is not ``replaces``.

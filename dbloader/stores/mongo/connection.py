@@ -116,19 +116,19 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 class Patience:
-    """The time for one operation and its repetitions. ``seconds`` limits all of them; None for the driver's limits."""
+    """The time that one operation and its repetitions may take together; with None, the driver's limits apply."""
 
     def __init__(self, seconds: float | None) -> None:
         self._deadline = self._until = None if seconds is None else time.monotonic() + seconds
         self._pause = _FIRST_PAUSE_SECONDS
 
     def allow(self, seconds: float) -> None:
-        """Give the next call this time from now on."""
+        """Allow the next call to take this time, from now on."""
         self._until = time.monotonic() + seconds
 
     def time_left(self) -> float | None:
-        """Return the time for the next call, in seconds; None for the driver's limits."""
-        return None if self._until is None else max(0.01, self._until - time.monotonic())  # the driver takes 0 as none
+        """Return how long the next call may take, in seconds; None if the driver's limits apply."""
+        return None if self._until is None else max(0.01, self._until - time.monotonic())  # 0 would mean no limit
 
     def after(self, error: errors.PyMongoError, seconds: float) -> float | None:
         """Return the pause before the call is repeated, or None if ``seconds`` after the first failure are over."""

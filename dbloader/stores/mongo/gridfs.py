@@ -1,4 +1,4 @@
-"""Keep a record too large for one document in GridFS. A stub, a small document among the records, names its file."""
+"""Store records that are too large for one document in GridFS. A small document, the stub, names the record's file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LargeRecords:
         try:
             return self._bucket.open_download_stream(file).read()
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            # The driver does not check the file's entry in the collection .files, so damage there raises such errors.
+            # The driver does not check the file's entry in the collection .files, so a damaged entry raises these.
             raise DamagedRecordError(f"its entry in GridFS is damaged: {error!r}") from error
         except NoFile as error:
             raise DamagedRecordError("it is missing in GridFS") from error

@@ -104,7 +104,7 @@ class Lease:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                # Another process holds the lease. It ends too late if the server's clock was set back, so shorten it.
+                # Another process has the lease. If the server's clock was set back, it ends too late, so shorten it.
                 late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
                 self._meta.update_one(late, [{"$set": {"writer": {"expires": end}}}])
                 return False

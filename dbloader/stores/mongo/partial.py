@@ -254,7 +254,7 @@ class PartialStore:
         """Read a record's file in GridFS, and return whether the file is whole. The stub's CRC-32 cannot show that."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
-            return True  # the record needs no file, and an earlier writer left this file
+            return True  # the record needs no file; an earlier writer left one
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)

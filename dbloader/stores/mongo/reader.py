@@ -54,9 +54,9 @@ _INDICES_AT_ONCE = 2**14
 class MongoReader:
     """One process's connection to a place, and the store that was there when the process connected.
 
-    Records are read from members of the replica set according to the place's read preference. Everything else is small,
-    and is read from the primary, because a secondary may lag behind. If there is no primary, and the place's read
-    preference allows secondaries, it is read from a secondary.
+    Records are read from members of the replica set according to the place's read preference. All other data are small,
+    and are read from the primary, because a secondary may lag behind. Without a primary, they are read from a secondary
+    if the read preference allows it.
 
     Attributes:
         records: The collection of the store's records, read according to the place's read preference.
@@ -99,7 +99,7 @@ class MongoReader:
             lambda: self.connection.database.list_collection_names(filter={"name": self.place.collection})
         ):
             raise NotAStoreError(
-                f"{name} is not a dbloader store: {self.meta.full_name} has no manifest, or another program's"
+                f"{name} is not a dbloader store: {self.meta.full_name} has no manifest, or one of another program"
             )
         raise StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")
 

@@ -63,8 +63,8 @@ class MongoURI(NamedTuple):
         return f"MongoURI({self.redacted!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Only a pickle that multiprocessing makes to start a process contains credentials. It goes through a pipe. A
-        # user may store any other pickle in a file.
+        # Only a pickle that multiprocessing makes to start a process contains credentials, because it goes through a
+        # pipe. A user may store any other pickle in a file.
         return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
 
     def __deepcopy__(self, memo: object) -> MongoURI:
@@ -110,8 +110,8 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     """Parse a place in MongoDB without connecting to a server. No error message repeats what may be a password."""
     match = _PLACE.fullmatch(os.fspath(place))
     scheme, user, hosts, database, collection, query = match.groups(default="") if match else [""] * 6
-    # If a password contains '/' and '?', the pattern takes the '?' for the beginning of the options, and then the '@'
-    # after the password is in the options.
+    # If a password contains '/' and '?', the pattern wrongly matches everything after the '?' as options. Then these
+    # options contain the '@' that ends the password.
     if not match or ("@" in query and not user):
         raise PlaceError(
             "a place in MongoDB has the form mongodb://host/database.collection, got another form; "

@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.5)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # what peers say of newer versions of their dependencies
+    warnings.simplefilter("ignore")  # of peers, about newer versions of their dependencies
     peer = import_module(f"peer_{options.name}")
     if options.what == "prepare":
         peer.prepare(*options.paths)

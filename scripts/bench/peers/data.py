@@ -14,7 +14,7 @@ SHORT_SIDE, QUALITY = 256, 90
 CONTENDER = Path(__file__).with_name("contender.py")
 REFERENCE, LIMIT = "ImageFolder", "decode limit"
 
-# Name in words, and NAME of the module peer_NAME.py.
+# {name in words: NAME of the module peer_NAME.py}
 PEERS = {
     REFERENCE: "imagefolder",
     "pickled LMDB": "pickled_lmdb",
@@ -35,9 +35,9 @@ class Row(NamedTuple):
     """One contender on one set of images.
 
     Attributes:
-        images: What the images are: a heading.
-        name: Of the contender.
-        module: Its module peer_NAME.py.
+        images: Description of the images: a heading.
+        name: Name of the contender, in words.
+        module: The contender's module peer_NAME.py.
         source: The folder of images.
         place: The data that is made of the images for this contender.
         form: How dbloader stores the images; None where the contender makes its own form.
@@ -100,7 +100,7 @@ def prepare(row: Row, python: Path) -> str | None:
     if row.place.exists():
         return None
     if row.form is not None:
-        # The pixels of smaller images stay as their files have them, also where they are tiled.
+        # No form encodes JPEGs again, so all contenders give the same pixels.
         report = convert(row.source, row.place, images=row.form)
         return f"{report.rejected} files were rejected" if report.rejected else None
     aside = row.place.with_name(row.place.name + ".partial")

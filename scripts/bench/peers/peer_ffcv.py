@@ -1,7 +1,7 @@
 """FFCV: its own file of JPEGs, libjpeg-turbo and OpenCV in threads of compiled code.
 
-FFCV would encode the images again, smaller and with less color. So that the images are the same
-as for other loaders, it gets the original files.
+FFCV would encode the images again, smaller and with less color. It gets the original files instead, so all loaders
+decode the same images.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ def batches(place: Path, workers: int, task: Task, resize: str | None = None) ->
     Args:
         place: A folder, or an LMDB file.
         workers: Processes.
-        task: What is asked.
-        resize: As LMDBDataset takes it; None leaves it out.
+        task: The transforms, and the size of a batch.
+        resize: The option of LMDBDataset; None for an ImageFolder.
     """
     transform = user_transform(task.transforms)
     dataset: Any

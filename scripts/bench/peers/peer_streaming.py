@@ -14,7 +14,7 @@ from typing_extensions import override
 try:
     import torchvision  # noqa: F401
 except (ImportError, RuntimeError):
-    # It imports torchvision for datasets that are not used here. PyPI has no torchvision for a CPU build of torch.
+    # Streaming imports torchvision, which PyPI lacks for a CPU build of torch. Empty modules suffice: nothing is used.
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.functional", "torchvision.datasets"):
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__spec__ = ModuleSpec(name, None)

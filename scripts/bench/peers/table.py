@@ -55,7 +55,7 @@ def _cells(row: Shown, images: str, runs: Runs) -> list[str]:
 
 
 def _ratio(rates: Sequence[float], others: Sequence[Mapping[str, float]]) -> str:
-    """Return the median of the ratios within each round, in which the machine was the same."""
+    """Return the median of the ratios of each round, because the machine's speed may change between rounds."""
     if not others:
         return ""
     return f"{median(rate / other['images_per_s'] for rate, other in zip(rates, others, strict=True)):.2f}"

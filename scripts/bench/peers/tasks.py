@@ -22,7 +22,7 @@ class Task(NamedTuple):
     """Transforms, and how many images make a batch.
 
     Attributes:
-        transforms: Which ones: ``user_transform`` makes them.
+        transforms: Name of the transforms, which ``user_transform`` makes.
         batch: Images in a batch.
     """
 

@@ -46,7 +46,7 @@ COMMANDS = {name: command for name, command in subcommands().items() if name not
         (["convert", "images", " ", "--shards", "2"], "a place must be the path of an LMDB file"),
         (["copy", " ", "new.lmdb"], "a place must be the path of an LMDB file or .*, got ' '"),
         (["copy", "old.lmdb", " "], "a place must be the path of an LMDB file or .*, got ' '"),
-        (["copy", "old.lmdb", "--", "-q"], "got '-q', which looks like an option; such a file is ./-q"),
+        (["copy", "old.lmdb", "--", "-q"], "got '-q', which looks like an option; for a file: ./-q"),
         (["export", "old.lmdb", " "], "the destination must be the path of a folder, such as ./images, got ' '"),
         (["export", "old.lmdb", "--", "--format"], "path of a folder, such as ./images, got '--format'"),
         (["convert", "new.lmdb", "images", "--shards", "2"], "swapped, write dbloader convert images new.lmdb"),

@@ -242,7 +242,7 @@ def test_labels_of_another_kind_cannot_be_appended(root: Path, tmp_path: Path) -
     numbers = write_csv(tmp_path, "y.csv", [("path", "label"), ("sub/b.jpg", "0.5")])
     place = tmp_path / "x.shards"
     convert(root, place, listing=Listing(several, separator="|"), shards=1, progress=None)
-    with pytest.raises(OptionError, match=r"target of the new images is 'target', and that of .* is 'labels': give"):
+    with pytest.raises(OptionError, match=r"new images is 'target', but the target of .* is 'labels': give"):
         convert(root, place, listing=numbers, append=True, progress=None)
 
 

@@ -230,12 +230,12 @@ def test_error_distinguishes_missing_foreign_and_unfinished_stores(mongo_server:
         database = client[at.database]
         check(StoreNotFoundError, "does not exist; dbloader convert")
         database[at.collection].insert_one({"img_name": "a", "bson_img": b"1"})
-        check(NotAStoreError, r"is not a dbloader store: .*\.manifest has no manifest, or another program's$")
+        check(NotAStoreError, r"is not a dbloader store: .*\.manifest has no manifest, or one of another program$")
         with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
             write_nothing(mongo_uri, overwrite=True)
         assert database.list_collection_names() == [at.collection]
         database[f"{at.collection}.manifest"].insert_one({"_id": "store", "store": "x", "manifest": {"format": "x"}})
-        check(NotAStoreError, "has no manifest, or another program's$")
+        check(NotAStoreError, "has no manifest, or one of another program$")
         client.drop_database(at.database)
     write_partial(mongo_uri, make_records(2))
     check(NotAStoreError, r"under way or was interrupted .*--resume")

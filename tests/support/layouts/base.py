@@ -56,9 +56,9 @@ class Layout:
         kind: The kind of mistake that it invites. Ordinary layouts have the kind 0.
         make: Writes the files into an empty folder, and returns the right answer.
         commands: The plainest commands that a user types after ``dbloader convert``. The last store is compared.
-        option: The last command with the option that decides; "" if there is none. Its flags must be in the message.
+        option: The last command with the option that makes the store right; "" without one. A message must name it.
         says: A pattern. A warning, a reason in the report or an error that matches it names the true problem.
-        remedy: A pattern of what the message must say if no option decides; "" if only a right store is good.
+        remedy: A pattern that the message must match if no option helps; "" if only a right store is good.
         must_say: Whether a right store needs a warning too.
         tool: The program of the user that defines the answer; "" if the answer is written by hand.
     """
@@ -109,7 +109,7 @@ def ordinary(
 
 
 def photo(seed: int, width: int = 40, height: int = 30, orientation: int = 1, **options: Any) -> bytes:
-    """Return a small JPEG; no two seeds give the same. The size is that of the stored pixels."""
+    """Return a small JPEG; no two seeds give the same. The size is of the stored pixels."""
     if orientation != 1:
         options["exif"] = turned_exif(orientation)
     return encoded(draw(width, height, seed=seed), "JPEG", **options)

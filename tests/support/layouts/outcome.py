@@ -35,8 +35,8 @@ WARNED_ONLY, REFUSED_ONLY = "warned, no remedy", "refused, no remedy"
 """A message names the true problem, but not the option or the remedy that makes it right."""
 
 SILENT, USELESS, COUNTED, TEXT, NOISY = "SILENT", "refused, useless", "only counted", "kept as text", "noisy"
-"""Wrong without a word; refused without the true problem; left out, and only counted; numbers or flags are text; right,
-but with a warning that an ordinary layout does not deserve."""
+"""Bad outcomes: wrong without a message; refused, but the problem is not named; images left out and only counted;
+numbers or flags stored as text; right, but with a needless warning."""
 
 
 class _Whole(Decoder):
@@ -178,7 +178,7 @@ def differences(place: str, answer: Answer) -> Iterator[str]:
             yield f"{key} is called {name}"
         if key in answer.labels:
             wanted, found = answer.labels[key], targets[number]
-            if isinstance(wanted, int) and record.label is not None:  # the number counts, not the name
+            if isinstance(wanted, int) and record.label is not None:  # compare the number, not the name
                 found = record.label
             if not _same(found, wanted):
                 yield f"{key} has the label {found!r}, not {wanted!r}"
