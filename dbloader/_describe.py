@@ -120,8 +120,6 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(ascii(letter)[1:-1] if _needs_escape(letter) else letter for letter in text)
-
-
-def _needs_escape(letter: str) -> bool:
-    return category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in _JOINERS
+    kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    letters = [letter for letter in {*text}.difference(_JOINERS) if category(letter) in kinds]
+    return text.translate({ord(letter): ascii(letter)[1:-1] for letter in letters})

@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from dbloader.errors import DBLoaderError
+
 # The module of each name, below dbloader.ext.
 EXTENSIONS = {
     "CachedStore": "caching.store",
@@ -45,6 +47,8 @@ COMMANDS = {
     "part": "ext.cli.parts", "parts": "ext.cli.parts", "publish": "ext.cli.parts",
 }  # fmt: skip
 
+MISSING = "dbloader.ext, which is not installed here: install dbloader again"
+
 
 @cache
 def has_extensions() -> bool:
@@ -58,9 +62,13 @@ def installed_commands() -> list[str]:
 
 
 def extension(name: str) -> Any:
-    """Return a class or function that stands around the core; ImportError if that is not installed."""
+    """Return a class or function that stands around the core; DBLoaderError if that is not installed."""
     if not has_extensions():
-        raise ImportError(
-            f"{name} is in dbloader.ext, which is not installed here: install dbloader anew", name="dbloader.ext"
-        )
+        raise DBLoaderError(f"{name} is in {MISSING}")
     return getattr(import_module(f"dbloader.ext.{EXTENSIONS[name]}"), name)
+
+
+def html(name: str, *arguments: Any) -> str | None:
+    """Call a function that returns HTML for a notebook. None, for which a notebook shows the repr, if it is missing."""
+    shown: str | None = extension(name)(*arguments) if has_extensions() else None
+    return shown

@@ -28,10 +28,11 @@ def lazy_exports(
         try:
             module = import_module(f"dbloader.{modules[name]}")
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            remedy = {"torch": "pip install torch", "dbloader.ext": "install dbloader again"}.get(error.name or "")
+            if remedy is None:
                 raise
-            message = f"{package}.{name} needs torch, which is not installed here: pip install torch"
-            raise ImportError(message, name="torch") from None
+            message = f"{package}.{name} needs {error.name}, which is not installed here: {remedy}"
+            raise ImportError(message, name=error.name) from None
         value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value

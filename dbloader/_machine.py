@@ -23,7 +23,6 @@ from dbloader.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Values of ``OSError.errno`` for a file that cannot grow: the disk or quota is full, or the file is too large."""
 

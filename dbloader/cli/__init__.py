@@ -16,7 +16,7 @@ import click
 from click.shell_completion import shell_complete
 from typing_extensions import override
 
-from dbloader._extensions import COMMANDS, installed_commands
+from dbloader._extensions import COMMANDS, MISSING, has_extensions, installed_commands
 from dbloader._version import __version__
 from dbloader.cli.text import complain, say
 from dbloader.errors import DBLoaderError
@@ -99,7 +99,8 @@ def _run(arguments: list[str]) -> int:
         return stop.exit_code
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
-        return _fail(error.format_message() + (f" (see {where.command_path} --help)" if where else ""))
+        more = "" if has_extensions() or "No such" not in error.message else f"; others are in {MISSING}"
+        return _fail(error.format_message() + (f" (see {where.command_path} --help)" if where else "") + more)
     except DBLoaderError as error:
         return _fail(str(error))
     except KeyboardInterrupt as error:

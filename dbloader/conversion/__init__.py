@@ -1,5 +1,1 @@
-"""Make stores from files.
-
-``file_to_record`` (with ``transcode``) makes records. ``convert`` stores them, in this process (``convert_files``) or
-on many machines (``parts``).
-"""
+"""Make stores from files: ``file_to_record`` makes records, and ``convert_files`` stores them."""

@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dbloader._describe import short_repr
@@ -104,7 +105,7 @@ class Settings:
         """Open the source. Without ``dbloader.ext``, it can only be a folder of images."""
         given = (self.listing, self.name_field, self.image_field, self.file_fields or None, self.where, self.classes)
         is_given = any(option is not None for option in given)
-        if has_extensions() or is_given or self.reading() or "://" in str(self.source):
+        if has_extensions() or is_given or self.reading() or "://" in str(self.source) or Path(self.source).is_file():
             found: Source = extension("open_with")(self)
             return found
         return FolderSource(self.source)

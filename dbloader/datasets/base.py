@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Subset
 from typing_extensions import override
 
 from dbloader._describe import add_note, size, stop_iteration_error
-from dbloader._extensions import extension
+from dbloader._extensions import extension, html
 from dbloader._machine import available_memory
 from dbloader.datasets.targets import checked_classes, class_names
 from dbloader.errors import DamagedImageError, NotAStoreError, OptionError, RecordIndexError, RecordNotFoundError
@@ -286,8 +286,7 @@ class RecordDataset(Dataset[Any]):
 
     def _repr_html_(self) -> str | None:
         """Return the dataset as HTML, with some of its images, for notebooks."""
-        html: str | None = extension("store_html")(self, self.locate)
-        return html
+        return html("store_html", self, self.locate)
 
     def __enter__(self) -> Self:
         return self

@@ -17,7 +17,7 @@ from bson.int64 import Int64
 from isal.isal_zlib import crc32
 
 from dbloader._describe import cut, short_repr
-from dbloader._extensions import extension
+from dbloader._extensions import html
 from dbloader.errors import FieldError, OptionError
 from dbloader.records.document import CRC32, HEAD, ID, IMAGE, IMAGE_TAG, MAX_DOCUMENT, TAIL, bound_crc32
 from dbloader.records.field_columns import column_value
@@ -71,8 +71,7 @@ class Record:
 
     def _repr_html_(self) -> str | None:
         """Return the record as HTML, with its image, for notebooks."""
-        html: str | None = extension("record_html")(self.image, self._facts)
-        return html
+        return html("record_html", self.image, self._facts)
 
     def _facts(self) -> list[tuple[str, str]]:
         return [*self._known(), *((name, _line(self.fields[name])) for name in self.fields)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 import numpy as np
 
 from dbloader._describe import listed, short_repr
-from dbloader._extensions import extension
+from dbloader._extensions import html
 from dbloader.errors import DamagedRecordError, DamagedStoreError, OptionError, RecordIndexError
 from dbloader.records.columns import CHUNK, DTYPES, ColumnChunk, join_values, stored_columns
 from dbloader.records.document import open_sealed
@@ -292,8 +292,7 @@ class Store(ABC):
 
     def _repr_html_(self) -> str | None:
         """Return the store as HTML, with some of its images, for notebooks."""
-        html: str | None = extension("store_html")(self, lambda indices: (self, indices))
-        return html
+        return html("store_html", self, lambda indices: (self, indices))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "handle": None}
@@ -314,8 +313,7 @@ class _Records(list["Record"]):
 
     def _repr_html_(self) -> str | None:
         indices = [record.index for record in self]
-        html: str | None = extension("records_html")(self._store, indices, f"{len(self):,} records")
-        return html
+        return html("records_html", self._store, indices, f"{len(self):,} records")
 
 
 @dataclass(frozen=True, slots=True)
