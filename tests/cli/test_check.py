@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
+import pytest
+
 from dbloader import convert, open_store
+from dbloader.cli.isolated import isolated
+from dbloader.errors import DamagedStoreError, StoreError
 from tests.support.images import Outcome, photo, plant
 from tests.support.shell import Shell, check_error
 
@@ -45,3 +50,13 @@ def test_verify_refuses_a_listing_alone_and_outputs_that_exist(shell: Shell, sto
     check_error(shell("verify", store, "--output", store), r"must be a new file, but .*out\.lmdb exists", 2)
     assert store.read_bytes() == before
     assert not store.with_name("out.lmdb.partial").exists()
+
+
+def test_verification_that_is_killed_is_an_error_but_not_damage(store: Path) -> None:
+    def kill(*_: object) -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    with pytest.raises(StoreError, match=r"the process that read .*out.lmdb was killed by SIGKILL") as caught:
+        isolated("checking.verify_store.verify_store", str(store), progress=kill)
+    assert not isinstance(caught.value, DamagedStoreError)

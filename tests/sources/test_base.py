@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dbloader.errors import SourceError
+from dbloader import Listing
+from dbloader.errors import OptionError, SourceError
 from dbloader.sources.base import Entry, Loaded, Problem
 from dbloader.sources.folder import FolderSource
 
@@ -68,3 +70,18 @@ def test_file_that_changes_while_it_is_read_is_a_problem(root: Path, data: bytes
     (found,) = FolderSource(root).read([Entry("cat/0.jpg", (b"cat/0.jpg",), None, {})], write)
     assert found == Problem("cat/0.jpg", "was changed by another process while it was read")
     assert read(root, "cat/0.jpg") == [data]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"path": 3}, TypeError, "listing must be a str or a path, got int"),
+        ({"image": ""}, OptionError, "image of a Listing must be text, got ''"),
+        ({"separator": 1}, OptionError, "separator of a Listing must be text, got 1"),
+        ({"label": 5}, OptionError, r"label must be names, such as \('breed', 'age'\), got 5"),
+        ({"label": ("a", "b"), "separator": "|"}, OptionError, "splits the labels of one column: leave it out"),
+    ],
+)
+def test_listing_refuses_wrong_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Listing(**{"path": "a.csv", **options})

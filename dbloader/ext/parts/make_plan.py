@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import bson
 import numpy as np
 
+from dbloader._describe import short_repr
 from dbloader._options import whole_number
 from dbloader._places import is_mongo, is_remote
 from dbloader.conversion.file_list import FileList
@@ -46,6 +47,7 @@ from dbloader.ext.sources.boxes import LABELS
 from dbloader.ext.sources.classes import describe_labels
 from dbloader.ext.sources.options import Reading
 from dbloader.records.document import seal
+from dbloader.records.field_columns import column_value
 from dbloader.sources.base import Listing
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import durable, write_durably
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
 
 _MOST_PARTS = 1_000_000
+# Values of a field that queries do not compare with one another. A bool is an int too, so bool comes first.
+_KINDS = ((bool, ("bool",), "booleans"), ((int, float), ("int", "float"), "numbers"), (str, ("text",), "texts"))
 _ADDS = "append (--append) adds to a folder of shards"
 _MAKE = "shards=8 (--shards 8) without append makes one"
 _JOIN = "convert the new images into a store of their own, and join the two with dbloader copy"
@@ -282,7 +286,7 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
 
     Raises:
         SourceError: The store's labels have class names, and a new image has an integer label.
-        OptionError: A field has files in the new images, and other values in the store; or their targets differ.
+        OptionError: A field has files or values of another kind in the new images; or their targets differ.
     """
     if (target := found.target or "label") != base.target:
         raise OptionError(
@@ -297,9 +301,28 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
                 f"{found.place}: the label of {item.name} is an integer, and {place} has class names: give the new "
                 "images the names of their classes, by a listing (--listing)"
             )
+    _check_kinds(base, found, files, place)
     for name in {*found.file_fields} - {*base.file_fields}:
         if name in base.fields:
             raise OptionError(
                 f"the field {name!r} has image files in the new images, and other values in {place}: give it another "
                 "name in the new images"
             )
+
+
+def _check_kinds(base: Manifest, found: Source, files: FileList, place: str) -> None:
+    """Raise OptionError if the texts, numbers or booleans that the store has in a field are of another kind now.
+
+    Queries use no field with values of two kinds, so they could not find the earlier records any more.
+    """
+    stored = {name: kind for name, kind in base.columns.items() if name not in found.file_fields}
+    for item in files if stored else ():
+        for name, value in getattr(item, "fields", {}).items():
+            kinds = next((kinds for types, kinds, _ in _KINDS if isinstance(value, types)), ())
+            if name in stored and kinds and stored[name] not in kinds and column_value(value) is not None:
+                what = next(what for _, kinds, what in _KINDS if stored[name] in kinds)
+                keep = f"keep the texts of a CSV (--text-column {name})" if what == "texts" else "mend the value"
+                raise OptionError(
+                    f"{found.place}: the field {name!r} of {item.name} is {short_repr(value, 50)}, and has {what} in "
+                    f"{place}: {keep}, or give the field another name"
+                )

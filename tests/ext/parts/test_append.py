@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dbloader import ImageFormat, LMDBDataset, convert, copy_store, open_store
+from dbloader import ImageFormat, Listing, LMDBDataset, convert, copy_store, open_store
 from dbloader.checking.verify_store import verify_store
 from dbloader.errors import (
     ConversionError,
@@ -217,6 +217,34 @@ def test_append_refuses_to_mix_integer_labels_with_class_names(root: Path, place
         convert(root, place, append=True, executor=Here(), listing=integers if names_first else None)
     assert files(place) == before
     assert not Path(f"{place}.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            "A1",
+            "12",
+            r"'code' of .* is 12, and has texts in .*: keep the texts of a CSV \(--text-column code\), or",
+        ),
+        ("12", "A1", r"'code' of .* is 'A1', and has numbers in .*: mend the value, or give the field another name"),
+        ("true", "1", r"'code' of .* is 1, and has booleans in "),
+    ],
+)
+def test_append_refuses_values_of_another_kind(
+    root: Path, place: Path, tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    plant_photos(root, 2)
+    paths = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*.jpg"))]
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text(f"path,label,code\n{paths[0]},cat,{before}\n")
+    second.write_text(f"path,label,code\n{paths[1]},dog,{after}\n")
+    convert(root, place, shards=1, executor=Here(), listing=first)
+    with pytest.raises(OptionError, match=message):
+        convert(root, place, append=True, executor=Here(), listing=second)
+    if before == "A1":
+        convert(root, place, append=True, executor=Here(), listing=Listing(second, text="code"))
+        assert [*LMDBDataset(place, fields=["code"]).column("code")] == ["A1", "12"]
 
 
 def test_class_names_are_appended_to_a_store_without_labels(root: Path, place: Path) -> None:
