@@ -88,8 +88,8 @@ def convert(
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         class_folder: Which folder of an image's path is its class: the ``"first"`` one, as in torchvision; the
             ``"last"`` one; or all of them, joined by ``/`` (``"path"``).
-        boxes: Whether the boxes of annotations belong to the ``"upright"`` image, which EXIF has turned, or to the
-            ``"stored"`` image. By default, the size in the annotations decides; YOLO's boxes are upright.
+        boxes: ``"upright"`` if the boxes of annotations belong to the image as EXIF turns it, ``"stored"`` if not; and
+            ``"pixels"`` or ``"fractions"``, their unit. Both are given as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels, such as those of the training data: a list of names,
             a store's place, a ``.txt`` with a name on each line, or a ``.json`` list. Any other class is an error. With

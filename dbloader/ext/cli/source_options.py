@@ -45,8 +45,8 @@ _OPTIONS = (
     ),
     click.option(
         "--boxes",
-        type=click.Choice(["upright", "stored"]),
-        help="Whether boxes refer to the image as EXIF turns it upright, or to the stored image.",
+        metavar="WORDS",
+        help="upright or stored: whether boxes refer to the image as EXIF turns it; pixels or fractions; or both.",
     ),
     click.option(
         "--classes",

@@ -20,6 +20,7 @@ from dbloader.ext.sources.boxes import LABELS, relabel_boxes
 from dbloader.images.info import count_depth
 from dbloader.records.columns import COLUMNS, NO_LABEL
 from dbloader.records.decode import decode
+from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.record import encode
 from dbloader.sources.base import full_path
 from dbloader.stores.base import READ_AT_ONCE, Damage, read_records
@@ -116,25 +117,29 @@ class RecordCopier:
                     changes.update(_count_change(whole))
                 label = record.label if self.selection.labels is None else int(self.selection.labels[position])
                 label = None if label == NO_LABEL else label
-                boxes = self._box_labels(number, record, index) if LABELS in record.fields else {}
-                if label == record.label and not boxes:
+                lists = self._lists(number, record, index)
+                if label == record.label and not lists:
                     yield record
                 else:
                     whole = _whole(record)
-                    yield encode(replace(whole, label=label, fields=whole.fields | boxes))
+                    yield encode(replace(whole, label=label, fields=whole.fields | lists))
 
-    def _box_labels(self, number: int, record: EncodedRecord, index: int) -> dict[str, Any]:
-        """Return ``{LABELS: new labels of the record's boxes}``, or {} if the labels do not change."""
+    def _lists(self, number: int, record: EncodedRecord, index: int) -> dict[str, Any]:
+        """Return the fields with the new labels of the record's boxes and its several classes; {} if none changes."""
         store, table = self._stores[number], self.selection.tables[number]
-        if table is None:
+        names = (LABELS, CLASS_LISTS) if store.manifest.target == CLASS_LISTS else (LABELS,)
+        if table is None or record.fields.keys().isdisjoint(names):
             return {}
+        fields = _whole(record).fields
         try:
-            return {LABELS: relabel_boxes(_whole(record).fields[LABELS], table)}
+            new = {name: relabel_boxes(fields[name], table) for name in names if name in fields}
+            return {name: sorted({*of}) if name == CLASS_LISTS and of else of for name, of in new.items()}
         except KeyError as error:
             label = error.args[0]
             name = dict(enumerate(store.manifest.classes)).get(label, "without a class")
+            what = "a box with the label" if LABELS in fields else "the label"
             raise OptionError(
-                f"{store.place}: record {index} ({record.name}) has a box with the label {label} ({name}), which is "
+                f"{store.place}: record {index} ({record.name}) has {what} {label} ({name}), which is "
                 "not a class of the copy: leave out such records (--drop), or give all sources the same classes"
             ) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dbloader.errors import OptionError
-from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
+from dbloader.records.manifest import CLASS_LISTS, FIELD_CLASSES, FILE_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,8 @@ def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
     classes: dict[str, list[str]] = {}
     for manifest in manifests:
         for name, names_there in manifest.field_classes.items():
-            if classes.setdefault(name, names_there) != names_there:
+            is_target = name == manifest.target == CLASS_LISTS  # the copy's classes, which are united by name
+            if not is_target and classes.setdefault(name, names_there) != names_there:
                 raise OptionError(
                     f"two stores have different class names for the field {name!r}: make one of the stores again with "
                     "another name for the field"
@@ -44,6 +45,7 @@ def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
             )
     if names:
         common[FILE_FIELDS] = [*names]
+    common.pop(FIELD_CLASSES, None)
     if classes:
         common[FIELD_CLASSES] = classes
     return common

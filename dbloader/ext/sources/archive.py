@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, first_warnings
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, folder_warnings
 from dbloader.ext.sources.labels import label_of
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import Entry, Source, Tally, full_path, readable
@@ -50,7 +50,7 @@ class ArchiveSource(Source):
         if shared is not None:
             self.follows = ("class_folder",)
             self.understood = (f"images: {self.place}", describe_classes(classes, FOLDERS_IN_WORDS[self._chosen]))
-            self.warnings = tuple(first_warnings("", classes))
+            self.warnings = tuple(folder_warnings("", classes))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

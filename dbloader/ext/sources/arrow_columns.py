@@ -19,7 +19,8 @@ from dbloader.ext.sources.boxes import BOXES
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
 from dbloader.ext.sources.listed_boxes import AS_COCO, OBJECT_LABELS, OBJECTS
-from dbloader.records.record import checked_field_name
+from dbloader.records.manifest import CLASS_LISTS, TARGET
+from dbloader.records.record import RESERVED_FIELDS, checked_field_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ class TableColumns(NamedTuple):
     files: tuple[str, ...]  # columns with image files that become fields, such as masks
     field_classes: dict[str, list[str]]  # names of the classes of a field's integers, as in a Manifest
     target: str  # the field that is the target; "" for the label
+    several: str  # column with the lists of several classes; "" without one
     objects: tuple[str, str] | None  # column of boxes, and key of the classes in it: ("objects", "category")
     warnings: tuple[str, ...]
 
@@ -82,11 +84,16 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
     classes = features[label].get("names") if label in class_labels else None
 
     others = {name: kind for name, kind in kinds.items() if name not in (image, label)}
-    fields = _find_fields(others, kinds, _metadata(schema, _OWN, "arrays"), where, warnings, is_own=is_own)
+    column, target = ("", str(own.get("target") or "")) if is_own or label else _find_target(others, features)
+    plain = {name: kind for name, kind in others.items() if name != column}
+    fields = _find_fields(plain, kinds, _metadata(schema, _OWN, "arrays"), where, warnings, is_own=is_own)
+    fields |= {column: (target, kinds[column])} if column else {}
     field_classes = {
         part: of for name, (field, _) in fields.items() for part, of in named_parts(features.get(name), field)
     }
-    objects = None if is_own or label else _find_objects(kinds)
+    if target == CLASS_LISTS and column:
+        classes = field_classes.pop(CLASS_LISTS, [])
+    objects = None if is_own or label or column else _find_objects(kinds)
     if objects is not None and objects[0] in fields:
         classes = field_classes.pop(".".join(objects), [])
         warnings.append(AS_COCO)
@@ -100,10 +107,28 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
         is_own=is_own,
         files=files,
         field_classes=field_classes,
-        target=str(own.get("target") or ""),
+        target=target,
+        several=column if target == CLASS_LISTS else "",
         objects=objects,
         warnings=tuple(warnings),
     )
+
+
+def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, str]:
+    """Return the column and the field of a target that is not one class; "" without one.
+
+    The column has lists of a Hugging Face ClassLabel; or a usual name of labels, and lists of text or floats.
+    """
+    lists = [name for name, kind in kinds.items() if _is_list(kind)]
+    found = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]
+    usual = {name: kinds[name] for name in LABEL_NAMES if name in kinds}
+    texts = [name for name, kind in usual.items() if name in lists and types.is_string(kind.value_type)]
+    numbers = [name for name, kind in usual.items() if types.is_floating(kind)]
+    for name in (*found[: len(found) == 1], *texts, *numbers):
+        field = CLASS_LISTS if name in lists else TARGET if name in RESERVED_FIELDS else name
+        if field == name or field not in kinds:
+            return name, field
+    return "", ""
 
 
 def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings: list[str]) -> str:

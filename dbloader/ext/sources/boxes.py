@@ -8,6 +8,7 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
+from dbloader.ext.sources.options import decided_boxes
 from dbloader.images.info import UPRIGHT, orientation_of
 from dbloader.images.pillow import TURNS, open_pillow, turn_boxes
 from dbloader.records.manifest import CLASS_LISTS
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 BOXES, LABELS = "boxes", "box_labels"
 FLAGS = ("iscrowd", "difficult", "truncated")  # fields of COCO and VOC with a value for each box
 FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
+AS_FRACTIONS = (
+    "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height: boxes='fractions' "
+    "(--boxes fractions) says so, and boxes='pixels' (--boxes pixels) that they are pixels"
+)
 _MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
 _ROUNDING = 1.0  # a box may extend beyond its image by this many pixels, because coordinates are rounded
 
@@ -111,9 +116,12 @@ def place_boxes(
         FieldError: The boxes do not fit the image.
     """
     orientation, remarks = UPRIGHT, {}
+    frame, unit = decided_boxes(decided)
+    if boxes_in is not None and unit is not None and (unit == "fractions" or tuple(boxes_in) == FRACTIONS):
+        boxes_in = FRACTIONS if unit == "fractions" else OWN_SIZE
     if boxes_in is not None and image:
         orientation = find_orientation(data)
-        frame, is_unclear = choose_frame(boxes_in, image[1:3], orientation, decided)
+        frame, is_unclear = choose_frame(boxes_in, image[1:3], orientation, frame)
         if is_unclear and len(fields[BOXES]):
             remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken as those of the stored image"
         if frame == "stored":
@@ -213,7 +221,9 @@ def fit_boxes(
     right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)
     if not right.all():
         at = int(np.flatnonzero(~right.all(axis=1))[0])
-        raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, is not within its {size[0]} x {size[1]} pixels")
+        way = "; if boxes are in pixels, give boxes='pixels' (--boxes pixels)" if boxes_in == FRACTIONS else ""
+        where = f"is not within its {size[0]} x {size[1]} pixels"
+        raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, {where}{way}")
     boxes = turn_boxes(np.clip(boxes, 0, [*size, *size]), orientation, *size, back=True)
     boxes = boxes * np.array([*stored, *stored]) / np.array([*file_size, *file_size])
     return {**fields, BOXES: boxes.astype(np.float32)}

@@ -6,24 +6,37 @@ import os
 import posixpath
 import re
 import unicodedata
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import Entries, Entry, readable
-from dbloader.sources.folder import SIDECARS, SUFFIXES, FolderSource, describe_classes, quoted
+from dbloader.sources.folder import (
+    METADATA_FILES,
+    SIDECARS,
+    SUFFIXES,
+    FolderSource,
+    describe_classes,
+    describe_unused,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
-    from pathlib import Path
 
     from dbloader.ext.sources.options import Reading
     from dbloader.sources.base import Problem, Tally
 
-SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+_PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set that no class is called
 # Extensions of files that may have the labels or boxes of the images beside them.
-_LISTINGS = (b".csv", b".tsv", b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
+_TABLES = (b".csv", b".tsv")
+_LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
+
+_YOLO = re.compile(rb"[0-9]+(?: +[0-9]*\.[0-9]+){4}")  # the first line of YOLO's labels
 
 # The class of an image, from the path of its folder.
 CLASS_FOLDERS: dict[str, Callable[[str], str]] = {
@@ -45,7 +58,7 @@ class ClassFolderSource(FolderSource):
         super().__init__(folder)
         if self.classes:
             self.understood = (*self.understood[:1], describe_classes(self.classes, FOLDERS_IN_WORDS[self._chosen]))
-        self.warnings = tuple(first_warnings(self.root, self.classes) if self.classes else _listings_in(self.root))
+        self.warnings = (*folder_warnings(self.root, self.classes), *_listings_in(self.root, self.classes))
 
     @override
     def class_of(self, folder: str) -> str:
@@ -87,32 +100,31 @@ class Depths:
 
     def warnings(self, classes: tuple[str, ...], reading: Reading) -> Iterator[str]:
         """Yield a warning if another folder may be the class."""
-        if reading.class_folder is None and not self._direct and len(self._inner) > 1 and not _are_splits(classes):
+        is_odd = reading.class_folder is None and not self._direct and len(self._inner) > 1
+        if is_odd and not [*folder_warnings("", classes)]:
             yield (
                 f"the class folders contain only folders, such as {quoted([*self._inner.values()])}: if the innermost "
                 "folder or the path is the class, say so by class_folder (--class-folder last, or path)"
             )
 
 
-def _are_splits(classes: tuple[str, ...]) -> bool:
-    return bool(classes) and SPLITS.issuperset(name.lower() for name in classes)
+def is_split(name: str) -> bool:
+    """Return whether a name is that of a split, such as train, val2017 or test_set."""
+    return name.lower().removesuffix("set").rstrip("0123456789_-") in _SPLITS
 
 
 def number_warnings(classes: tuple[str, ...]) -> Iterator[str]:
     """Yield a warning if the names of all classes are numbers, and a number is not the label of its class."""
     numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
     other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
-    if len(numbers) == len(classes) and other is not None:
-        what = f"the class folders look like numbers, but the label of {classes[other]!r} is {other}"
+    is_sorted = [*classes] == sorted(classes)  # else somebody has chosen the order
+    if len(numbers) == len(classes) and is_sorted and other is not None:
+        what = f"the names of the classes look like numbers, but the label of {classes[other]!r} is {other}"
         yield f"{what}: classes='numbers' (--classes numbers) makes the numbers the labels"
 
 
-def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
-    """Yield warnings about class folders that look like splits, like numbers, or alike; ``root`` is "" for archives."""
-    if _are_splits(classes):
-        way = f"convert one at a time, first {posixpath.join(readable(root), classes[0])}"
-        way = way if root else "extract the file, and convert one at a time"
-        yield f"the classes are called {quoted(classes)}: these look like splits; {way}"
+def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
+    """Yield warnings about names of classes that look like numbers or alike, or that are padded."""
     yield from number_warnings(classes)
     alike: dict[str, list[str]] = {}
     for name in classes:
@@ -120,19 +132,48 @@ def first_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     for names in alike.values():
         if len(names) > 1:
             what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"
-            yield f"the classes {quoted(names)} look alike: {what}; if they are one class, give their folders one name"
+            yield f"the classes {quoted(names)} look alike: {what}; if they are one class, give them one name"
+    if padded := [name for names in alike.values() for name in names if len(names) == 1 and name != name.strip()]:
+        yield f"spaces became a part of the names of the classes {quoted(padded)}: remove them in the source"
 
 
-def _listings_in(root: Path) -> Iterator[str]:
-    """Yield a warning if a file directly in a folder of images may have the labels of these images."""
+def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
+    """Yield a warning if class folders look like the splits or parts of a data set; ``root`` is "" for archives."""
+    parts, splits = [name for name in classes if name.lower() in _PARTS], [*filter(is_split, classes)]
+    if parts:
+        first = [name for name in parts if "images" in name.lower()] or [*{*classes}.difference(parts)] or parts
+        what, way = "parts of a data set, not classes", "give a listing (--listing) of the images, and convert "
+    elif len(splits) > 1 or (splits and len(classes) == 1):
+        first, what, way = splits, "splits", "convert one at a time, first "
+    else:
+        return
+    way = f"{way if root else f'extract the file, and {way}'}{posixpath.join(readable(root), min(first))}"
+    yield f"the classes are called {quoted(classes)}: these look like {what}; {way}"
+
+
+def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
+    """Yield warnings if a file directly in a folder may have labels or boxes of its images, or names of classes."""
     names = sorted(name for name in os.listdir(os.fsencode(root)) if not name.startswith(b"."))  # noqa: PTH208 - bytes
     images = [name for name in names if name.lower().endswith(SUFFIXES)]
     stems = {*images, *(posixpath.splitext(name)[0] for name in images)}
+    first = next((name for name in names if name.endswith(b".txt") and name[:-4] in stems), None)
+    with suppress(OSError):
+        if first and _YOLO.match(Path(root, os.fsdecode(first)).read_bytes()):
+            way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
+            yield f"{readable(first)} looks like boxes of YOLO, but becomes a text: {way}"
     for name in names:
         stem, extension = posixpath.splitext(name)
-        is_beside = stem in stems and extension.lower() in SIDECARS  # a field of its image
-        if name.lower().endswith(_LISTINGS) and not is_beside:
-            listing = root if name.lower().endswith(b".xml") else readable(os.path.join(os.fsencode(root), name))  # noqa: PTH118
-            what = "if it has labels or boxes of the images, give it as a listing"
-            yield f"{readable(name)} beside the images is not read: {what} (--listing {listing})"
+        is_field = stem in stems and extension.lower() in SIDECARS
+        if is_field or (classes and readable(name) in METADATA_FILES):
+            continue
+        path = readable(posixpath.join(os.fsencode(root), name))
+        if name == b"metadata.parquet":
+            yield describe_unused(readable(name))
+            return
+        if classes and name.lower() == b"classes.txt":
+            yield f"{readable(name)} is not read: if it has the order of the classes, give it (--classes {path})"
+        elif name.lower().endswith(_TABLES if classes else _LISTINGS):
+            path = str(root) if extension.lower() == b".xml" else path
+            what = f"{readable(name)} beside the {'class folders' if classes else 'images'} is not read"
+            yield f"{what}: if it has labels or boxes of the images, give it as a listing (--listing {path})"
             return

@@ -10,7 +10,7 @@ import re
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dbloader._describe import short_repr
 from dbloader._options import checked_names
@@ -166,15 +166,14 @@ def compare_with_train(
     if not found.classes or is_remote(source) or is_mongo(source) or not is_cheap:
         return
     train = _train_of(source)
-    listed = None if listing is None else _train_of(Listing.of(listing).path)
-    if listed is not None and isinstance(listing, Listing):
-        listed = replace(listing, path=listed)
-    for place, rows in ((source, listed), (train, listed), (train, None)):
-        if place is None or (place == source and rows is None) or (rows is None and listed is not None):
+    other_path = None if listing is None else _train_of(Listing.of(listing).path)
+    listed = None if listing is None or other_path is None else replace(Listing.of(listing), path=other_path)
+    for place, rows in [(source, listed), (train, listed)] if listed else [(train, None)]:
+        if place is None:
             continue
         with suppress(DBLoaderError), closing(read(place, rows)) as other:
             if other.classes and other.classes != found.classes:
-                name = place if rows is None else Listing.of(rows).path
+                name = place if rows is None else rows.path
                 found.warnings = (
                     *found.warnings,
                     f"{name} has other classes ({len(other.classes):,}; here {len(found.classes):,}){_OTHER_CLASSES}",
@@ -182,9 +181,12 @@ def compare_with_train(
             return
 
 
-def _train_of(path: str | os.PathLike[str]) -> Any:
-    """Return the path of the training split beside a path such as ``data/val``; None if there is none."""
-    text = os.path.normpath(os.fspath(path))
-    folder, name = os.path.split(text)
-    paths = (os.path.join(folder, _SPLIT.sub(word, name)) for word in _TRAIN)  # noqa: PTH118 - any str
-    return next((found for found in paths if found != text and os.path.exists(found)), None)  # noqa: PTH110
+def _train_of(path: str | os.PathLike[str]) -> Path | None:
+    """Return the path of the training split beside ``data/val`` or ``val/labels.csv``; None if there is none."""
+    parts = [*Path(path).parts]
+    for at in range(len(parts))[:-3:-1]:
+        for word in _TRAIN:
+            found = Path(*parts[:at], _SPLIT.sub(word, parts[at]), *parts[at + 1 :])
+            if found != Path(path) and found.exists():
+                return found
+    return None

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import short_repr
+from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
-from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, coco_corners, is_number
+from dbloader.ext.sources.boxes import AS_FRACTIONS, FRACTIONS, OWN_SIZE, box_fields, coco_corners, is_number
 from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
 from dbloader.ext.sources.listing_columns import PATH_COLUMNS
-from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.listing_files import PROBED, ListedFiles
+from dbloader.records.manifest import CLASS_LISTS
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     """Return the source of the images in a COCO file; None if the file has no list of images."""
     keys: set[str] = set()
     found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
-    images_of, names, has_captions = array("q"), dict[int, str](), True
+    images_of, names, kinds, has_pixels = array("q"), dict[int, str](), set[str](), False
     with listing.open("rb") as file:
         try:
             # Latin-1: each byte is a character, and JSON's structure is ASCII.
@@ -57,7 +58,8 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
                 found[key].extend((_id(value, "id", where), begin, end))
                 if key == "annotations":
                     images_of.append(_id(value, "image_id", where))
-                    has_captions = has_captions and isinstance(value.get("caption"), str) and "bbox" not in value
+                    kinds.add(_kind(value))
+                    has_pixels = has_pixels or _has_pixels(value.get("bbox"))
                 elif key == "categories":
                     name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
                     if not isinstance(name, str) or name in names.values():
@@ -76,10 +78,16 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
         ids, counts = np.unique(values[:, 0], return_counts=True)
         if len(ids) < len(values):
             raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: give each its own id")
-    has_captions = has_captions and len(images_of) > 0
-    return CocoSource(
-        root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64), has_captions=has_captions
-    )
+    kind = kinds.pop() if len(kinds) == 1 else "boxes"
+    kind = "fractions" if kind == "boxes" and len(images_of) and not has_pixels else kind
+    return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64), kind)
+
+
+def _kind(annotation: dict[str, Any]) -> str:
+    """Return what an annotation gives its image: "captions", "classes" as in iNaturalist's files, or "boxes"."""
+    if annotation.get("bbox") or "segmentation" in annotation:
+        return "boxes"
+    return "captions" if isinstance(annotation.get("caption"), str) else "classes"
 
 
 def _id(value: Any, key: str, where: str) -> int:
@@ -89,10 +97,13 @@ def _id(value: Any, key: str, where: str) -> int:
     return number
 
 
-class CocoSource(Source):
-    """The images in a COCO file, in its order, with their boxes; made by ``read_coco``."""
+def _has_pixels(box: Any) -> bool:
+    """Return whether a box cannot consist of fractions of the width and height."""
+    return not isinstance(box, list) or not all(is_number(number) and 0 <= number <= 1 for number in box)
 
-    follows = ("boxes",)
+
+class CocoSource(Source):
+    """The images in a COCO file, in its order, with their boxes, captions or classes; made by ``read_coco``."""
 
     def __init__(
         self,
@@ -101,16 +112,22 @@ class CocoSource(Source):
         categories: dict[int, str],
         rows: _Rows,
         images_of: _Array,
-        *,
-        has_captions: bool,
+        kind: str,
     ) -> None:
         super().__init__(root, tuple(categories.values()))
         self.listing = listing
         self._prefix = prefix_of(root)
         self._files = ListedFiles(root)
-        self._has_captions = has_captions
-        boxes = f"{len(images_of):,} annotations"
-        self.understood = (f"boxes: {boxes}, of images of the size that they give unless --boxes says otherwise",)
+        self._kind, self._has_fractions = kind.replace("fractions", "boxes"), kind == "fractions"
+        found = f"{self._kind}: {len(images_of):,} annotations"
+        if self._has_fractions:
+            self.warnings = (AS_FRACTIONS,)
+        if self._kind == "boxes":
+            self.follows = ("boxes",)
+            found += ", of images of the size that they give unless --boxes says otherwise"
+        elif kind == "classes" and len(np.unique(images_of)) < len(images_of):
+            self.target = CLASS_LISTS
+        self._found, self.understood = found, (found,)
         self._labels = {number: label for label, number in enumerate(categories)}
         order = np.argsort(images_of, kind="stable")
         self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
@@ -118,6 +135,7 @@ class CocoSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         begins, ends = (np.searchsorted(self._images_of, self._images[:, 0], side) for side in ("left", "right"))
+        names, tally = array("q"), Tally()
         with self.listing.open("rb") as file:
             for (number, first, last), begin, end in zip(self._images.tolist(), begins, ends, strict=True):
                 spans = [(first, last), *self._annotations[begin:end, 1:].tolist()]
@@ -127,11 +145,16 @@ class CocoSource(Source):
                     entry = self._entry(number, image, annotations, f"[{b', '.join(texts[1:]).decode()}]")
                 except (ValueError, AttributeError) as error:
                     raise SourceError(f"{readable(self.listing)}: was changed since it was first read") from error
+                names.append(hash(entry.name))
                 yield entry
+        if self._files.rules:
+            self.understood = (f"{self._found} ({'; '.join(self._files.rules)})",)
+        if (repeated := len(names) - len(np.unique(names))) > 0:
+            tally.warnings.append(f"{counted(repeated, 'image')} with an earlier image's file: each becomes a record")
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
             reason = f"no image has the id {self._images_of[row]}"
             yield Problem(f"annotation {self._annotations[row, 0]}", reason)
-        return Tally()
+        return tally
 
     def _entry(
         self, number: int, image: dict[str, Any], annotations: list[dict[str, Any]], text: str
@@ -139,24 +162,32 @@ class CocoSource(Source):
         path = encoded_path(image.get("file_name"))
         if isinstance(path, str):
             return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
+        if number in self._images[:PROBED, 0]:
+            self._files.probe(path)
         if isinstance(path := self._files.find(path), str):
             return Problem(f"image {number}", path)
         name, boxes, labels = name_below(path, self._prefix), [], []
-        if self._has_captions:
+        if self._kind == "captions":
             captions = [annotation["caption"] for annotation in annotations]
             return Entry(name, (path,), None, {"captions": captions, "image_id": number})
         for annotation in annotations:
             category = annotation.get("category_id")
             try:
-                boxes.append(coco_corners(annotation.get("bbox")))
+                if self._kind == "boxes":
+                    boxes.append(coco_corners(annotation.get("bbox")))
                 if type(category) is not int or category not in self._labels:
                     raise ValueError(f"has a category_id that no category has: {short_repr(category, 50)}")  # noqa: TRY301
                 labels.append(self._labels[category])
             except ValueError as error:
                 return Problem(name, f"its annotation {annotation['id']} {error}")
+        if self._kind == "classes":
+            fields: dict[str, Any] = {"image_id": number, "annotations": text}
+            if self.target:
+                return Entry(name, (path,), None, {**fields, CLASS_LISTS: sorted({*labels})})
+            return Entry(name, (path,), labels[0] if labels else None, fields)
         crowds = np.array([bool(annotation.get("iscrowd")) for annotation in annotations], np.int64)
         fields = {**box_fields(boxes, labels), "iscrowd": crowds, "image_id": number, "annotations": text}
-        size: Any = image.get("width"), image.get("height")
+        size: Any = FRACTIONS if self._has_fractions else (image.get("width"), image.get("height"))
         return Entry(name, (path,), None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
 
 

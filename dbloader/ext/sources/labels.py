@@ -106,10 +106,12 @@ def _are_integers(first: dict[str, str], where: str) -> bool:
     numbers = [label for label in first if _NUMBER.fullmatch(label)]
     if not numbers:
         return False
+    several = next((found[1] for text in odd if (found := re.fullmatch(r"[0-9]+(?:([ ,;|])[0-9]+)+", text))), "")
+    way = f"; --separator {several!r} (Listing(separator=)) makes several classes of each" * bool(several)
     labels = [f"the label of {first[text]} is {short_repr(text, 50)}" for text in {numbers[0]: None, odd[0]: None}]
     raise SourceError(
         f"{where}: {' and '.join(labels)}: write only plain integers, such as 3, or only names that do not "
-        "look like numbers; in a .jsonl, text is always a name"
+        f"look like numbers; in a .jsonl, text is always a name{way}"
     )
 
 

@@ -15,11 +15,7 @@ OBJECTS = "objects"  # Hugging Face's column of an image's objects
 OBJECT_LABELS = ("category", "categories", "label", "labels")  # keys of the classes in it
 AS_COCO = (
     "the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in pixels, as in "
-    "COCO; if that is wrong, rename the column to keep it as a field"
-)
-AS_FRACTIONS = (
-    "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height; if they are "
-    "pixels, write them as annotations of COCO"
+    "COCO; for fractions give boxes='fractions' (--boxes fractions), for anything else rename the column"
 )
 
 

@@ -27,14 +27,16 @@ from typing_extensions import override
 
 from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, SourceError
-from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
+from dbloader.ext.sources.boxes import AS_FRACTIONS, BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
-from dbloader.ext.sources.class_folders import first_warnings
+from dbloader.ext.sources.class_folders import folder_warnings
 from dbloader.ext.sources.labels import label_of, number_labels, read_classes, read_target
-from dbloader.ext.sources.listed_boxes import AS_COCO, AS_FRACTIONS, ListedBoxes, take_box, take_boxes
+from dbloader.ext.sources.listed_boxes import AS_COCO, ListedBoxes, take_box, take_boxes
 from dbloader.ext.sources.listing_columns import (
     ALL,
+    INTEGER,
     LABEL_COLUMNS,
+    MISSING,
     PATH_COLUMNS,
     ColumnTypes,
     box_like_columns,
@@ -45,7 +47,7 @@ from dbloader.ext.sources.listing_columns import (
     path_columns,
     plain,
 )
-from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.listing_files import PROBED, ListedFiles
 from dbloader.ext.sources.listing_rows import is_text, made_up_header, read_header, read_rows, text_layout
 from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import CLASS_LISTS, TARGET
@@ -61,8 +63,8 @@ FILE_NAME = "file_name"  # path of the image
 _RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
 
-_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
-_PROBED = 20  # rows whose files are looked up, to find how the listing names files
+_VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several numbers, perhaps after a name
+_LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
 _KNOWN_COLUMNS = 1000  # different sets of columns, whose meaning is remembered
 
 
@@ -72,6 +74,7 @@ class _Rules(NamedTuple):
     listing: Listing
     path: Path
     files: ListedFiles
+    prefix: bytes  # of absolute paths below the root
     encoding: str | None = None
     file_columns: tuple[str, ...] = ()  # columns that name files of further fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
@@ -105,6 +108,7 @@ class _Columns(NamedTuple):
 class _Row(NamedTuple):
     number: int
     path: bytes
+    name: str  # of the record
     label: int | str | float | list[Any] | None
     fields: dict[str, Any]
     files: dict[str, bytes | None]  # file field -> path of its file; ``fields`` has None for the field
@@ -143,7 +147,7 @@ class ListingSource(Source):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        prefix = prefix_of(self.root)
+        prefix = self._rules.prefix
         for row in _rows(self._rules):
             if isinstance(row, Problem):
                 yield row
@@ -161,7 +165,7 @@ class ListingSource(Source):
                 numbers = [self._number(name, row) if isinstance(name, str) else name for name in labels]
                 fields = {**fields, **box_fields(corners, numbers)}
                 boxes_in = FRACTIONS if self._rules.is_fraction else OWN_SIZE
-            yield Entry(name_below(row.path, prefix), (row.path,), label, fields, boxes_in, files)
+            yield Entry(row.name, (row.path,), label, fields, boxes_in, files)
         return Tally()
 
     def _target(self, row: _Row) -> Any:
@@ -180,12 +184,12 @@ class BoxRowsSource(ListingSource):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        prefix, paths, labels, boxes = prefix_of(self.root), array("q"), array("q"), array("d")
+        paths, labels, boxes = array("q"), array("q"), array("d")
         for row in _rows(self._rules):
             if isinstance(row, Problem):
                 yield row
                 continue
-            paths.append(hash(row.path))
+            paths.append(hash(row.name))
             label: Any = row.label
             labels.append(self._number(label, row) if isinstance(label, str) else NO_LABEL if label is None else label)
             boxes.extend(row.box or (math.nan,) * 4)
@@ -196,12 +200,15 @@ class BoxRowsSource(ListingSource):
         for at, row in enumerate(row for row in _rows(self._rules) if isinstance(row, _Row)):
             if (rows := rows_of.get(at)) is None:
                 continue
-            rows, name = rows[~np.isnan(corners[rows]).any(axis=1)], name_below(row.path, prefix)
+            rows = rows[~np.isnan(corners[rows]).any(axis=1)]
             if (numbers[rows] == NO_LABEL).any():
-                yield Problem(name, "one of its boxes has no label")
+                way = "--label-column (Listing(label=)) chooses the column of labels"
+                yield Problem(row.name, f"one of its boxes has no label: write one; {way}")
                 continue
             fields = box_fields(corners[rows].tolist(), numbers[rows].tolist())
-            yield Entry(name, (row.path,), None, fields, boxes_in=FRACTIONS if self._rules.is_fraction else row.size)
+            yield Entry(
+                row.name, (row.path,), None, fields, boxes_in=FRACTIONS if self._rules.is_fraction else row.size
+            )
         return Tally()
 
 
@@ -231,7 +238,8 @@ def read_listing(
     files = files or ListedFiles(root if make is None else None)
     classes = read_classes(path.parent) if is_metadata else None
     is_export = classes is not None
-    rules = _choose_columns(_Rules(listing, path, files, encoding, (*file_columns,), is_metadata, is_export))
+    rules = _Rules(listing, path, files, prefix_of(root), encoding, (*file_columns,), is_metadata, is_export)
+    rules = _choose_columns(rules)
     survey = _Survey(rules)
     for row in _rows(rules):
         survey.add(row)
@@ -264,9 +272,9 @@ def read_listing(
         classes = first.chosen.labels
     classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
     if not has_boxes:
-        _check_repeats(rules, survey.paths, where)
+        warnings += _find_repeats(rules, survey.paths, where)
     if rules.by_folder:
-        warnings += first_warnings(root, classes)
+        warnings += folder_warnings(root, classes)
     if is_metadata:
         warnings += _unused_warnings(root, survey.listed)
     make = make or (BoxRowsSource if has_boxes else ListingSource)
@@ -292,9 +300,11 @@ def _choose_columns(rules: _Rules) -> _Rules:
         listing = replace(listing, label=ALL)
     elif not listing.label and path.suffix.lower() == ".txt" and path.is_file():
         layout = text_layout(path, rules.encoding)
-        listing = replace(listing, label=layout.attributes if layout else ())
+        listing = replace(listing, label=layout.attributes if layout and layout.are_classes else ())
+    elif not (listing.label or listing.text or rules.is_metadata) and _are_flags(rules):
+        listing = replace(listing, label=ALL)
     rules = rules._replace(listing=listing)
-    for number, values in (row for row in islice(rules.rows(), _PROBED) if not isinstance(row, Problem)):
+    for number, values in (row for row in islice(rules.rows(), PROBED) if not isinstance(row, Problem)):
         columns, candidates = [*values], rules.path_columns([*values])
         named = [listing.image or "", *(name for name in listing.label if name != ALL), *listing.text]
         if missing := [name for name in filter(None, named) if not _matching(name, columns)]:
@@ -317,6 +327,17 @@ def _choose_columns(rules: _Rules) -> _Rules:
     return rules
 
 
+def _are_flags(rules: _Rules) -> bool:
+    """Return whether a table has several columns besides its images, and they hold only 1, and 0 or -1."""
+    is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
+    columns = [column for column in read_header(rules.path, rules.encoding) if column]
+    path = rules.path_columns(columns)[:1]
+    if not path or len(columns) < 3 or label_columns(columns):
+        return False
+    rows = (row[1] for row in rules.rows() if not isinstance(row, Problem))
+    return all(is_flag(row[column]) for row in rows for column in columns if column not in path)
+
+
 def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
     """Yield what a listing means, for people."""
     chosen = row.chosen
@@ -327,6 +348,7 @@ def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
     target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
     header = read_header(rules.path, rules.encoding)
     notes = [*rules.files.rules, *["its first row is no header"] * bool(made_up_header(header, ""))]
+    notes += ["a column without a name is left out"] * ("" in header)
     how = f" ({'; '.join(notes)})" if notes else ""
     yield f"images: the column {chosen.path!r} of {readable(rules.path)}{how}"
     yield f"labels: {found}{target}"
@@ -338,29 +360,37 @@ def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
         yield cut(f"numbers and booleans: {', '.join(map(repr, rules.types))}", 200)
 
 
-def _check_repeats(rules: _Rules, paths: array[int], where: str) -> None:
-    """Raise SourceError if two rows give one image different labels. Captions and questions repeat images rightly."""
+def _find_repeats(rules: _Rules, paths: array[int], where: str) -> Iterator[str]:
+    """Yield a warning if rows repeat others. Captions and questions repeat images rightly.
+
+    Raises:
+        SourceError: Two rows give one image different labels.
+    """
     hashes = np.frombuffer(paths, np.int64)
     hashes.sort()  # in place, because there may be millions
     twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-    if not len(twice):
-        return
     seen = array("q")
-    for row in _rows(rules):
-        if isinstance(row, _Row) and row.label is not None:
-            at = int(twice.searchsorted(hash(row.path)))
-            if at < len(twice) and twice[at] == hash(row.path):
-                label = tuple(sorted(map(str, row.label))) if isinstance(row.label, list) else row.label
-                seen.extend((at, hash(label), row.number))
-    table = np.array(seen).reshape(-1, 3)
+    for row in _rows(rules) if len(twice) else ():
+        at = int(twice.searchsorted(hash(row.name)))
+        if isinstance(row, _Row) and at < len(twice) and twice[at] == hash(row.name):
+            label = tuple(sorted(map(str, row.label))) if isinstance(row.label, list) else row.label
+            seen.extend((at, hash(label), hash((label, repr(row.fields))), row.number))
+    table = np.array(seen).reshape(-1, 4)
     table = table[np.argsort(table[:, 0], kind="stable")]
-    differ = np.flatnonzero((table[1:, 0] == table[:-1, 0]) & (table[1:, 1] != table[:-1, 1]))
+    labelled = table[table[:, 1] != hash(None)]
+    differ = np.flatnonzero((labelled[1:, 0] == labelled[:-1, 0]) & (labelled[1:, 1] != labelled[:-1, 1]))
     if len(differ):
-        one, other = table[differ[0] : differ[0] + 2, 2].tolist()
+        one, other = labelled[differ[0] : differ[0] + 2, 3].tolist()
         raise SourceError(
             f"{where}: rows {one} and {other} name the same image, with different labels: keep one of them; if an "
             "image has several classes, write them into one row (--separator)"
         )
+    _, first, rows = np.unique(table[:, [0, 2]], axis=0, return_index=True, return_inverse=True)
+    repeated = np.setdiff1d(np.arange(len(table)), first)
+    if len(repeated):
+        one, other = table[[first[rows.ravel()[repeated[0]]], repeated[0]], 3].tolist()
+        count = f"{len(repeated):,} row{' repeats another' if len(repeated) == 1 else 's repeat others'}"
+        yield f"{count}, as row {other} repeats row {one}: each becomes a record; remove rows that are there by mistake"
 
 
 class _Survey:
@@ -393,7 +423,7 @@ class _Survey:
             return
         self._rows += 1
         self.first = self.first or row
-        self.paths.append(hash(row.path))
+        self.paths.append(hash(row.name))
         self.file_fields.update(dict.fromkeys(row.files))
         if self._is_text:
             self.types.add(row.fields)
@@ -442,7 +472,7 @@ class _Survey:
             return CLASS_LISTS
         if self._fraction is None:
             return ""
-        if self._is_text and not all(is_float(name) or _WHOLE.fullmatch(name) for name in self.names):
+        if self._is_text and not all(is_float(name) or INTEGER.fullmatch(name) for name in self.names):
             self.names[str(self._fraction.label)] = self._fraction.number  # number_labels raises the error
             return ""
         if self.names and not self._is_text:
@@ -461,23 +491,32 @@ class _Survey:
         if first is None:
             return
         has_boxes = self.has_lists or bool(first.chosen.corners)
-        if self._unlabelled == self._rows and not has_boxes:
+        text = first.fields.get("text") if self._rules.path.suffix.lower() == ".txt" else None
+        if isinstance(text, str) and self._unlabelled == self._rows:
+            if _VALUES.fullmatch(text):
+                way = "write the names of all columns as the first line, and commas between columns, or split classes"
+                what = f"what follows a path, such as {short_repr(text, 50)}, became one text"
+                yield f"{what}: {way} by --label-column text --separator ' ' (Listing(label=, separator=))"
+        elif self._unlabelled == self._rows and not has_boxes:
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
         elif self._unlabelled and not self._several and not has_boxes:
             yield f"{self._unlabelled} of {self._rows} rows have no label"
-        if name := next((name for name in self.names if re.fullmatch(r"-?[0-9]+,[0-9]+", name)), None):
-            yield (
-                f"labels such as {name!r} became names of classes: write numbers with a point, such as "
-                f"{name.replace(',', '.')}; --separator ',' (Listing(separator=)) makes several classes of each"
-            )
+        if name := next((name for name in self.names if _LIKE_NUMBER.fullmatch(name)), None):
+            several = "; --separator ',' (Listing(separator=)) makes several classes of each" * ("," in name)
+            yield f"labels such as {name!r} became names of classes: write numbers as 3.5 or 1234{several}"
         elif not self._several and not self._rules.target and (mark := _separator_of(self.names)):
             name = next(name for name in self.names if mark in name)
             yield (
                 f"labels such as {short_repr(name, 80)} may be several classes: --separator {mark!r} "
                 "(Listing(separator=)) splits them"
             )
+        if name := next((name for name in self.names if name in MISSING or name.lower() in ("nan", "none")), None):
+            yield f"labels such as {name!r} became a class: leave the field empty where an image has no label"
+        if almost := self.types.almost_numbers():
+            way = "write a decimal point, no comma between thousands, and nothing for a missing value"
+            yield f"numbers stay text in {', '.join(map(repr, almost))}: {way}"
         if self._is_coco:
             yield AS_COCO
         if self.is_fraction():
@@ -609,7 +648,8 @@ def _rows(rules: _Rules) -> Iterator[_Row | Problem]:
                 except (ValueError, KeyError) as error:
                     raise SourceError(f"{where}: was changed since it was first read") from error
         fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
-        yield _Row(number, path, label, fields, files, columns, chosen, box, size, boxes)
+        name = name_below(path, rules.prefix)
+        yield _Row(number, path, name, label, fields, files, columns, chosen, box, size, boxes)
 
 
 def _label_of(chosen: _Columns, values: dict[str, Any], where: str, rules: _Rules) -> Any:
@@ -638,7 +678,7 @@ def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
             f"{where}: its label is {short_repr(labels, 50)}, and a list has the names or the integers of classes: "
             "write these, or rename the column if its numbers are no classes"
         )
-    numbers = [label for label in labels if type(label) is int or (as_text and _WHOLE.fullmatch(label))]
+    numbers = [label for label in labels if type(label) is int or (as_text and INTEGER.fullmatch(label))]
     if len({*numbers}) < len(numbers):
         raise SourceError(
             f"{where}: its label, {short_repr(labels, 50)}, repeats a number, and looks like 0/1 for each class: use "
@@ -707,7 +747,8 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> _Colum
     if not (is_chosen or (len(paths) == 1 and rules.files.is_unknown)) or not paths:
         return None
     rest = [column for column in columns if column not in (paths[0], *rules.file_columns)]
-    corners = () if rules.is_metadata else corner_columns(rest)
+    has_boxes = not rules.is_export and (not rules.is_metadata or label_columns(rest))
+    corners = corner_columns(rest) if has_boxes else ()
     size = tuple(column for column in rest if plain(column) in ("width", "height")) if corners else ()
     size = size if [plain(column) for column in size] == ["width", "height"] else size[::-1]
     if ALL in rules.listing.label:

@@ -17,7 +17,7 @@ _PATHS = {
     *PATH_COLUMNS, "filepath", "imagepath", "imgpath", "imagefile", "imgfile", "imagefilename", "imagename", "imgname",
     "img", "images",
 }  # fmt: skip
-_IDS = {"id", "imageid", "imgid", "fileid", "name", "uuid"}  # its values may be names of files without extension
+_IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # if they name files
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x1", "y1", "x2", "y2"),
@@ -25,9 +25,10 @@ _CORNERS = (
     ("left", "top", "right", "bottom"),
 )
 
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # As Python, C and pandas write floats. 1e5 may be a part of a hash, so an exponent needs a sign or a decimal point.
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)?\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]e[+-][0-9]{2,3}|inf)|nan|NaN")
+MISSING = {"NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None"}  # what other programs write for a missing value
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _EXACT = 2**53  # as pandas, other programs may have read a larger integer as a float
 
@@ -74,7 +75,7 @@ def box_like_columns(columns: Sequence[str]) -> list[str]:
 class ColumnTypes:
     """Finds which columns of a CSV hold only integers, only numbers, or only booleans. Empty values do not count.
 
-    A column stays text if a value would not come back: 007, +3, 1e5, or an integer beyond 2**53.
+    A column stays text if a value would not come back: 007, +3, 1e5, 3,5, N/A, or an integer beyond 2**53.
     """
 
     def __init__(self, kept: Collection[str]) -> None:
@@ -89,22 +90,39 @@ class ColumnTypes:
                 continue
             new = _type_of(value)
             if known is not None and known is not new:
-                new = float if {known, new} == {int, float} else str
+                both = {known, new}
+                new = float if both == {int, float} else _almost if both <= {int, float, _almost, _missing} else str
             types[name] = new
 
     def found(self) -> dict[str, Callable[[str], Any]]:
         """Return the function that makes a value of a text, for each column that is not text."""
-        return {name: of for name, of in self._types.items() if of is not str}
+        return {name: of for name, of in self._types.items() if of not in (str, _almost, _missing)}
+
+    def almost_numbers(self) -> list[str]:
+        """Return the columns that stay text, although all their values are numbers, such as 3,5, or mean missing."""
+        return [name for name, of in self._types.items() if of is _almost]
 
 
 def _type_of(value: object) -> Callable[[str], Any]:
     if not isinstance(value, str):
         return str
-    if _INTEGER.fullmatch(value):
+    if INTEGER.fullmatch(value):
         return int if abs(int(value)) <= _EXACT else str
     if is_float(value):
         return float
+    if value in MISSING:
+        return _missing
+    if re.fullmatch(r"-?[0-9]+,[0-9]+", value):  # a decimal comma, or one between thousands
+        return _almost
     return boolean if value in _BOOLEANS else str
+
+
+def _almost(text: str) -> str:
+    return text
+
+
+def _missing(text: str) -> str:
+    return text
 
 
 def boolean(text: str) -> bool:

@@ -11,18 +11,23 @@ import unicodedata
 from array import array
 from collections import Counter
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
+from dbloader.ext.sources.class_folders import is_split
 from dbloader.sources.base import readable
-from dbloader.sources.folder import SUFFIXES
+from dbloader.sources.folder import SUFFIXES, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+PROBED = 20  # files of a listing that are looked up, to find how it names files
+
 SLASHES, ROOTED = r"\ in a path is read as /", "a path that begins with / starts from the folder"
 FORM = "a name is found in its other Unicode form (NFC, NFD)"
+CODED = "%20 and the like in a path are decoded"
 STEM = "a name without its extension or folder finds the one image with this name"
 
 
@@ -47,6 +52,7 @@ class ListedFiles:
         self._root = b"" if root is None else os.fsencode(root)
         self._has, self._all_paths = has, all_paths
         self._looks_up = False  # whether the first paths of the listing were not there
+        self._outer = b""  # what paths begin with that leads to the folder, such as train/ or C:/data/train/
         self._folders: list[bytes] = []
         self._extensions: list[bytes] = []
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
@@ -63,11 +69,17 @@ class ListedFiles:
             return True
         self._looks_up = True
         found = self.find(path)
+        if found == path and self._root:
+            own = posixpath.basename(posixpath.abspath(self._root)) + b"/"
+            above, own, below = path.replace(b"\\", b"/").rpartition(own)
+            others = {*filter(is_split, readable(above).split("/"))}.difference(readable(self._root).split("/"))
+            if own and above[-1:] in (b"", b"/") and not others and self._exists(below):
+                self._outer, found = above + own, below
         return found != path and isinstance(found, bytes)
 
     def find(self, path: bytes) -> bytes | str:
         """Return the path of the file that a path means, the path itself if there is none, or why that is unclear."""
-        odd = self._root and (b"\\" in path or not path.isascii())
+        odd = self._root and (b"\\" in path or b"%" in path or not path.isascii())
         if not (self._looks_up or odd):
             return path
         if self._hashes is None and not self._root:
@@ -90,7 +102,10 @@ class ListedFiles:
 
     def _spellings(self, path: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield other ways to write a path, and the rule."""
-        paths = {path: FORM, path.replace(b"\\", b"/"): SLASHES, path.lstrip(b"/"): ROOTED}
+        slashed = path.replace(b"\\", b"/")
+        paths = {path: FORM, slashed: SLASHES, path.lstrip(b"/"): ROOTED, unquote_to_bytes(path): CODED}
+        if self._outer and slashed.startswith(self._outer):
+            paths[slashed[len(self._outer) :]] = f"{readable(self._outer)} before a path is the folder itself"
         for other, rule in paths.items():
             if other != path:
                 yield rule, other
@@ -101,9 +116,9 @@ class ListedFiles:
     def _find_stem(self, path: bytes) -> bytes | str:
         head, name = posixpath.split(posixpath.normpath(path.replace(b"\\", b"/")).lstrip(b"/"))
         stem, extension = posixpath.splitext(name)
-        found = [file for file in self._with_stem(name) if _is_below(file, head)]
+        found = [file for file in self.with_stem(name) if _is_below(file, head)]
         if extension.lower() in SUFFIXES:
-            alike = (file for file in self._with_stem(stem) if file.lower().endswith(extension.lower()))
+            alike = (file for file in self.with_stem(stem) if file.lower().endswith(extension.lower()))
             found += [file for file in alike if _is_below(file, head)]
         found = [file for file in found if posixpath.dirname(file) == head] or found
         if len(found) > 1:
@@ -114,7 +129,7 @@ class ListedFiles:
         self.rules[STEM] += 1
         return found[0]
 
-    def _with_stem(self, stem: bytes) -> list[bytes]:
+    def with_stem(self, stem: bytes) -> list[bytes]:
         """Return the images with a name without its extension, anywhere below the folder."""
         if self._hashes is None:
             self._list()
@@ -145,7 +160,7 @@ class ListedFiles:
 
     def _walk(self) -> Iterator[bytes]:
         for folder, folders, files in os.walk(self._root):
-            folders[:] = sorted(name for name in folders if not name.startswith(b"."))
+            folders[:] = sorted(name for name in folders if name[:1] != b"." and not is_system(readable(name)))
             below = b"" if folder == self._root else posixpath.relpath(folder, self._root)
             yield from (posixpath.join(below, name) for name in files)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +32,9 @@ def read_rows(listing: Path, encoding: str | None = None) -> Iterator[tuple[int,
     """Yield the number and columns of each row, or the reason why the row cannot be used."""
     extension = listing.suffix.lower()
     if extension not in _READERS:
-        rename = "" if extension else ": rename it"
-        raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{rename}")
+        way = "" if extension else ": rename it"
+        way = "; VOC is the folder of its .xml files, and CVAT also exports COCO" if extension == ".xml" else way
+        raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{way}")
     for row in _READERS[extension](listing, encoding):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
@@ -54,14 +57,21 @@ def is_text(listing: Path) -> bool:
 
 def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
     """Return the columns in the header of a CSV or TSV; () if it is empty, or for a listing of another kind."""
-    if listing.suffix.lower() not in (".csv", ".tsv"):
-        return ()
-    return tuple(next(filter(None, _split_lines(listing, encoding)), ()))
+    with suppress(csv.Error):  # reading the rows raises it, with its place
+        if listing.suffix.lower() in (".csv", ".tsv"):
+            return tuple(next(filter(None, _split_lines(listing, encoding)), ()))
+    return ()
 
 
 def text_layout(listing: Path, encoding: str | None = None) -> TextLayout | None:
     """Return how a text file names images; None if it does not."""
-    return find_layout(lambda: _lines(listing, encoding), lambda names: bool(path_columns(names)), readable(listing))
+
+    def is_table(first: list[str], mark: str) -> bool:
+        is_header = bool(path_columns(first))
+        return is_header or (mark != "\t" and len(first) > 1 and bool(made_up_header(first, f"{where}, row 1")))
+
+    where = readable(listing)
+    return find_layout(lambda: _lines(listing, encoding), is_table, where)
 
 
 def _split_lines(listing: Path, encoding: str | None, separator: str = "") -> Any:
@@ -99,14 +109,18 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
                     number = lines.line_num + 1
                     continue
             if len(values) == len(header):
-                yield number, dict(zip(header, values, strict=True))
+                row = dict(zip(header, values, strict=True))
+                row.pop("", None)  # pandas' index, or what follows a comma at the end of each line
+                yield number, row
             elif values:
                 fields = counted(len(header), "field")
                 yield Problem(f"row {number}", f"the header has {fields}, but this row has {len(values)}")
             number = lines.line_num + 1
     except csv.Error as error:
-        way = "; values of any length fit into a .jsonl" if "limit" in str(error) else ""
-        raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {error}{way}") from error
+        why = str(error) + "; values of any length fit into a .jsonl" * ("limit" in str(error))
+        if "new-line" in why:
+            why = "its line ends are those of an old Mac: save it with those of Windows or Unix"
+        raise SourceError(f"{readable(listing)}, row {number}: cannot be read: {why}") from error
 
 
 def made_up_header(row: Sequence[str], where: str) -> list[str]:
@@ -137,7 +151,9 @@ def _read_jsonl(listing: Path, encoding: str | None) -> Iterator[Row]:
 def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
     where = readable(listing)
     rows = _parse("".join(_lines(listing, encoding)), where)
-    if isinstance(rows, dict):
+    if isinstance(rows, dict) and all(name.lower().endswith(EXTENSIONS) for name in rows):
+        rows = ({**(of if isinstance(of, dict) else {"label": of}), "path": name} for name, of in rows.items())
+    elif isinstance(rows, dict):
         lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
         if None in lengths.values() or len({*lengths.values()}) > 1:
             is_pandas = "data" in rows or all(isinstance(values, dict) for values in rows.values())
@@ -178,6 +194,8 @@ def _lines(listing: Path, encoding: str | None = None) -> Iterator[str]:
     except OSError as error:
         kind = SourceNotFoundError if isinstance(error, FileNotFoundError) else SourceError
         raise kind(f"{readable(listing)}: the listing cannot be read: {error.strerror}") from error
+    if encoding is None and file.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):  # as Excel's "Unicode text"
+        encoding = "utf-16"
     if encoding is not None and len("\n".encode(encoding)) > 1:
         with file, TextIOWrapper(file, encoding, newline="") as text:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbloader._describe import short_repr
@@ -30,17 +30,19 @@ class TextLayout(NamedTuple):
     """How the lines of a text file are written."""
 
     column: str = ""  # what follows the path: "label", "text", or "" for nothing
-    attributes: tuple[str, ...] = ()  # names of 0/1 values after each path, from the second line, as in CelebA
+    attributes: tuple[str, ...] = ()  # names of the values after each path, from the second line, as in CelebA
+    are_classes: bool = False  # whether these values are 1 and 0 or -1
     header: str = ""  # separator of a table with a header
 
 
-def find_layout(lines: Lines, has_paths: Callable[[list[str]], bool], where: str) -> TextLayout | None:
+def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where: str) -> TextLayout | None:
     """Return how a text file is written; None if it names no image files.
 
-    ``has_paths`` gets the columns of a possible header. Raise SourceError for a file of numbers.
+    ``is_table`` gets the columns of a possible table in the first line, and what separates them. Raise SourceError for
+    a file of numbers.
     """
     sample = [line.strip() for line in islice(filter(str.strip, lines()), _SAMPLE)]
-    separator = next((mark for mark in "\t,;" if sample and has_paths(sample[0].split(mark))), "")
+    separator = next((mark for mark in "\t,;" if sample and is_table(sample[0].split(mark), mark)), "")
     if separator:
         return TextLayout(header=separator)
     if sample and all(re.fullmatch(r"[\d\s.+-]+", line) for line in sample):
@@ -49,7 +51,9 @@ def find_layout(lines: Lines, has_paths: Callable[[list[str]], bool], where: str
     if not found:
         return None
     if sample[0].isdecimal() and len(sample) > 2 and not any(map(_LINE.fullmatch, sample[:2])):
-        return TextLayout(attributes=tuple(sample[1].split()))
+        names, values = sample[1].split(), [(match[2] or "").split() for match in found]
+        names = names[1:] if is_table(names[:1], "\t") else names
+        return TextLayout(attributes=tuple(names), are_classes={*chain.from_iterable(values)} <= {"0", "1", "-1"})
     rests = [match[2] for match in found if match[2]]
     if not rests:
         return TextLayout()

@@ -17,7 +17,7 @@ from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreN
 from dbloader.ext.remote.bucket import Bucket
 from dbloader.ext.remote.errors import NotWholeError, ObjectChangedError
 from dbloader.ext.sources.archive import TARS, ZIPS, is_left_out
-from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, first_warnings
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, folder_warnings
 from dbloader.ext.sources.listing import ListingSource, read_listing
 from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.ext.sources.options import UNDECIDED
@@ -159,7 +159,7 @@ class ObjectFolder(ObjectSource):
         if chosen != "first":
             keys = (item.key for items in self._list() for item in items if _is_taken(item, Tally()))
             self.classes = tuple(sorted({self._class_of(posixpath.dirname(key)) for key in keys}))
-        self.warnings = tuple(first_warnings(where, self.classes))
+        self.warnings = tuple(folder_warnings(where, self.classes))
         self.understood = (f"images: {where}", describe_classes(self.classes, FOLDERS_IN_WORDS[chosen]))
 
     @override

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from dbloader._options import check_path
 from dbloader._places import is_mongo
 from dbloader.errors import OptionError
+from dbloader.ext.sources.boxes import AS_FRACTIONS
+from dbloader.ext.sources.class_folders import name_warnings
 from dbloader.ext.sources.classes import check_class_lists, compare_with_train, use_classes
-from dbloader.ext.sources.options import UNDECIDED, Reading
+from dbloader.ext.sources.listed_boxes import AS_COCO
+from dbloader.ext.sources.options import UNDECIDED, Reading, decided_boxes
 from dbloader.ext.sources.recognize import recognize
 from dbloader.records.record import checked_file_fields
 from dbloader.sources.base import Listing, readable
@@ -70,6 +73,10 @@ def open_source(
     if where is not None and not found.stores:
         found.close()
         raise OptionError(f"where (--where) selects records of a store, and {found.place} is no store: leave it out")
+    if decided_boxes(reading.boxes)[1]:
+        found.warnings = tuple(warning for warning in found.warnings if warning not in (AS_COCO, AS_FRACTIONS))
+    if not found.stores:
+        found.warnings = (*found.warnings, *name_warnings(found.classes))
     return found
 
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from dbloader._options import check_choice
 from dbloader.errors import OptionError
 
+FRAMES, UNITS = ("upright", "stored"), ("pixels", "fractions")  # what the option ``boxes`` decides
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -15,7 +17,8 @@ class Reading:
 
     Args:
         class_folder: Whether the ``"first"`` folder of a path is the class, the ``"last"``, or the whole ``"path"``.
-        boxes: Whether boxes are in the ``"upright"`` image, as EXIF turns it, or in the ``"stored"`` one.
+        boxes: Whether boxes are in the ``"upright"`` image, as EXIF turns it, or in the ``"stored"`` one; whether they
+            are ``"pixels"`` or ``"fractions"`` of the width and height; or both, as in ``"upright,fractions"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``.
 
     Raises:
@@ -30,7 +33,11 @@ class Reading:
         if self.class_folder is not None:
             check_choice("class_folder", self.class_folder, ("first", "last", "path"))
         if self.boxes is not None:
-            check_choice("boxes", self.boxes, ("upright", "stored"))
+            words = str(self.boxes).split(",")
+            for word in words:
+                check_choice("boxes", word, (*FRAMES, *UNITS))
+            if len(words) > sum(decision is not None for decision in decided_boxes(",".join(words))):
+                raise OptionError(f"boxes must be a frame, a unit or both, as in upright,pixels, got {self.boxes!r}")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
@@ -42,6 +49,13 @@ class Reading:
     def named(self) -> dict[str, str]:
         """Return the options that the user has decided."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def decided_boxes(boxes: str | None) -> tuple[str | None, str | None]:
+    """Return the frame and the unit of boxes that the option ``boxes`` decides, each None if it does not."""
+    words = (boxes or "").split(",")
+    frame, unit = (next((word for word in words if word in choices), None) for choices in (FRAMES, UNITS))
+    return frame, unit
 
 
 UNDECIDED = Reading()

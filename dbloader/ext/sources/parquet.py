@@ -21,6 +21,7 @@ from dbloader.ext.sources.labels import label_of, number_labels
 from dbloader.ext.sources.listed_boxes import split_objects
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.ext.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
+from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.values import pack, unpack
 from dbloader.sources.base import Entry, FieldFile, Problem, Source, Tally, full_path, problem_of, readable
 
@@ -78,15 +79,16 @@ class ParquetSource(Source):
                 raise SourceError(
                     f"{where}: has other columns or classes than {readable(paths[0])}: convert it by itself"
                 )
-            is_text = columns.label is not None and not types.is_integer(file.schema.field(columns.label).type)
-            wanted = [
-                name for name in (columns.label if is_text else None, None if columns.is_own else columns.path) if name
-            ]
+            labels = columns.label or columns.several
+            kind: Any = file.schema.field(labels).type if labels else None
+            is_text = labels and not types.is_integer(kind.value_type if columns.several else kind)
+            wanted = [name for name in (labels if is_text else None, None if columns.is_own else columns.path) if name]
             for block in range(len(file.rows) if wanted else 0):
                 with suppress(*UNREADABLE):  # the rows of a bad file become a problem later
                     for batch in file.batches(block, wanted, 16 * _ROWS):
                         if is_text:
-                            texts = pc.unique(batch.column(columns.label)).to_pylist()
+                            texts = batch.column(labels)
+                            texts = pc.unique(pc.list_flatten(texts) if columns.several else texts).to_pylist()
                             first = {**dict.fromkeys(filter(None, texts), where), **first}
                         hashes.extend(hash(name) for name in _paths(batch, columns) if name)
         self._labels: dict[str, int] = {}
@@ -102,6 +104,11 @@ class ParquetSource(Source):
         self._paths, self._columns, self._files = paths, columns, files
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
         self.field_classes, self.target = columns.field_classes, columns.target
+        if self.target and not columns.is_own:
+            column = next(name for name, (field, _) in columns.fields.items() if field == self.target)
+            what = "several classes" if columns.several else "numbers"
+            labels = f"labels: the column {column!r} ({what} in {self.target!r})"
+            self.understood = (f"images: the column {columns.image!r} of {self.place}", labels)
         # An export has the boxes of the stored images. Only the user knows if they were in another frame.
         names = {name for name, _ in columns.fields.values()}
         is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
@@ -134,7 +141,8 @@ class ParquetSource(Source):
                     check_machine(error)
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
                 number = end
-        return Tally([f"{unlabelled:,} of {total:,} images have no label"] if unlabelled else [])
+        is_odd = unlabelled and not (columns.objects or columns.target)
+        return Tally([f"{unlabelled:,} of {total:,} images have no label"] if is_odd else [])
 
     def _entry(self, name: str, path: bytes, label: int | None, fields: dict[str, Any], block: int, row: int) -> Entry:
         files = {}
@@ -163,6 +171,10 @@ class ParquetSource(Source):
             if columns.is_own and path is None:
                 fields["name"] = None
             wrong = None if columns.objects is None else self._take_boxes(fields, name, *columns.objects)
+            if columns.several:
+                found = [self._label(one, name) for one in fields[CLASS_LISTS] or []]
+                wrong = next((one for one in found if isinstance(one, Problem)), None)
+                fields[CLASS_LISTS] = sorted({one for one in found if isinstance(one, int)})
             yield name, wrong or self._label(label, name), fields
 
     def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:

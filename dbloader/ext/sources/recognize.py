@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.ext.sources.archive import TARS, ZIPS
-from dbloader.ext.sources.class_folders import SPLITS, ClassFolderSource
+from dbloader.ext.sources.class_folders import ClassFolderSource, is_split
 from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE, TARGET_FILE
 from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
 from dbloader.sources.base import Listing, checked_root, readable
@@ -84,7 +84,7 @@ def _open_listing(
         return read_listed_objects(source, listing, file_fields, reading.encoding)
     path = Path(listing.path)
     kind = path.suffix.lower()
-    if os.fspath(source).lower().endswith(ZIPS) and (zips := find_archives(source, ZIPS)):
+    if zips := find_archives(source, ZIPS):
         from dbloader.ext.sources.coco import read_coco
         from dbloader.ext.sources.listed_zip import read_listed_zip
 
@@ -269,7 +269,7 @@ def _split_of(name: str) -> str:
     if shard:
         return shard[1]
     found = _WORD.match(name)
-    return found[0] if found and found[0].lower() in SPLITS else ""
+    return found[0] if found and is_split(found[0]) else ""
 
 
 def _several_splits(place: str, splits: list[str]) -> SourceError:

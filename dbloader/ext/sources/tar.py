@@ -268,6 +268,7 @@ def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[
             continue
         folder, name = posixpath.split(found.path)
         stem, _, extension = name.partition(".")
+        extension = extension if "." in extension else extension.lower()  # of CLS, but not of the field in Mask.png
         if (folder, stem) != key or extension in group:
             yield from _split(group, tally, file_fields)
             group, key = {}, (folder, stem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 from xml.etree import ElementTree as ET
 
@@ -15,8 +14,8 @@ from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, read_annotation
 from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
+from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
-from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -49,8 +48,7 @@ class VOCSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
-        stems: dict[bytes, list[bytes]] | None = None
-        renamed = 0
+        files, renamed = ListedFiles(self.root), 0
         for file in self._names:
             found = _parse(self._folder / file)
             if isinstance(found, str):
@@ -62,8 +60,7 @@ class VOCSource(Source):
                 continue
             if not os.path.lexists(posixpath.join(os.fsencode(self.root), path)):
                 # Labeling tools leave the extension out, or keep the name from before the file was renamed.
-                stems = self._stems() if stems is None else stems
-                same = stems.get(posixpath.splitext(posixpath.basename(os.fsencode(file)))[0], [])
+                same = files.with_stem(posixpath.splitext(posixpath.basename(os.fsencode(file)))[0])
                 path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
             try:
                 yield _entry(found, path, name_below(path, prefix), labels)
@@ -72,16 +69,6 @@ class VOCSource(Source):
         names = counted(renamed, "<filename>")
         warning = f"{names} not found: the image with the name of the XML file is taken, because it is the only one"
         return Tally([warning] if renamed else [])
-
-    def _stems(self) -> dict[bytes, list[bytes]]:
-        """Return the paths of the images below the root, by their names without extension."""
-        stems: dict[bytes, list[bytes]] = {}
-        with suppress(SourceError):  # there is no image
-            for item in FolderSource(self.root, as_one_class=True).entries():
-                if isinstance(item, Entry):
-                    path = posixpath.normpath(item.location[0])
-                    stems.setdefault(posixpath.splitext(posixpath.basename(path))[0], []).append(path)
-        return stems
 
 
 def find_classes(paths: Iterable[Path]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import FRACTIONS, box_fields, read_annotation
-from dbloader.ext.sources.class_folders import SPLITS
+from dbloader.ext.sources.class_folders import is_split
 from dbloader.sources.base import Entries, Entry, Problem, Source, readable
 from dbloader.sources.folder import FolderSource
 
@@ -48,15 +48,16 @@ def _read_names(text: str, where: str) -> list[str]:
 
 
 def _images_of(root: Path) -> Path:
-    """Return the folder of the images in the root of a data set; SourceError if they are in several splits."""
-    folder = root / "images"
-    splits = [path for path in sorted(folder.iterdir()) if path.name.lower().rstrip("0123456789_-") in SPLITS]
+    """Return the folder of images in the root of a data set, or the root; SourceError if they are in several splits."""
+    is_whole = (root / "images").is_dir() and (root / "labels").is_dir()
+    folder, inside = (root / "images", "") if is_whole else (root, "images")
+    splits = sorted(path / inside for path in folder.iterdir() if is_split(path.name) and (path / inside).is_dir())
     if len(splits) > 1:
-        found = ", ".join(path.name for path in splits)
+        found = ", ".join(str(path.relative_to(folder)) for path in splits)
         raise SourceError(
             f"{readable(folder)}: has several splits ({found}): convert one at a time, first {readable(splits[0])}"
         )
-    return folder
+    return splits[0] if splits and inside else folder
 
 
 class YOLOSource(Source):
@@ -79,7 +80,7 @@ class YOLOSource(Source):
             names = _read_names(text, readable(listing))
         if len({*names}) < len(names):
             raise SourceError(f"{readable(listing)}: two of its classes have the same name: {short_repr(names)}")
-        if "images" not in root.absolute().parts and (root / "images").is_dir() and (root / "labels").is_dir():
+        if "images" not in root.absolute().parts:
             root = _images_of(root)
         super().__init__(root, tuple(names))
         keypoints = re.search(r"^kpt_shape[ \t]*:[ \t]*\[[ \t]*(\d+)[ \t]*,[ \t]*(\d+)[ \t]*\]", text, re.MULTILINE)
@@ -140,7 +141,7 @@ class YOLOSource(Source):
                     form += f", perhaps with {self._pose - 5} numbers of keypoints"
                 raise ValueError(f"line {number} must be {form}, got {short_repr(line)}")
             is_plain &= len(values) == 5
-            label, numbers = int(values[0]), [*map(float, values[1:])]
+            label, numbers = int(values[0].removesuffix(".0")), [*map(float, values[1:])]
             if is_polygon:
                 if outside := next((value for value in numbers if not 0 <= value <= 1), None):
                     raise ValueError(f"line {number} has a corner outside of 0 to 1: {outside:g}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbloader import Record, convert, copy_store, open_store, write_store
+from dbloader import Listing, LMDBDataset, Record, convert, copy_store, open_store, write_store
 from dbloader.errors import DamagedRecordError, OptionError, StoreExistsError
 from dbloader.stores.lmdb.keys import RECORDS, record_key
 from tests.ext.copying.test_copy_store import killed, make
@@ -115,6 +115,25 @@ def test_box_labels_change_like_record_labels(tmp_path: Path, labels: Any) -> No
     assert found([one, two], labels=tmp_path / "labels.csv") == [["cat", "dog", "dog"], ["ant", "cat", "cat"]]
     with pytest.raises(OptionError, match=r"box with the label 0 \(ant\), .* not a class of the copy"):
         found(two, classes=["cat"])
+
+
+def test_several_classes_change_like_one_class(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {f"{name}.jpg": photo(n) for n, name in enumerate("xy")})
+    for name, labels in (("x", "cat|dog"), ("y", "ant|cat")):
+        (tmp_path / f"{name}.csv").write_text(f"path,label\n{name}.jpg,{labels}\n")
+        listing = Listing(tmp_path / f"{name}.csv", separator="|")
+        convert(tmp_path / "images", tmp_path / f"{name}.lmdb", listing=listing, progress=None)
+    copy_store([tmp_path / "x.lmdb", tmp_path / "y.lmdb"], tmp_path / "merged.lmdb")
+    copy_store(tmp_path / "merged.lmdb", tmp_path / "renamed.lmdb", rename_classes={"ant": "cow", "cat": "pet"})
+    copy_store(tmp_path / "merged.lmdb", tmp_path / "joined.lmdb", rename_classes={"ant": "pet", "cat": "pet"})
+    expected: list[tuple[str, list[str], list[list[int]]]] = [
+        ("merged", ["ant", "cat", "dog"], [[0, 1, 1], [1, 1, 0]]),
+        ("renamed", ["cow", "dog", "pet"], [[0, 1, 1], [1, 0, 1]]),
+        ("joined", ["dog", "pet"], [[1, 1], [0, 1]]),
+    ]
+    for place, classes, targets in expected:
+        with LMDBDataset(tmp_path / f"{place}.lmdb") as dataset:
+            assert (dataset.classes, dataset.targets.tolist()) == (classes, targets)
 
 
 def test_merged_box_labels_without_classes_get_no_classes(tmp_path: Path) -> None:

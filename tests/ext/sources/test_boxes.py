@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -131,6 +133,69 @@ def test_exported_boxes_follow_the_option(tmp_path: Path) -> None:
         place = tmp_path / f"{decided}.lmdb"
         convert(tmp_path / "out", place, boxes=decided)
         assert is_on_the_box(place, upright=True) == is_right
+
+
+def in_units(at: Path, kind: str, *, fractions: bool) -> tuple[dict[str, Any], bool]:
+    """Write BOX in a unit. Return the arguments of convert, and whether only the option can tell the unit."""
+    sides = (64, 48) if fractions else (1, 1)
+    x, y, right, bottom = (edge / side for edge, side in zip(BOX, (*sides, *sides), strict=True))
+    source = plant(at / "images", {"a.png": turned(1)})
+    if kind == "YOLO":
+        line = f"0 {(x + right) / 2} {(y + bottom) / 2} {right - x} {bottom - y}"
+        plant(at, {"data.yaml": b"names: [cat]", "labels/a.txt": line.encode()})
+        return {"source": source, "listing": at / "data.yaml"}, False
+    if kind == "Parquet":
+        kinds = pyarrow.struct([("bbox", pyarrow.list_(pyarrow.list_(pyarrow.float64()))),
+                                ("category", pyarrow.list_(pyarrow.int64()))])  # fmt: skip
+        objects = pyarrow.array([{"bbox": [[x, y, right - x, bottom - y]], "category": [0]}], kinds)
+        images = [{"bytes": turned(1), "path": "a.png"}]
+        pyarrow.parquet.write_table(pyarrow.table({"image": images, "objects": objects}), at / "x.parquet")
+        return {"source": at / "x.parquet"}, fractions
+    if kind == "COCO":
+        (at / "x.json").write_text(coco([("a.png", 64, 48)], {"a.png": [("cat", x, y, right, bottom)]}, ["cat"]))
+    elif kind == "CSV":
+        (at / "x.csv").write_text(f"path,x1,y1,x2,y2,label\na.png,{x},{y},{right},{bottom},cat\n")
+    else:
+        row = {"path": "a.png", "boxes": [[x, y, right, bottom]], "box_labels": [0]}
+        (at / "x.jsonl").write_text(json.dumps(row))
+    name = {"COCO": "x.json", "CSV": "x.csv", "JSON": "x.jsonl"}[kind]
+    return {"source": source, "listing": at / name}, False
+
+
+@pytest.mark.parametrize("kind", ["YOLO", "COCO", "CSV", "JSON", "Parquet"])
+@pytest.mark.parametrize("fractions", [False, True])
+def test_unit_of_boxes_is_decided_for_every_source(tmp_path: Path, kind: str, fractions: bool) -> None:
+    arguments, is_undecidable = in_units(tmp_path, kind, fractions=fractions)
+    unit = "fractions" if fractions else "pixels"
+    report = convert(**arguments, destination=tmp_path / "a.lmdb", boxes=unit, progress=None)
+    assert report.warnings == ()
+    assert is_on_the_box(tmp_path / "a.lmdb", upright=True)
+    if is_undecidable or (kind == "YOLO" and not fractions):
+        return
+    undecided = "".join(convert(**arguments, destination=tmp_path / "b.lmdb", progress=None).warnings)
+    assert ("--boxes fractions" in undecided) == (kind == "Parquet" or (fractions and kind != "YOLO"))
+    assert is_on_the_box(tmp_path / "b.lmdb", upright=True)
+
+
+def test_yolo_boxes_in_pixels_are_rejected_with_the_option(tmp_path: Path) -> None:
+    arguments, _ = in_units(tmp_path, "YOLO", fractions=False)
+    with pytest.raises(ConversionError, match=r"is not within its 64 x 48 pixels; if .* in pixels, .*--boxes pixels"):
+        convert(**arguments, destination=tmp_path / "a.lmdb", progress=None)
+
+
+def test_small_boxes_may_be_pixels(tmp_path: Path) -> None:
+    plant(tmp_path / "images", {"a.png": turned(1)})
+    (tmp_path / "x.csv").write_text("path,x1,y1,x2,y2,label\na.png,0,0,1,1,cat\n")
+    for boxes, expected in (("pixels", [0, 0, 1, 1]), ("stored,fractions", [0, 0, 64, 48])):
+        convert(tmp_path / "images", tmp_path / f"{boxes}.lmdb", listing=tmp_path / "x.csv", boxes=boxes, progress=None)
+        with LMDBDataset(tmp_path / f"{boxes}.lmdb", fields=("boxes",)) as dataset:
+            assert np.asarray(dataset[0]["boxes"]).tolist() == [expected]
+
+
+@pytest.mark.parametrize("boxes", ["upright,stored", "pixels,pixels", "", "percent", "upright, pixels", 7])
+def test_wrong_words_about_boxes_are_an_error(tmp_path: Path, boxes: Any) -> None:
+    with pytest.raises(OptionError, match="boxes must be"):
+        convert(**labels(tmp_path, 1, "COCO", (64, 48)), destination=tmp_path / "a.lmdb", boxes=boxes)
 
 
 def test_option_is_refused_where_no_boxes_are(tmp_path: Path) -> None:

@@ -7,17 +7,37 @@ from pathlib import Path
 import pytest
 
 from dbloader.ext.sources.class_folders import ClassFolderSource
+from dbloader.ext.sources.open import open_source
 from dbloader.ext.sources.options import Reading
+from dbloader.sources.base import Source
 from tests.sources.test_folder import plant
+from tests.support.layouts.base import coco, voc, write, write_csv, write_jsonl
 from tests.support.tallies import only_entries, warnings_of
 
+PARTS = "parts of a data set, not classes; give a listing (--listing) of the images, and convert {0}"
 
-@pytest.mark.parametrize(("classes", "splits"), [("Train VAL", True), ("train cat", False)])
-def test_classes_named_like_splits_give_a_warning(tmp_path: Path, classes: str, splits: bool) -> None:
-    root = plant(tmp_path / "my data", *(f"{name}/1.jpg" for name in classes.split()))
-    called, first = ", ".join(map(repr, classes.split())), f"{root}/{classes.split()[0]}"
-    sentence = f"the classes are called {called}: these look like splits; convert one at a time, first {first}"
-    assert ClassFolderSource(root).warnings == ((sentence,) if splits else ())
+
+@pytest.mark.parametrize(
+    ("classes", "what"),
+    [
+        ("Train VAL", "splits; convert one at a time, first {0}"),
+        ("train2017 val2017", "splits; convert one at a time, first {0}"),
+        ("test_set train_set", "splits; convert one at a time, first {0}"),
+        ("sample test train", "splits; convert one at a time, first {1}"),
+        ("bus train", ""),
+        ("mask no_mask", ""),
+        ("images labels", PARTS),
+        ("images masks", PARTS),
+        ("images", PARTS),
+        ("annotations train2017 val2017", PARTS.replace("{0}", "{1}")),
+        ("Annotations JPEGImages SegmentationClass", PARTS.replace("{0}", "{1}")),
+    ],
+)
+def test_classes_named_like_splits_or_parts_give_a_warning(tmp_path: Path, classes: str, what: str) -> None:
+    root, names = plant(tmp_path / "my data", *(f"{name}/1.jpg" for name in classes.split())), classes.split()
+    called, paths = ", ".join(map(repr, names)), [f"{root}/{name}" for name in names]
+    sentence = f"the classes are called {called}: these look like {what.format(*paths)}"
+    assert ClassFolderSource(root).warnings == ((sentence,) if what else ())
 
 
 @pytest.mark.parametrize(
@@ -34,6 +54,37 @@ def test_file_that_may_have_labels_gives_a_warning_beside_images(tmp_path: Path,
     (warning,) = warnings_of(ClassFolderSource(tmp_path))
     assert warning.startswith(f"{name} beside the images is not read: ")
     assert warning.endswith(f"(--listing {tmp_path / listing})")
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        ("labels.csv", "labels.csv beside the class folders is not read: if it has labels or boxes of the images, "),
+        ("classes.txt", "classes.txt is not read: if it has the order of the classes, give it (--classes {root}/cl"),
+        ("README.txt", ""),
+        ("1.json", ""),
+    ],
+)
+def test_file_that_may_decide_gives_a_warning_beside_class_folders(tmp_path: Path, name: str, warning: str) -> None:
+    plant(tmp_path, "cat/1.jpg", "dog/2.jpg", name)
+    found = warnings_of(ClassFolderSource(tmp_path))
+    assert [one.startswith(warning.format(root=tmp_path)) for one in found] == [True] * bool(warning)
+
+
+def test_metadata_that_is_not_read_gives_a_warning_beside_images(tmp_path: Path) -> None:
+    plant(tmp_path, "1.jpg", "metadata.parquet")
+    (warning,) = warnings_of(ClassFolderSource(tmp_path))
+    assert warning.startswith("metadata.parquet is not used: metadata must be a metadata.csv or metadata.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "warns"), [("0 .5 .5 0.25 .25\n", True), ("0 0.1 0.2 0.3 0.4 0.5 0.6\n", True), ("2 dogs, 0.5 m\n", False)]
+)
+def test_boxes_of_yolo_beside_images_give_a_warning(tmp_path: Path, text: str, warns: bool) -> None:
+    plant(tmp_path, "1.jpg", "2.jpg")
+    write(tmp_path, "2.txt", text)
+    found = warnings_of(ClassFolderSource(tmp_path))
+    assert ["2.txt looks like boxes of YOLO" in warning for warning in found] == [True] * warns
 
 
 @pytest.mark.parametrize(
@@ -68,27 +119,58 @@ def test_class_folders_of_only_folders_give_a_warning(tmp_path: Path, files: str
     assert warnings_of(ClassFolderSource(tmp_path, Reading(class_folder="first"))) == ()
 
 
+def named(tmp_path: Path, kind: str, names: list[str]) -> Source:
+    """Return a source with classes of some names."""
+    images = [f"{number}.jpg" for number in range(len(names))]
+    listing = tmp_path / {"folder": "", "json": "x.jsonl", "csv": "x.csv", "voc": "xml"}.get(kind, "x.json")
+    root = tmp_path / "images"
+    paths = [f"{name}/0.jpg" for name in names] if kind == "folder" else images
+    plant(root, *paths)
+    if kind == "json":
+        write_jsonl(tmp_path, listing.name, [{"path": n, "label": name} for n, name in zip(images, names, strict=True)])
+    elif kind == "csv":
+        write_csv(tmp_path, listing.name, [("path", "label"), *zip(images, names, strict=True)])
+    elif kind == "voc":
+        for number, name in enumerate(names):
+            write(listing, f"{number}.xml", voc(images[number], (4, 4), [(name, 1, 1, 3, 3)]))
+    elif kind == "coco":
+        listing.write_text(coco([(name, 4, 4) for name in images], {}, names))
+    return open_source(root, None if kind == "folder" else listing)
+
+
+@pytest.mark.parametrize("kind", ["folder", "json", "voc", "coco"])
 @pytest.mark.parametrize(
-    ("folders", "number"),
+    ("names", "number"),
     [
         ([*range(10)], None),
-        ([*range(11)], "'10' is 2"),
+        (sorted(map(str, range(11))), "'10' is 2"),
         ([1, 2, 3], "'1' is 0"),
         (["00", "01", "02"], None),
         (["0", "2", "x"], None),
     ],
 )
-def test_class_folders_that_are_other_numbers_than_labels_give_a_warning(
-    tmp_path: Path, folders: list[object], number: str | None
+def test_classes_that_are_other_numbers_than_labels_give_a_warning(
+    tmp_path: Path, kind: str, names: list[object], number: str | None
 ) -> None:
-    source = ClassFolderSource(plant(tmp_path, *(f"{name}/1.jpg" for name in folders)))
+    source = named(tmp_path, kind, [*map(str, names)])
     said = f"the label of {number}: classes='numbers' (--classes numbers)"
     assert [said in warning for warning in source.warnings] == [True] * bool(number)
 
 
-@pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("cat", "cat ")])
-def test_class_folders_that_look_alike_give_a_warning(tmp_path: Path, pair: tuple[str, str]) -> None:
-    source = ClassFolderSource(plant(tmp_path, *(f"{name}/1.jpg" for name in pair), "dog/1.jpg"))
+def test_classes_in_a_chosen_order_may_be_numbers(tmp_path: Path) -> None:
+    assert named(tmp_path, "coco", [str(number) for number in range(1, 11)]).warnings == ()
+
+
+@pytest.mark.parametrize("kind", ["folder", "json", "csv", "voc", "coco"])
+@pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301")])
+def test_classes_that_look_alike_give_a_warning(tmp_path: Path, kind: str, pair: tuple[str, str]) -> None:
+    source = named(tmp_path, kind, [*pair, "dog"])
     (warning,) = source.warnings
     assert "look alike" in warning
     assert len(source.classes) == 3
+
+
+@pytest.mark.parametrize("kind", ["folder", "json", "csv", "coco"])
+def test_spaces_around_names_of_classes_give_a_warning(tmp_path: Path, kind: str) -> None:
+    (warning,) = named(tmp_path, kind, [" cat", "dog"]).warnings
+    assert "spaces became a part of the names of the classes ' cat'" in warning

@@ -138,7 +138,7 @@ def test_resume_with_other_classes_is_refused(val: Path, tmp_path: Path) -> None
     assert labels(tmp_path / "x.lmdb") == (["a", "b", "c"], [0, 2])
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip", "listing"])
+@pytest.mark.parametrize("kind", ["folder", "zip", "listing", "inside"])
 def test_split_with_other_classes_than_train_beside_it_is_a_warning(tmp_path: Path, kind: str) -> None:
     for split, names in (("train", "abc"), ("val", "ac"), ("test", "abc")):
         images = photos(f"{name}/{name}.jpg" for name in names)
@@ -146,13 +146,17 @@ def test_split_with_other_classes_than_train_beside_it_is_a_warning(tmp_path: Pa
             write_zip(tmp_path / f"{split}.zip", images)
         elif kind == "folder":
             plant(tmp_path / split, images)
+        elif kind == "inside":
+            plant(tmp_path / split, {name[2:]: data for name, data in images.items()})
+            rows = [(name[2:], *(int(name[0] == other) for other in names)) for name in images]
+            write_csv(tmp_path / split, "_classes.csv", [("filename", *names), *rows])
         else:
             plant(tmp_path / "all", images)
             write_csv(tmp_path, f"my-{split}.csv", [("path", "label"), *((name, name[0]) for name in images)])
 
     def warnings(split: str) -> tuple[str, ...]:
-        source = tmp_path / {"zip": f"{split}.zip", "folder": split, "listing": "all"}[kind]
-        listing = tmp_path / f"my-{split}.csv" if kind == "listing" else None
+        source = tmp_path / {"zip": f"{split}.zip", "listing": "all"}.get(kind, split)
+        listing = {"listing": tmp_path / f"my-{split}.csv", "inside": source / "_classes.csv"}.get(kind)
         return convert(source, tmp_path / f"{split}.lmdb", listing=listing, progress=None).warnings
 
     (warning,) = warnings("val")

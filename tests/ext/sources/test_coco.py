@@ -15,7 +15,7 @@ from dbloader import ImageFormat, LMDBDataset, convert, open_store
 from dbloader.errors import SourceError
 from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem
-from tests.support.tallies import entries, problems
+from tests.support.tallies import entries, problems, warnings_of
 
 CATEGORIES = [{"id": 18, "name": "dög"}, {"id": 3, "name": "中 cat"}]
 
@@ -92,6 +92,31 @@ def test_image_with_wrong_box_is_rejected(
         assert [record.name for record in store] == ["0.jpg", "2.jpg"]
     assert event["name"] == "1.jpg"
     assert re.search(reason, event["reason"])
+
+
+def test_annotations_without_boxes_are_labels(photos: Path, tmp_path: Path) -> None:
+    labels: list[dict[str, Any]] = [{"image_id": 10, "category_id": 18}, {"image_id": 12, "category_id": 3, "bbox": []}]
+    listing = coco(photos, *labels)
+    content = json.loads(listing.read_text())
+    for annotation in content["annotations"]:
+        del annotation["segmentation"]
+    listing.write_text(json.dumps(content))
+    convert(photos, tmp_path / "out.lmdb", listing=listing, progress=None)
+    with LMDBDataset(tmp_path / "out.lmdb", fields=("label", "image_id")) as dataset:
+        assert dataset.classes == ["中 cat", "dög"]
+        assert dataset[:] == [{"label": label, "image_id": n} for label, n in ((1, 10), (None, 11), (0, 12))]
+    content["annotations"].append({"id": 9, "image_id": 12, "category_id": 18})
+    listing.write_text(json.dumps(content))
+    convert(photos, tmp_path / "several.lmdb", listing=listing, progress=None)
+    with LMDBDataset(tmp_path / "several.lmdb") as dataset:
+        assert dataset.targets.tolist() == [[0, 1], [0, 0], [1, 1]]
+
+
+def test_two_images_with_one_file_are_a_warning(photos: Path) -> None:
+    listing = coco(
+        photos, images=[{"id": n, "file_name": name} for n, name in enumerate(("0.jpg", "1.jpg", "./0.jpg"))]
+    )
+    assert warnings_of(open_source(photos, listing)) == ("1 image with an earlier image's file: each becomes a record",)
 
 
 def test_annotations_without_an_image_and_images_without_a_file_are_named(photos: Path, tmp_path: Path) -> None:

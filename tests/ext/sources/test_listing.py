@@ -281,7 +281,7 @@ PANDAS: list[Any] = [
         ),
         (
             "a.json",
-            "path".encode("utf-16"),
+            b'"caf\xe9"',
             r"a\.json, row 1: is not UTF-8 \(.*\); save the listing as UTF-8, or give its encoding \(--encoding\)$",
         ),
         ("a.csv", 'path\na\n"b"c\n', r"a\.csv, row 3: cannot be read: ',' expected after '\"'$"),

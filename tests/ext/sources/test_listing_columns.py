@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dbloader.ext.parts.publish import publish
 from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem, Source
 from tests.support.images import plant
-from tests.support.layouts.base import photo, photos, write, write_csv
+from tests.support.layouts.base import coco, photo, photos, write, write_csv
 from tests.support.layouts.outcome import run_command
 from tests.support.tallies import only_entries
 
@@ -129,11 +130,29 @@ def test_columns_that_the_user_names_are_used(root: Path) -> None:
         ("/sub/b.jpg", "sub/b.jpg"),
         (unicodedata.normalize("NFC", "größe/é.jpg"), unicodedata.normalize("NFD", "größe/é.jpg")),
         (unicodedata.normalize("NFD", "größe/é.jpg"), unicodedata.normalize("NFC", "größe/é.jpg")),
+        ("my%20cat.jpg", "my cat.jpg"),
+        ("{own}/sub/b.jpg", "sub/b.jpg"),
+        ("/home/ann/{own}/sub/b.jpg", "sub/b.jpg"),
+        ("C:\\data\\{own}\\sub\\b.jpg", "sub/b.jpg"),
     ],
 )
-def test_path_in_another_spelling_finds_its_file(root: Path, listed: str, found: str) -> None:
+@pytest.mark.parametrize("kind", ["csv", "coco"])
+def test_path_in_another_spelling_finds_its_file(root: Path, kind: str, listed: str, found: str) -> None:
     plant(root, photos([found], 9))
-    assert [entry.name for entry in only_entries(opened(root, f"path\n{listed}\n"))] == [found]
+    listed = listed.format(own=root.name)
+    text, name = f"path\n{listed}\n", "list.csv"
+    if kind == "coco":
+        text, name = coco([(listed, 40, 30)], {}, []), "coco.json"
+    source = opened(root, text, name)
+    assert [entry.name for entry in only_entries(source)] == [found]
+    assert "(" in source.understood[0]  # the rule that found the file
+
+
+@pytest.mark.parametrize("path", ["val/a.jpg", "val/images/a.jpg", "/data/test/images/a.jpg"])
+def test_path_in_the_folder_of_another_split_finds_nothing(tmp_path: Path, path: str) -> None:
+    folder = plant(tmp_path / "train" / "images", photos(["a.jpg"]))
+    assert [entry.name for entry in only_entries(opened(folder, f"path\n{path}\n"))] == [path]
+    assert [entry.name for entry in only_entries(opened(folder, "path\ntrain/images/a.jpg\n"))] == ["a.jpg"]
 
 
 def test_file_with_a_backslash_in_its_name_stays_itself(root: Path) -> None:
@@ -249,14 +268,22 @@ def test_labels_of_another_kind_cannot_be_appended(root: Path, tmp_path: Path) -
 # --- rows that name one file ------------------------------------------------------------------------------------------
 
 
-def test_rows_with_different_labels_for_an_image_are_an_error(root: Path) -> None:
+@pytest.mark.parametrize("other", ["a.jpg", "./a.jpg", "sub//../a.jpg", "{root}/a.jpg"])
+def test_rows_with_different_labels_for_an_image_are_an_error(root: Path, other: str) -> None:
     with pytest.raises(SourceError, match="rows 2 and 4 name the same image, with different labels"):
-        opened(root, "path,label\na.jpg,x\nsub/b.jpg,y\n./a.jpg,y\n".replace("./", ""))
+        opened(root, f"path,label\na.jpg,x\nsub/b.jpg,y\n{other.format(root=root)},y\n")
+
+
+def test_row_that_repeats_another_is_a_warning(root: Path) -> None:
+    (warning,) = opened(root, "path,label,q\nsub/b.jpg,y,\na.jpg,x,1\n./a.jpg,x,1\na.jpg,x,2\n").warnings
+    assert warning.startswith("1 row repeats another, as row 4 repeats row 3: each becomes a record")
 
 
 @pytest.mark.parametrize("text", ["path,caption\na.jpg,one\na.jpg,two\n", "path,label,q\na.jpg,x,1\na.jpg,x,2\n"])
 def test_rows_of_captions_and_questions_may_repeat_an_image(root: Path, text: str) -> None:
-    assert [entry.name for entry in only_entries(opened(root, text))] == ["a.jpg", "a.jpg"]
+    source = opened(root, text)
+    assert [entry.name for entry in only_entries(source)] == ["a.jpg", "a.jpg"]
+    assert not [warning for warning in source.warnings if "repeat" in warning]
 
 
 def test_rows_of_boxes_become_one_record_for_each_image(root: Path, tmp_path: Path) -> None:
@@ -264,7 +291,7 @@ def test_rows_of_boxes_become_one_record_for_each_image(root: Path, tmp_path: Pa
         ("image_path", "xmin", "ymin", "xmax", "ymax", "label", "score"),
         ("a.jpg", 1, 2, 9, 9, "dog", 1),
         ("sub/b.jpg", "", "", "", "", "", ""),
-        ("a.jpg", 0, 0, 20.5, 8, "cat", 1),
+        ("./a.jpg", 0, 0, 20.5, 8, "cat", 1),
     ]
     path, place = write_csv(tmp_path, "boxes.csv", rows), tmp_path / "x.lmdb"
     report = convert(root, place, listing=path, progress=None)
@@ -410,9 +437,46 @@ def test_first_row_that_may_mean_anything_is_an_error(root: Path, text: str) -> 
         opened(root, text)
 
 
-def test_decimal_comma_in_labels_is_a_warning(root: Path) -> None:
-    [warning] = opened(root, "path;label\na.jpg;3,5\nsub/b.jpg;2\n".replace(";2", ";2,0")).warnings
-    assert "'3,5' became names of classes: write numbers with a point, such as 3.5" in warning
+@pytest.mark.parametrize("name", ["3,5", "1,234", "45%", "4.5 %"])
+def test_labels_that_are_almost_numbers_are_a_warning(root: Path, name: str) -> None:
+    [warning] = opened(root, f"path;label\na.jpg;{name}\nsub/b.jpg;{name[::-1].strip('% ')}0{name[-1]}\n").warnings
+    assert f"{name!r} became names of classes: write numbers as 3.5 or 1234" in warning
+
+
+@pytest.mark.parametrize("mark", [" ", ",", "|"])
+def test_labels_of_several_integers_are_an_error_with_the_option(root: Path, mark: str) -> None:
+    with pytest.raises(SourceError, match=f"--separator '{re.escape(mark)}' .* makes several classes of each"):
+        opened(root, f'path,label\na.jpg,"0{mark}2"\nsub/b.jpg,1\n')
+
+
+@pytest.mark.parametrize("name", ["nan", "N/A", "None"])
+@pytest.mark.parametrize("file", ["x.csv", "x.jsonl"])
+def test_labels_that_mean_missing_are_a_warning(root: Path, name: str, file: str) -> None:
+    text = f"path,label\na.jpg,cat\nsub/b.jpg,{name}\n"
+    text = text if file == "x.csv" else json.dumps({"path": "a.jpg", "label": name})
+    [warning] = opened(root, text, file).warnings
+    assert warning == f"labels such as {name!r} became a class: leave the field empty where an image has no label"
+
+
+@pytest.mark.parametrize(
+    ("values", "warns"),
+    [
+        (["3,5", "2"], True),
+        (["2.5", "12,000", ""], True),
+        (["3", "NA"], True),
+        (["null", "0.5"], True),
+        (["NA", "FR"], False),
+        (["NA", ""], False),
+        (["3,5", "4,5,6"], False),
+    ],
+)
+def test_numbers_that_stay_text_are_a_warning(root: Path, values: list[str], warns: bool) -> None:
+    rows = "".join(f'a.jpg;"{value}";{at}\n' for at, value in enumerate(values))
+    source = opened(root, f"path;x;label\n{rows}".replace("a.jpg", "{}.jpg").format(*range(len(values))))
+    assert ["numbers stay text in 'x': write a decimal point" in warning for warning in source.warnings] == [
+        True
+    ] * warns
+    assert [entry.fields["x"] for entry in only_entries(source)] == values
 
 
 # --- text files, encodings, options -----------------------------------------------------------------------------------
@@ -426,6 +490,8 @@ def test_decimal_comma_in_labels_is_a_warning(root: Path) -> None:
         ("a.jpg\ta small cat\nsub/b.jpg\t7\n", {"text": "a small cat"}, [None, None]),
         ("a.jpg\n\nsub/b.jpg\n", {}, [None, None]),
         ("image,caption\na.jpg,a cat\nsub/b.jpg,a dog\n", {"caption": "a cat"}, [None, None]),
+        ("a.jpg, cat\nsub/b.jpg, dog\n", {}, [0, 1]),
+        ("2\nnose_x nose_y\na.jpg  69 7\nsub/b.jpg 70  8\n", {"nose_x": 69, "nose_y": 7}, [None, None]),
     ],
 )
 def test_text_file_names_images(root: Path, text: str, fields: dict[str, Any], labels: list[int | None]) -> None:
@@ -447,11 +513,74 @@ def test_text_file_without_images_is_refused(root: Path, text: str, message: str
         opened(root, text, "x.txt")
 
 
-@pytest.mark.parametrize("encoding", ["gbk", "utf-16", "shift-jis"])
+@pytest.mark.parametrize(
+    ("values", "option"),
+    [("1 5 7", True), ("5,10,15,20,0 3,5,20,12,3", True), ("n03444034\t0\t3\t20", True), ("at 9 or 10", False)],
+)
+def test_numbers_after_a_path_are_a_warning(root: Path, values: str, option: bool) -> None:
+    source = opened(root, f"a.jpg\t{values}\nsub/b.jpg\t{values} 1\n", "x.txt")
+    assert ["became one text: write the names" in warning for warning in source.warnings] == [True] * option
+
+
+def test_classes_after_a_path_are_split_as_the_warning_says(root: Path, tmp_path: Path) -> None:
+    path, names = write(tmp_path, "x.txt", "a.jpg 1 2\nsub/b.jpg 0 2\n"), "x,y,z"
+    arguments = ("--listing", str(path), "--label-column", "text", "--separator", " ", "--classes", names)
+    assert run_command("convert", str(root), str(tmp_path / "x.lmdb"), *arguments)[0] == 0
+    with LMDBDataset(tmp_path / "x.lmdb") as dataset:
+        assert dataset.targets.tolist() == [[0, 1, 1], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "classes"),
+    [
+        ("image,MEL,NV", "a.jpg,0.0,1.0\nsub/b.jpg,1.0,0.0\n", ("MEL", "NV")),
+        ("image_id,Bald,Smiling", "a,-1,1\nb,1,-1\n", ("Bald", "Smiling")),
+        ("path,one", "a.jpg,0\n", ()),
+        ("path,one,two", "a.jpg,0,1\nsub/b.jpg,2,1\n", ()),
+        ("path,one,two,label", "a.jpg,0,1,1\n", ()),
+    ],
+)
+def test_columns_of_flags_are_classes(root: Path, header: str, rows: str, classes: tuple[str, ...]) -> None:
+    source = opened(root, f"{header}\n{rows}")
+    assert (source.classes, source.target) == (classes, "labels" if classes else "")
+    assert opened(root, f"{header}\n{rows}", text="one" if "one" in header else classes[0]).classes == ()
+
+
+def test_column_without_a_name_is_left_out(root: Path) -> None:
+    for text in (",path,label\n0,a.jpg,x\n1,sub/b.jpg,y\n", "path,label,\na.jpg,x,\nsub/b.jpg,y,\n"):
+        source = opened(root, text)
+        assert [(entry.name, entry.fields) for entry in only_entries(source)] == [("a.jpg", {}), ("sub/b.jpg", {})]
+        assert "a column without a name is left out" in source.understood[0]
+
+
+def test_json_object_of_images_has_their_labels_or_fields(root: Path) -> None:
+    source = opened(root, '{"a.jpg": "x", "sub/b.jpg": {"label": "y", "age": 3}}', "x.json")
+    assert [(entry.name, entry.label, entry.fields) for entry in only_entries(source)] == [
+        ("a.jpg", 0, {}),
+        ("sub/b.jpg", 1, {"age": 3}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("x.csv", "path,label\ra.jpg,x\r", "its line ends are those of an old Mac: save it with those of Windows"),
+        ("x.xml", "<annotations/>", "VOC is the folder of its .xml files, and CVAT also exports COCO"),
+    ],
+)
+def test_listing_of_another_program_is_refused_with_the_remedy(root: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        opened(root, text, name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "gbk", "shift-jis"])
 def test_listing_in_another_encoding_is_read(root: Path, tmp_path: Path, encoding: str) -> None:
     path = write(tmp_path, "x.csv", "path,label\na.jpg,日本\nsub/b.jpg,中国\n", encoding)
-    with pytest.raises(SourceError, match=r"is not UTF-8 .*--encoding"):
-        convert(root, tmp_path / "x.lmdb", listing=path, progress=None)
+    if encoding == "utf-16":  # its byte-order mark shows it
+        assert open_source(root, path).classes == ("中国", "日本")
+    else:
+        with pytest.raises(SourceError, match=r"is not UTF-8 .*--encoding"):
+            convert(root, tmp_path / "x.lmdb", listing=path, progress=None)
     convert(root, tmp_path / "x.lmdb", listing=path, encoding=encoding, progress=None)
     with LMDBDataset(tmp_path / "x.lmdb") as dataset:
         assert dataset.classes == ["中国", "日本"]

@@ -49,6 +49,16 @@ def test_metadata_is_found_and_its_columns_become_fields(root: Path, kind: str) 
     assert source.warnings == ()
 
 
+def test_rows_of_boxes_in_metadata_become_one_record(root: Path) -> None:
+    rows = "cat/1.jpg,1,2,9,9,a\ncat/1.jpg,0,1,4,5,b\n"
+    source = opened(root, "metadata.csv", f"file_name,x1,y1,x2,y2,label\n{rows}")
+    (entry,) = only_entries(source)
+    assert entry.fields["boxes"].tolist() == [[1, 2, 9, 9], [0, 1, 4, 5]]
+    assert (source.classes, entry.fields["box_labels"].tolist()) == (("a", "b"), [0, 1])
+    source = opened(root, "metadata.csv", "file_name,x1,y1,x2,y2\ncat/1.jpg,1,2,9,9\n")  # boxes need a class
+    assert [entry.fields for entry in only_entries(source)] == [{"x1": 1, "y1": 2, "x2": 9, "y2": 9}]
+
+
 def test_folders_are_classes_if_there_is_no_label_column(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": name, "caption": name} for name in ALL])
     assert source.classes == ("cat", "dog")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dbloader import convert, open_store
+from dbloader import LMDBDataset, convert, open_store
 from dbloader.errors import SourceError
 from dbloader.ext.exports.export import export_store
 from dbloader.ext.sources import parquet_files
@@ -155,6 +155,45 @@ def test_class_names_of_fields_survive_copying_and_export(tmp_path: Path) -> Non
             assert store.manifest.field_classes == {name: of for name, of in names.items() if name != "fine"}
     (warning,) = export_store(tmp_path / "copy.lmdb", tmp_path / "folder").warnings
     assert warning.endswith("are not written: Parquet keeps them")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "is_named"),
+    [
+        ("label", [[1, 0, 1], [], [-1, 2]], True),
+        ("tags", [[1, 0], None, [2]], True),
+        ("labels", [["b", "a"], [], ["c"]], False),
+    ],
+)
+def test_lists_of_classes_are_the_target(tmp_path: Path, column: str, values: list[Any], is_named: bool) -> None:
+    named = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["a", "b", "c"]}}
+    made = table({column: named} if is_named else {}, image=images(3), **{column: values})
+    report = convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb", progress=None)
+    assert report.warnings == ()
+    assert report.understood[1] == f"labels: the column {column!r} (several classes in 'labels')"
+    with LMDBDataset(tmp_path / "x.lmdb") as dataset:
+        assert dataset.classes == ["a", "b", "c"]
+        assert dataset.targets.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    export_store(tmp_path / "x.lmdb", tmp_path / "out", format="parquet")
+    assert convert(tmp_path / "out", tmp_path / "again.lmdb", progress=None).digest == report.digest
+
+
+def test_unknown_class_in_a_list_is_a_problem(tmp_path: Path) -> None:
+    named = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["a"]}}
+    made = table({"label": named}, image=images(2), label=[[0], [0, 1]])
+    [(name, reason)] = problems(source_of(write(tmp_path / "x.parquet", made)))
+    assert (name, reason) == ("1.jpg", "its label is 1, not from 0 to 0")
+
+
+@pytest.mark.parametrize(("column", "field"), [("label", "target"), ("target", "target")])
+def test_floats_are_the_target(tmp_path: Path, column: str, field: str) -> None:
+    made = table(image=images(2), **{column: pa.array([0.5, 2.0], pa.float32())})
+    report = convert(write(tmp_path / "x.parquet", made), tmp_path / "x.lmdb", progress=None)
+    assert report.warnings == ()
+    with LMDBDataset(tmp_path / "x.lmdb", target=field) as dataset:
+        assert dataset.targets.tolist() == [0.5, 2.0]
+    with LMDBDataset(tmp_path / "x.lmdb") as dataset:
+        assert dataset[1][1] == 2.0
 
 
 @pytest.mark.parametrize("is_list", [False, True])

@@ -49,6 +49,12 @@ def test_webdataset_sample_becomes_one_record(tmp_path: Path) -> None:
     assert tally_of(source).skipped == {".md": 1}
 
 
+def test_extensions_in_capital_letters_are_read(tmp_path: Path) -> None:
+    path = pack(tmp_path / "x.tar", {"1.JPG": photo(1), "1.CLS": b"7", "1.TXT": b"a", "1.Mask.png": photo(2)})
+    (found,) = entries(TarSource(path, [path], ("Mask",)))
+    assert (found.name, found.label, found.fields, [*found.files]) == ("1.JPG", 7, {"txt": "a", "Mask": None}, ["Mask"])
+
+
 def test_class_is_the_first_path_component_that_differs(tmp_path: Path) -> None:
     names = ("./data/train/dog/x/1.jpg", "./data/train/cat/2.jpg", "./data/train/cat/2.b.jpg", "./data/train/3.jpg")
     source = source_of(pack(tmp_path / "x.tar", dict.fromkeys(names, b"j")))

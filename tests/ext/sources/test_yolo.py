@@ -27,7 +27,7 @@ def yolo(photos: Path) -> Callable[..., Path]:
 
 
 def test_dataset_has_yolo_boxes(yolo: Callable[..., Path], photos: Path, tmp_path: Path) -> None:
-    listing = yolo(_0="1 0.5 0.5 0.5 0.25\n0 0.5 0.5 1.0 1.0000001\n\n", _1="")
+    listing = yolo(_0="1.0 0.5 0.5 0.5 0.25\n0 0.5 0.5 1.0 1.0000001\n\n", _1="")
     report = convert(photos, tmp_path / "out.lmdb", listing=listing)
     assert (report.records, report.rejected) == (3, 0)
     dataset = LMDBDataset(tmp_path / "out.lmdb", fields=("name", "boxes", "box_labels"))
@@ -52,6 +52,7 @@ def test_yolo_labels_may_be_beside_the_images(tmp_path: Path) -> None:
         ("0 .5 .5 1", "line 2 must be a class and x, y, width, height, got '0 .5 .5 1'"),
         ("2 .5 .5 1 1", "line 2 has the class 2, but classes are 0 to 1"),
         ("cat .5 .5 1 1", "invalid literal for int"),
+        ("1.5 .5 .5 1 1", "invalid literal for int"),
         ("0 .1 .1 .2 .2 .3", "line 2 must be a class and x, y, width, height, got"),
     ],
 )
@@ -133,5 +134,12 @@ def test_root_of_a_data_set_is_read_or_its_splits_are_named(tmp_path: Path) -> N
     [entry] = entries(open_source(root, root / "data.yaml"))
     assert (entry.name, len(entry.fields["boxes"])) == ("a/0.jpg", 1)
     plant(root, {"images/train2017/1.jpg": photo(1), "images/val2017/1.jpg": photo(2)})
+    by_split = {"train/images/0.jpg": photo(0), "train/labels/0.txt": b"0 .5 .5 1 1", "data.yaml": b"names: [cat]"}
+    other = plant(tmp_path / "roboflow", by_split)
+    [entry] = entries(open_source(other, other / "data.yaml"))
+    assert (entry.name, len(entry.fields["boxes"])) == ("0.jpg", 1)
+    plant(other, {"valid/images/1.jpg": photo(1)})
+    with pytest.raises(SourceError, match=r"several splits \(train/images, valid/images\).* first .*/train/images"):
+        open_source(other, other / "data.yaml")
     with pytest.raises(SourceError, match=r"has several splits \(train2017, val2017\).* first .*/set/images/train2017"):
         open_source(root, root / "data.yaml")

@@ -140,6 +140,15 @@ def test_class_folder_chooses_the_class_in_a_zip(tmp_path: Path, by: str, classe
     assert "contain only folders, such as 'a/x', 'a/y'" in warning
 
 
+def test_listing_names_the_files_of_zips_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    pack(tmp_path / "all" / "one.zip", {"1.jpg": photo(1)})
+    pack(tmp_path / "all" / "two.zip", {"2.jpg": photo(2)})
+    (tmp_path / "all" / "l.csv").write_text("path,label\n2.jpg,cat\n1.jpg,dog\n")
+    convert(tmp_path / "all", tmp_path / "o.lmdb", listing=tmp_path / "all" / "l.csv", progress=None)
+    assert [(record.name, record.label) for record in records(tmp_path / "o.lmdb")] == [("2.jpg", 0), ("1.jpg", 1)]
+
+
 @pytest.mark.parametrize("listed", ["pets/1.jpg", "1.jpg", "photos/1.jpg", "photos/pets/1.jpg", "./pets//1.jpg"])
 def test_listing_names_the_files_of_a_zip(tmp_path: Path, listed: str) -> None:
     path = pack(tmp_path / "photos.zip", {"pets/1.jpg": photo(1), "pets/m/1.png": photo(9), "pets/2.jpg": photo(2)})

@@ -200,4 +200,4 @@ def listed_line(at: Path) -> Answer:
     images = {"a.png": png(1)}
     plant(at / "photos", images)
     write(at, "boxes.jsonl", '{"path": "a.png", "boxes": [[1, 2, 9, 2], [1, 2, 9, 12]], "box_labels": [0, 1]}\n')
-    return Answer(images, fields={"a.png": {"boxes": [[1, 2, 9, 12]]}})
+    return Answer(images, fields={"a.png": {"boxes": [[1.0, 2.0, 9.0, 12.0]]}})
