@@ -10,7 +10,7 @@ import click
 
 from dbloader._describe import cut
 from dbloader.cli.text import say, say_json
-from dbloader.ext.viewing.facts import record_facts
+from dbloader.ext.images.record_facts import record_facts
 from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:

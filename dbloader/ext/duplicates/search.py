@@ -33,7 +33,7 @@ from dbloader.stores.open import open_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.ext.duplicates.fingerprints import Fingerprints
     from dbloader.records.columns import Array
@@ -123,7 +123,7 @@ def find_duplicates(
             prints = [found]
         else:
             prints = [fingerprints_of(store, progress, _save_or_warn) for store in stores]
-            groups = _find_groups(np.concatenate([values for values, _ in prints]), distance, len(stores[0]))
+            groups = find_across(prints, 1, distance)
         for row in describe_rows(groups.rows, stores[0], stores[-1]):
             findings.add(row.pop("difference"), **row)
         return DuplicatesReport(
@@ -156,6 +156,22 @@ def search_store(
         groups = _find_groups(prints.values, distance, 0)
         save(store, prints, groups)
     return prints, groups
+
+
+def find_across(prints: Sequence[Fingerprints], number: int, distance: int) -> Groups:
+    """Find the records of one of several stores that are also in another of these stores.
+
+    In the result, ``of`` is the position of the nearest record if the records of all other stores are counted together,
+    in the order of the stores.
+
+    Args:
+        prints: The fingerprints of the stores.
+        number: Number of the store whose records are searched for.
+        distance: Largest number of different bits in similar pictures, 0 to 15.
+    """
+    others = [found.values for found in prints]
+    own = others.pop(number)
+    return _find_groups(np.concatenate([*others, own]), distance, sum(map(len, others)))
 
 
 def fingerprints_of(store: Store, progress: Progress, save: Save = save_fingerprints) -> Fingerprints:

@@ -25,7 +25,7 @@ from dbloader._options import whole_number
 from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNotFoundError, StoreUnreachableError
 from dbloader.ext.viewing import summary
-from dbloader.ext.viewing.duplicates import Duplicates
+from dbloader.ext.viewing.duplicates import Duplicates, Leaks
 from dbloader.ext.viewing.guard import error_response
 from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.marks import Marks
@@ -86,14 +86,14 @@ class ViewerState:
         joined = [{} for _ in stores] if listing is None else join_listings(stores, listing, tell)
         self.selections = [*map(Selections, stores, joined)]
         self.marks = [Marks(selections, read_only=read_only) for selections in self.selections]
-        self.duplicates = [*map(Duplicates, self.selections)]
+        self.duplicates, self.leaks = [*map(Duplicates, self.selections)], Leaks(self.selections)
         self.viewer_id = secrets.token_hex(4)
         self.answers = itertools.count(1)
 
     def close(self) -> None:
         """End the searches for duplicates and the process of the training view."""
-        for duplicates in self.duplicates:
-            duplicates.stop()
+        for search in (*self.duplicates, self.leaks):
+            search.stop()
         self.training.close()
 
 
@@ -188,8 +188,8 @@ def _note(request: ViewerRequest) -> dict[str, str | None]:
 
 
 def _count(request: ViewerRequest) -> dict[str, Any]:
-    query, axes = request.text("q"), request.text("axes")
-    return summary.count(request.selections, query, axes, request.text("among", query))
+    query = request.text("q")
+    return summary.count(request.selections, query, request.text("among", query))
 
 
 def _rows(request: ViewerRequest) -> dict[str, Any]:
@@ -219,19 +219,23 @@ def _report(request: ViewerRequest) -> dict[str, Any]:
 
 
 def _duplicates(request: ViewerRequest) -> dict[str, Any]:
+    searched = request.state.duplicates[request.number]
+    return _found(request, searched, differing=request.text("differing") == "true")
+
+
+def _found(request: ViewerRequest, searched: Duplicates | Leaks, **options: Any) -> dict[str, Any]:
+    """Return the state of a search, and a part of its result."""
     start, count = request.integer("start", 0), request.integer("count", 100)
-    duplicates = request.state.duplicates[request.number]
-    duplicates.join()
-    search, differing = duplicates.describe(), request.text("differing") == "true"
-    found = None if search["running"] else duplicates.list(start, count, differing=differing)
-    return {"search": search, "found": found, "command": shlex.join(["dbloader", "duplicates", request.store.place])}
+    searched.join()
+    search = searched.describe()
+    found = None if search["running"] else searched.list(start, count, **options)
+    return {"search": search, "found": found, "command": shlex.join(["dbloader", "duplicates", *searched.places])}
 
 
-def _search_duplicates(request: ViewerRequest) -> dict[str, Any]:
-    """Start the search for duplicates, or stop it if the body is "stop". Return its state."""
-    duplicates = request.state.duplicates[request.number]
-    duplicates.stop() if request.body == b"stop" else duplicates.start()
-    return duplicates.describe()
+def _search(request: ViewerRequest, searched: Duplicates | Leaks) -> dict[str, Any]:
+    """Start a search, or stop it if the body is "stop". Return its state."""
+    searched.stop() if request.body == b"stop" else searched.start()
+    return searched.describe()
 
 
 def _thumbnail(request: ViewerRequest) -> Response:
@@ -294,24 +298,27 @@ ROUTES = (
     Route("/static/{name}", lambda request: _static(request.text("name"))),
     Route("/api/stores", _stores),
     Route("/api/{s}/note", _note),
+    Route("/api/{s}/revision", lambda r: {"revision": r.state.marks[r.number].describe()["revision"]}),
     Route("/api/{s}/select", lambda r: summary.select(r.selections, r.text("q"))),
     Route("/api/{s}/rows", _rows),
     Route("/api/{s}/summary", _count),
-    Route("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"), r.text("axes"))),
+    Route("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"))),
     Route("/api/{s}/compare", lambda r: summary.compare_labels(r.selections, r.text("q"), r.text("column"))),
     Route("/api/{s}/position", _position),
     Route("/api/{s}/report", _report),
+    Route("/api/{s}/quantiles", lambda r: summary.quantiles(r.selections)),
     Route("/api/{s}/duplicates", _duplicates),
+    Route("/api/{s}/leaks", lambda r: _found(r, r.state.leaks, number=r.number)),
     Route("/api/{s}/record/{index}", _record, decodes=True),
     Route("/api/{s}/training", _training),
-    Route("/api/{s}/epochs/{index}", lambda request: _training(request, request.integer("index"))),
     Route("/listing/{s}", _listing),
     Route("/thumb/{s}/{index}", _thumbnail, decodes=True),
     Route("/image/{s}/{index}", _image),
     Route("/seen/{s}/{index}", _seen, decodes=True),
     Route("/api/{s}/marked", _show_marks),
     Route("/api/{s}/marks", _change_marks, method="POST"),
-    Route("/api/{s}/duplicates", _search_duplicates, method="POST"),
+    Route("/api/{s}/duplicates", lambda r: _search(r, r.state.duplicates[r.number]), method="POST"),
+    Route("/api/{s}/leaks", lambda r: _search(r, r.state.leaks), method="POST"),
 )
 
 

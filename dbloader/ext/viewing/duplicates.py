@@ -6,14 +6,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
-from dbloader.errors import DamagedStoreError, DBLoaderError
+from dbloader.errors import DamagedStoreError, DBLoaderError, OptionError
 from dbloader.ext.duplicates.fingerprints import load_groups
-from dbloader.ext.duplicates.search import DISTANCE, describe_rows, search_store
+from dbloader.ext.duplicates.search import DISTANCE, describe_rows, find_across, fingerprints_of, search_store
 from dbloader.ext.viewing.selection import flag_column
 from dbloader.records.columns import NO_LABEL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dbloader.ext.viewing.selection import Selections
 
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
@@ -23,19 +26,16 @@ class _StopError(Exception):
     pass
 
 
-class Duplicates:
-    """Searches a store for duplicates, like `dbloader duplicates`, in a thread. Threads may share this object.
+class _Search:
+    """Runs a search in a thread. Threads may share this object."""
 
-    Queries can use the result as two columns. ``duplicates.extra`` is true for each duplicate, but not for its
-    original. ``duplicates.differ`` is true for a duplicate and its original if their labels differ.
-    """
-
-    def __init__(self, selections: Selections) -> None:
-        self._selections, self._store = selections, selections.store
-        self._joined: tuple[int, int] | None = None
+    def __init__(self, selections: Sequence[Selections]) -> None:
+        self._all = selections
+        self.places = [some.store.place for some in selections]
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._done, self._problem = 0, ""
+        self._done = self._before = 0
+        self._problem = ""
 
     @property
     def is_running(self) -> bool:
@@ -47,7 +47,7 @@ class Duplicates:
         with self._lock:
             if not self.is_running:
                 self._stopped.clear()
-                self._done, self._problem = 0, ""
+                self._done, self._before, self._problem = 0, 0, ""
                 self._thread = threading.Thread(target=self._run, name="duplicates", daemon=True)
                 self._thread.start()
 
@@ -64,7 +64,41 @@ class Duplicates:
         ``running`` is a bool. ``done`` is the number of records that the search has read, and ``of`` is the number of
         all records. ``problem`` is the error that ended the last search, or "".
         """
-        return {"running": self.is_running, "done": self._done, "of": len(self._store), "problem": self._problem}
+        of = sum(len(some.store) for some in self._all)
+        return {"running": self.is_running, "done": self._done, "of": of, "problem": self._problem}
+
+    def join(self) -> None:
+        """Load what other processes have found into the columns."""
+
+    def _search(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            self._search()
+        except _StopError:
+            pass
+        except (DBLoaderError, OSError, MemoryError) as error:
+            self._problem = str(error) or type(error).__name__
+
+    def _progress(self, _: str, done: int, of: int) -> None:
+        self._done = self._before + done
+        self._before += of * (done == of)  # the next numbers are about the next store
+        if self._stopped.is_set():
+            raise _StopError
+
+
+class Duplicates(_Search):
+    """Searches a store for duplicates, like `dbloader duplicates`, in a thread.
+
+    Queries can use the result as two columns. ``duplicates.extra`` is true for each duplicate, but not for its
+    original. ``duplicates.differ`` is true for a duplicate and its original if their labels differ.
+    """
+
+    def __init__(self, selections: Selections) -> None:
+        super().__init__([selections])
+        self._selections, self._store = selections, selections.store
+        self._joined: tuple[int, int] | None = None
 
     def join(self) -> None:
         """Load the result of the last search into the columns, unless it is loaded already.
@@ -123,15 +157,54 @@ class Duplicates:
     def _class_of(self, label: Any) -> str | int | None:
         return None if label == NO_LABEL else self._store.manifest.class_name(int(label)) or int(label)
 
-    def _run(self) -> None:
-        try:
-            search_store(self._store, DISTANCE, self._progress)
-        except _StopError:
-            pass
-        except (DBLoaderError, OSError, MemoryError) as error:
-            self._problem = str(error) or type(error).__name__
+    @override
+    def _search(self) -> None:
+        search_store(self._store, DISTANCE, self._progress)
 
-    def _progress(self, _: str, done: int, __: int) -> None:
-        self._done = done
-        if self._stopped.is_set():
-            raise _StopError
+
+class Leaks(_Search):
+    """Searches for the records of each store that are also in another store of the viewer, such as train and val.
+
+    Queries can use the result as the column ``duplicates.leak``, which is true for these records.
+    """
+
+    _rows: list[Any] | None = None  # for each store: dtype DUPLICATE, copies with the same bytes first
+
+    def list(self, start: int, count: int, *, number: int) -> dict[str, Any] | None:
+        """Return the records of store ``number`` that are also in another store; None if no search has ended.
+
+        - ``pairs``: at most 100 records. Each has the ``index`` and ``class``; the ``store``, ``of`` (the index) and
+          ``of_class`` of the nearest record in another store; the ``difference`` ("same" or "near"); and ``bits``, the
+          number of different bits;
+        - ``leaks``: for each store, the number of its records that are also in another store.
+        """
+        if self._rows is None:
+            return None
+        others = [*range(len(self._all))]
+        del others[number]
+        starts = np.cumsum([0, *(len(self._all[other].store) for other in others)])
+        rows, pairs = self._rows[number], []
+        which = starts.searchsorted(rows["of"], "right") - 1
+        for at in range(start, min(len(rows), start + min(count, _MOST_GROUPS))):
+            index, of, bits, same = rows[at].item()
+            store = others[which[at]]
+            nearest = of - int(starts[which[at]])
+            pair = {"index": index, "class": self._class_of(number, index), "store": store, "of": nearest}
+            difference = {"difference": "same" if same else "near", "bits": bits}
+            pairs.append({**pair, "of_class": self._class_of(store, nearest), **difference})
+        return {"leaks": [*map(len, self._rows)], "pairs": pairs}
+
+    def _class_of(self, number: int, index: int) -> str | int | None:
+        selections = self._all[number]
+        (label,) = selections.columns.values_of("label", np.array([index]))
+        return None if label is None else selections.store.manifest.class_name(label) or label
+
+    @override
+    def _search(self) -> None:
+        if len(self._all) < 2:
+            raise OptionError("leaks are records of one store that are also in another: view two stores")
+        prints = [fingerprints_of(some.store, self._progress) for some in self._all]
+        found = [find_across(prints, number, DISTANCE).rows for number in range(len(prints))]
+        self._rows = [rows[np.lexsort((rows["index"], rows["bits"], ~rows["same"]))] for rows in found]
+        for selections, rows in zip(self._all, self._rows, strict=True):
+            selections.join("leaks", {"duplicates.leak": flag_column(rows["index"], len(selections.store))})

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dbloader.ext.viewing.page_files import STYLE_SOURCE
+from dbloader.ext.viewing.page_files import STYLE, STYLE_SOURCE
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,19 +36,21 @@ HEADERS = {
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 _TOKEN = "token"
+_FIRST = "view=overview"  # what a link without a query opens
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
 _REQUEST_S = 10  # a request must arrive completely within this time; a browser needs far less
-_CHANGES = re.compile("/api/[0-9]+/(marks|duplicates)")  # the only paths that accept POST
+_CHANGES = re.compile("/api/[0-9]+/(marks|duplicates|leaks)")  # the only paths that accept POST
 _OPEN = "open the link that dbloader view printed"
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader</title>
 <meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<style>STYLE</style><main id="main"><div class="empty">
 <h1>The viewer is not open in this browser</h1>
-<p>{}.</p>
+<p>WHY.</p>
 <p>A link works in one browser. If yours was used before, the terminal where <code>dbloader view</code> runs shows a new
-link. In a notebook, <code>viewer.url</code> is always an unused link.</p>
-"""
+link. In a notebook, <code>viewer.url</code> is always an unused link.</p></div></main>
+""".replace("STYLE", STYLE)
 # A browser that follows a link on another site does not send a SameSite=Strict cookie. This page loads itself again,
 # and then the browser sends the cookie.
 _RELOAD = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
@@ -63,7 +65,7 @@ def _refusal(message: str, *, is_page: bool) -> Response:
     """Return the refusal of a request: a page for a person, or an error for a program."""
     if not is_page:
         return error_response(403, message)
-    return HTMLResponse(_PAGE.format(message[0].upper() + message[1:]), 403)
+    return HTMLResponse(_PAGE.replace("WHY", message[0].upper() + message[1:]), 403)
 
 
 class Guard:
@@ -77,8 +79,8 @@ class Guard:
         host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
         port: The port that the server listens on.
         is_public: Whether other machines can reach the server. If so, requests may name any IP address as ``Host``.
-        read_only: Whether all changes are refused. Otherwise the viewer's own page may send POST to two paths. One sets
-            marks. The other searches for duplicates, which writes a file beside the store.
+        read_only: Whether all changes are refused. Otherwise the viewer's own page may send POST to three paths. One
+            sets marks. The others search for duplicates in a store and between stores, which writes files beside them.
         tell: Called with a message for the person at the terminal, if a browser opens a used link.
     """
 
@@ -143,7 +145,7 @@ class Guard:
         is_known = _equal(request.cookies.get(cookie, ""), self._cookie)
         token, rest = _take_token(scope["query_string"]) if is_page else (None, "")
         if token is not None and (is_known or (scope["method"] == "GET" and self._use(token))):
-            headers = {"Location": f"/?{rest}" if rest else "/", "Cache-Control": "no-store"}
+            headers = {"Location": f"/?{rest or _FIRST}", "Cache-Control": "no-store"}
             if not is_known:
                 headers["Set-Cookie"] = f"{cookie}={self._cookie}; Path=/; HttpOnly; SameSite=Strict"
             return Response(status_code=303, headers=headers)

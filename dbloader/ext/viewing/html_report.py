@@ -42,7 +42,7 @@ body {{ font: 14px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 0 auto;
 h1 {{ font-size: 22px; }} h2 {{ font-size: 16px; margin: 28px 0 8px; }} .muted, figcaption {{ color: var(--muted); }}
 table {{ border-collapse: collapse; width: 100%; }}
 th, td {{ text-align: left; font-weight: 400; vertical-align: top; padding: 3px 12px 3px 0;
-  border-bottom: 1px solid var(--line); }} th {{ color: var(--muted); min-width: 90px; }}
+  border-bottom: 1px solid var(--line); }} th {{ color: var(--muted); width: 24%; }}
 .sheet {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); gap: 10px; }}
 .sizes {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 20px; }}
 figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; object-fit: contain; display: block; }}
@@ -110,9 +110,9 @@ def _sheet(store: Store, selected: Any) -> tuple[int, str]:
             break
         figures[index] = f"<figure>{shown}<figcaption>{index:,} {text(store.name(index) or '')}</figcaption></figure>"
     of, lines = counted(len(selected), "record"), "\n".join(figures[index] for index in sorted(figures))
-    head = f"<h2>{len(figures)} of {of}</h2><p class=muted>Chosen at random, from all classes equally.</p>"
-    if not len(selected):
-        head = "<p>No record matches.</p>"
+    head = f"<h2>{len(figures)} of {of}</h2>" if len(selected) else "<p>No record matches.</p>"
+    if len(figures) < len(selected):
+        head += "<p class=muted>Chosen at random, from all classes equally.</p>"
     return len(figures), f"{head}<div class=sheet>\n{lines}\n</div>"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
 from dbloader.ext.images.preview import header_of, legend_of, media_type, shown_orientation
-from dbloader.ext.viewing.facts import record_facts
+from dbloader.ext.images.record_facts import record_facts
 from dbloader.ext.viewing.sorting import vector_of
 from dbloader.images.pillow import EIGHT_BITS
 

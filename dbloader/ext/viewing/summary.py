@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 _MOST_ROWS = 500  # largest number of rows in one answer
 _MOST_VALUES = 200  # largest number of values of a field in one answer
 _MOST_PAIRS = 600  # largest number of pairs of label and prediction in one answer
+_WORST = 24  # largest number of labels in a table of labels and predictions
+_SHARES = np.array([0, 5, 25, 50, 75, 95, 100])
 _BINS = 40
 _SAMPLED = 100_000  # the edges of a histogram are computed from about this number of values
 _FINEST = 1e-9  # least range / greatest value of a histogram; in a smaller range, edges of 12 digits could be equal
@@ -73,29 +74,26 @@ def _damaged(selections: Selections) -> Any:
     return []
 
 
-def count(selections: Selections, query: str, axes: str = "", among: str | None = None) -> dict[str, Any]:
-    """Count the records that match a query by label, size, format and event.
+def count(selections: Selections, query: str, among: str | None = None) -> dict[str, Any]:
+    """Count the records that match a query by label, format and event.
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
-    store with more than 65,536 labels. ``histograms`` has the `histogram` of the width, height, aspect and bytes.
-    ``formats`` has the number of records of each format. No column contains the formats. So if only some records match,
-    ``formats`` is None, unless all records have the same format. ``problem`` is the reason why the events cannot be
-    read, or None.
+    store with more than 65,536 labels. ``formats`` has the number of records of each format. No column contains the
+    formats. So if only some records match, ``formats`` is None, unless all records have the same format. ``problem`` is
+    the reason why the events cannot be read, or None.
 
     Args:
         selections: Evaluates the query.
         query: The query.
-        axes: The scales of some histograms, such as ``"width:log,bytes:linear"``.
         among: The query whose records are counted by label, such as ``query`` without its classes; None for ``query``.
     """
     among = query if among is None else among
-    key = selections.key(query), selections.key(among), axes
-    return selections.facts.get(key, lambda: _count(selections, query, axes, among))
+    key = selections.key(query), selections.key(among)
+    return selections.facts.get(key, lambda: _count(selections, query, among))
 
 
-def _count(selections: Selections, query: str, axes: str, among: str) -> dict[str, Any]:
+def _count(selections: Selections, query: str, among: str) -> dict[str, Any]:
     indices = selections.select(query)
-    chosen = _axes(axes)
     manifest = selections.store.manifest
     everything = isinstance(indices, range)
     formats = manifest.formats if everything else None
@@ -108,7 +106,6 @@ def _count(selections: Selections, query: str, axes: str, among: str) -> dict[st
     return {
         "count": len(indices),
         "labels": _count_labels(selections, selections.select(among)),
-        "histograms": {column: histogram(selections, query, column, chosen.get(column, "")) for column in SIZES},
         "formats": formats,
         "events": {event: len(some) if everything else _common(some, indices) for event, some in events.items()},
         "problem": problem,
@@ -132,55 +129,42 @@ def _common(some: Array, indices: Array) -> int:
     return int(np.count_nonzero(indices[at] == some)) if len(indices) else 0
 
 
-def histogram(selections: Selections, query: str, column: str, axis: str = "") -> dict[str, Any]:
+def histogram(selections: Selections, query: str, column: str) -> dict[str, Any]:
     """Return the histogram of a column for the records that match a query.
 
     ``edges`` and ``counts`` describe the bins. A bin contains its lower edge but not its upper edge; the last bin
     contains both. Records without a finite value are left out.
 
     The bins extend from the least to the greatest value of all records, so they are the same for each query. ``all``
-    has the counts of all records, or None if all records match. But if the query compares this column, the bins extend
-    only over the values of the matching records, and ``all`` is None.
+    has the counts of all records, or None if all records match.
 
     ``ends`` are the least and the greatest value of the matching records; None if no record has a value. ``scale`` is
     "log" or "linear", or "" if each integer has its own bin.
-
-    Args:
-        selections: Evaluates the query.
-        query: The query.
-        column: A size, or a field with numbers.
-        axis: The scale, "log" or "linear"; "" chooses it from the values.
     """
     indices, columns = selections.select(query), selections.columns
-    if not isinstance(indices, range) and re.search(rf"(?<![\w.]){re.escape(column)}\"?\s*[<>=!]", query):
-        return {**_histogram(columns, column, indices, axis), "all": None}
-    found = selections.facts.get(
-        (column, axis), lambda: _histogram(columns, column, range(len(selections.store)), axis)
-    )
+    found = selections.facts.get(column, lambda: _histogram(columns, column, range(len(selections.store))))
     if isinstance(indices, range):
         return {**found, "all": None}
     counts, ends = _count_bins(columns, column, indices, found["edges"][1:-1])
     return {**found, "counts": counts[: len(found["counts"])], "ends": ends, "all": found["counts"]}
 
 
-def field(selections: Selections, query: str, name: str, axes: str = "") -> dict[str, Any]:
-    """Count the values of a field, or of a joined column, for the records that match a query.
+def field(selections: Selections, query: str, name: str) -> dict[str, Any]:
+    """Count the values of a size, of a field, or of a joined column, for the records that match a query.
 
-    See `count` for ``axes``. For numbers, return a `histogram`. For bools and texts, ``values`` are the 200 most
-    frequent values, each with its number of records, and ``different`` is the number of different values in the store.
+    For numbers, return a `histogram`. For bools and texts, ``values`` are the 200 most frequent values, each with its
+    number of records, ``different`` is the number of different values in the store, and ``of`` the number of matching
+    records.
 
     Raises:
         OptionError: The store has no such column.
     """
-    if _checked(selections, name, ("bool", "float", "int", "text")) in ("float", "int"):
-        return histogram(selections, query, name, _axes(axes).get(name, ""))
-    counts, texts = _count_values(selections.columns, name, selections.select(query)), selections.columns.texts(name)[1]
+    if name in SIZES or _checked(selections, name, ("bool", "float", "int", "text")) in ("float", "int"):
+        return histogram(selections, query, name)
+    indices = selections.select(query)
+    counts, texts = _count_values(selections.columns, name, indices), selections.columns.texts(name)[1]
     common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
-    return {"values": common[:_MOST_VALUES], "different": len(common)}
-
-
-def _axes(axes: str) -> dict[str, str]:
-    return dict(axis.partition(":")[::2] for axis in axes.split(","))
+    return {"values": common[:_MOST_VALUES], "different": len(common), "of": len(indices)}
 
 
 def _count_values(columns: Columns, column: str, indices: Any) -> Counter[int]:
@@ -198,9 +182,11 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
 
     A value is equal to a label if it is the label or the name of the label's class.
 
-    - ``pairs``: lists of a label, a value and their number of records, the most frequent pair first. If there are more
-      than 600 pairs, the list has only pairs whose value is not equal to the label, at most 600;
-    - ``different``: the number of pairs whose value is not equal to the label;
+    - ``pairs``: lists of a label, a value that is not equal to it, and their number of records, the most frequent pair
+      first, at most 600;
+    - ``different``: the number of such pairs;
+    - ``worst``: the 24 labels, and values that are no label, in the most records that differ, the worst first;
+    - ``cells``: lists as in ``pairs``, also of equal values, with a label and a value that are in ``worst``;
     - ``equal``: the number of records whose value is equal to their label;
     - ``total``: the number of records with a label and a value.
 
@@ -213,16 +199,42 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
         (labels, has_label), (values, has_value) = columns.known("label", here), columns.known(name, here)
         both = has_label & has_value
         counts.update(zip(labels[both].tolist(), values[both].tolist(), strict=True))
-    class_name, total = selections.store.manifest.class_name, counts.total()
+    label_of: dict[Any, int] = {name: label for label, name in enumerate(selections.store.manifest.classes)}
     found = counts.most_common()
     rows = [(label, value if texts is None else texts[value], number) for (label, value), number in found]
-    differing = [row for row in rows if row[1] not in (row[0], class_name(row[0]))]
+    same = [label_of.get(value, value) for _, value, _ in rows]  # the value as a label, if it is one
+    differing = [row for row, value in zip(rows, same, strict=True) if value != row[0]]
+    scores = Counter[Any](dict.fromkeys((label for label, _, _ in rows), 0))
+    for label, value, number in differing:
+        scores[label] += number
+        scores[label_of.get(value, value)] += number
+    worst = [name for name, _ in scores.most_common(_WORST)]
+    among = {*worst}
     return {
-        "pairs": rows if len(rows) <= _MOST_PAIRS else differing[:_MOST_PAIRS],
+        "pairs": differing[:_MOST_PAIRS],
         "different": len(differing),
-        "equal": total - sum(number for _, _, number in differing),
-        "total": total,
+        "worst": worst,
+        "cells": [row for row, value in zip(rows, same, strict=True) if {row[0], value} <= among],
+        "equal": counts.total() - sum(number for _, _, number in differing),
+        "total": counts.total(),
     }
+
+
+def quantiles(selections: Selections) -> dict[str, list[float]]:
+    """Return seven values of the width, height, aspect and bytes of all images, ascending.
+
+    They are the least value, the values at 5 %, 25 %, 50 %, 75 % and 95 % of the images, and the greatest value; the
+    list is empty if no record has a value.
+    """
+
+    def read() -> dict[str, list[float]]:
+        found = {}
+        for column in SIZES:
+            values = np.sort(_finite(selections.columns, column, slice(None)))
+            found[column] = values[(len(values) - 1) * _SHARES // 100].tolist() if len(values) else []
+        return found
+
+    return selections.facts.get("quantiles", read)
 
 
 def _checked(selections: Selections, name: str, kinds: Collection[str]) -> str:
@@ -233,9 +245,9 @@ def _checked(selections: Selections, name: str, kinds: Collection[str]) -> str:
     return known[name]
 
 
-def _histogram(columns: Columns, column: str, indices: Any, axis: str) -> dict[str, Any]:
+def _histogram(columns: Columns, column: str, indices: Any) -> dict[str, Any]:
     sampled = _finite(columns, column, np.asarray(indices[:: max(1, len(indices) // _SAMPLED)], np.int64))
-    inner, scale = _edges(sampled, axis or ("log" if column == "bytes" else ""))
+    inner, scale = _edges(sampled, prefers_log=column == "bytes")
     counts, ends = _count_bins(columns, column, indices, inner)
     filled = np.flatnonzero(counts).tolist()
     if not filled:
@@ -264,7 +276,7 @@ def _finite(columns: Columns, column: str, indices: Any) -> Array:
     return values[known & np.isfinite(values)]
 
 
-def _edges(values: Array, axis: str) -> tuple[list[float], str]:
+def _edges(values: Array, *, prefers_log: bool) -> tuple[list[float], str]:
     """Return up to 41 round numbers as edges of bins, ascending, and their scale.
 
     The bins contain the middle 99 % of the values.
@@ -275,7 +287,7 @@ def _edges(values: Array, axis: str) -> tuple[list[float], str]:
     if whole and int(values.max()) - int(values.min()) < _BINS:
         return [*range(int(values.min()), int(values.max()) + 2)], ""
     first, last = np.percentile(values, (0.5, 99.5)).tolist()
-    if first > 0 and axis != "linear" and (axis == "log" or last > _WIDE * first):
+    if first > 0 and (prefers_log or last > _WIDE * first):
         scale = "log"
         decades = max(1, math.ceil(math.log10(last) - math.log10(first)))
         a_decade = min(20, _BINS // decades or _BINS / decades)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from dbloader.sampling.base import ResumableSampler
     from dbloader.stores.base import Store
 
-_EPOCHS = 12  # number of epochs that the view of one record shows
 _SHOWN = 256  # number of samples shown of a batch
 _MOST = 65_536  # largest batch size, and largest number of ranks
 _LONGEST = 4_096  # largest side in pixels, so no request makes the server use gigabytes
@@ -76,41 +75,16 @@ def show_batch(store: Store | CompositeDataset, options: Options, transform: Any
     return {
         "seed": str(indices.seed), "epoch": indices.epoch, "step": options.step, "steps": steps, "indices": [*indices],
         "order": sampler.facts(),
-        "next_epoch": _state_of(state, indices.epoch + 1), **_describe(transform),
+        # The state of the next epoch as JSON.
+        "next_epoch": state and json.dumps({**state, "epoch": indices.epoch + 1, "position": 0}),
+        "transform": None if transform is None else short_repr(transform, 200),  # an empty nn.Sequential is false
+        # Whether the random numbers depend only on seed, epoch and position.
+        "repeatable": transform is None or isinstance(transform, Decoder) or is_albumentations(transform),
         "samples": [
             _sample(dataset, SeededIndices([index], indices.seed, indices.epoch, range(position, position + 1)))
             for index, position in zip(indices[:_SHOWN], indices.positions, strict=False)
         ],
     }  # fmt: skip
-
-
-def show_epochs(store: Store | CompositeDataset, index: int, options: Options, transform: Any = None) -> dict[str, Any]:
-    """Return the rank, step and crop of a record in each of 12 epochs, beginning with ``options.epoch``.
-
-    An epoch may repeat the record, because all ranks get the same number of samples. Such an epoch has several entries.
-    ``step`` is None if the record is in an incomplete last batch that is dropped.
-
-    Raises:
-        OptionError: An option or the state is wrong, or no record has this index.
-    """
-    if isinstance(store, CompositeDataset):
-        raise OptionError("the epochs of one record are shown for a single store, not for a mixture: look at batches")
-    dataset = _dataset(store, options, transform)
-    sampler, batches, state = _order(dataset, options)
-    whole_number("index", index, 0, len(dataset) - 1)
-    entries = []
-    for epoch in range(options.epoch, options.epoch + _EPOCHS):
-        order: Any = sampler.order(sampler.seed, epoch)
-        first = int(order.inverse(np.array([index]))[0])
-        end = len(sampler) * options.world_size
-        found = np.append(first, np.arange(len(dataset), end))  # the record's position, and the padding
-        for position in found[(found < end) & (sampler.unpadded(found) == first)].tolist():
-            at, rank = divmod(position, options.world_size)
-            step = at // options.batch_size
-            sample = _sample(dataset, SeededIndices([index], sampler.seed, epoch, range(position, position + 1)))
-            place = {"epoch": epoch, "rank": rank, "step": step if step < len(batches) else None}
-            entries.append({**sample, **place, "state": _state_of(state, epoch)})
-    return {"seed": str(sampler.seed), "order": sampler.facts(), "epochs": entries, **_describe(transform)}
 
 
 def show_image(
@@ -138,18 +112,6 @@ def show_image(
         raise
     except Exception as error:  # the transform is the user's code
         raise OptionError(f"the transform failed: {type(error).__name__}: {error}") from error
-
-
-def _describe(transform: Any) -> dict[str, Any]:
-    """Return the repr of a transform, and whether its random numbers depend only on seed, epoch and position."""
-    repeatable = transform is None or isinstance(transform, Decoder) or is_albumentations(transform)
-    shown = None if transform is None else short_repr(transform, 200)  # an empty nn.Sequential is false
-    return {"transform": shown, "repeatable": repeatable}
-
-
-def _state_of(state: Mapping[str, Any] | None, epoch: int) -> str | None:
-    """Return a state as JSON, set to the beginning of an epoch."""
-    return None if state is None else json.dumps({**state, "epoch": epoch, "position": 0})
 
 
 def _dataset(store: Store | CompositeDataset, options: Options, transform: Any) -> Any:

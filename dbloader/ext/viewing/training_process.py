@@ -30,13 +30,13 @@ _REPLACED = "another store is at this place now: start the viewer again to see i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRequest:
-    """A page's request: the batch of a step, or the epochs of one record, or its image at a position in the epoch.
+    """A page's request: the batch of a step, or the image of a record at a position in the epoch.
 
     Attributes:
         number: Number of the store.
         options: Fields of ``training.Options``.
         index: Index of the record; None for a batch.
-        position: Position of the record in the epoch; None for all its epochs.
+        position: Position of the record in the epoch; None for a batch.
     """
 
     number: int
@@ -53,10 +53,8 @@ class TrainingRequest:
                 raise
             raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
         options = training.Options(**self.options)
-        if self.index is None:
+        if self.index is None or self.position is None:
             return training.show_batch(dataset, options, transform)
-        if self.position is None:
-            return training.show_epochs(dataset, self.index, options, transform)
         return training.show_image(dataset, self.index, self.position, options, transform)
 
 

@@ -63,7 +63,7 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     expect(status).to_have_text("No two images are equal or nearly equal.")
     assert place.with_name("b.lmdb.duplicates").exists()
     page.goto("/?view=duplicates")
-    expect(status).to_contain_text("3 duplicates of 3 images")
+    expect(status).to_contain_text("3 duplicates in 3 groups")
     groups, drop = page.locator(".group"), page.get_by_label("drop", exact=True)
     # Only copies with the same bytes are checked: a person looks at the others first.
     assert [box.is_checked() for box in drop.all()] == [True, True, False]

@@ -51,7 +51,7 @@ def search(page: Page, text: str) -> None:
 
 
 def chips(page: Page) -> list[str]:
-    return [text[:-2] for text in page.locator("db-grid .chips button").all_inner_texts()]
+    return [text[:-2] for text in page.locator("#finder .chips button").all_inner_texts()]
 
 
 def test_side_bar_filters_and_sorts_by_additional_fields(page: Page) -> None:
@@ -82,11 +82,11 @@ def test_side_bar_filters_and_sorts_by_additional_fields(page: Page) -> None:
     bars.focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    expect(page.locator("db-grid .chips button").first).to_contain_text("score>=")
+    expect(page.locator("#finder .chips button").first).to_contain_text("score>=")
     page.locator("db-field[name='of a kind'] svg").focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    expect(page.locator("db-grid .chips button").last).to_contain_text('"of a kind">=4')
+    expect(page.locator("#finder .chips button").last).to_contain_text('"of a kind">=4')
     expect(page.locator("#search-error")).to_be_empty()
     search(page, "")
     page.locator("#sort").select_option("score")
@@ -101,7 +101,7 @@ def test_each_chip_shows_one_whole_condition_of_a_search(page: Page) -> None:
     search(page, "score < 0.5 not is_test and -(class:cat or class:dog)")
     counted(page, 15)
     assert chips(page) == ["score<0.5", "not is_test", "-(class:cat or class:dog)"]
-    page.locator("db-grid .chips button").first.click()
+    page.locator("#finder .chips button").first.click()
     counted(page, 30)
     search(page, "class:cat or class:dog")
     counted(page, 80)
@@ -116,7 +116,7 @@ def test_each_chip_shows_one_whole_condition_of_a_search(page: Page) -> None:
     page.locator("db-field[name=split]").get_by_role("button", name="train").click()
     counted(page, 0)
     assert chips(page) == ["(split=val or class:cat is_test)", "split=train"]
-    page.locator("db-grid .chips button").first.click()
+    page.locator("#finder .chips button").first.click()
     counted(page, 60)
 
 

@@ -109,12 +109,12 @@ def test_url_and_arrow_keys_keep_the_order_of_a_sorted_search(tabs: Tabs, photos
     expect(page.locator("db-record nav")).to_contain_text("2 of 120")
     page.keyboard.press("ArrowRight")
     expect(page.locator("db-record nav")).to_contain_text("3 of 120")
-    assert "index=58" in page.url
+    assert "open=58" in page.url
     page.keyboard.press("ArrowLeft")
     expect(page.locator("db-record nav")).to_contain_text("2 of 120")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("db-record nav")).to_contain_text("1 of 120")
-    assert "index=59" in page.url
+    assert "open=59" in page.url
     page.keyboard.press("Escape")
     page.locator("#sort").select_option("odd")
     expect(tiles.first.locator(".number")).not_to_have_text("59 ·")
@@ -138,14 +138,18 @@ def test_back_and_forward_restore_earlier_views(tabs: Tabs, tall: Site) -> None:
     page.keyboard.press("End")
     shows(page, TALL - 1)
     page.keyboard.press("Enter")
-    page.wait_for_url("**view=record**")
+    page.wait_for_url("**open=24999**")
     page.go_back()
     shows(page, TALL - 1)
+    expect(page.locator("db-record")).to_be_hidden()
     page.go_forward()
     expect(page.locator("db-record")).to_be_visible()
-    page.keyboard.press("Escape")
-    shows(page, TALL - 1)
-    page.go_back()
+    page.keyboard.press("ArrowLeft")  # the record beside the grid follows
+    page.wait_for_url("**open=24998**")
+    page.keyboard.press("Escape")  # the same as the back button
+    expect(page.locator("db-record")).to_be_hidden()
+    page.wait_for_url("**at=24998")
+    page.go_forward()
     expect(page.locator("db-record")).to_be_visible()
 
 

@@ -53,7 +53,7 @@ def test_hostile_class_names_can_be_searched(tabs: Tabs, hostile: Site) -> None:
     for place, count in ((1, len(IMAGES)), (0, len(NAMES))):
         page.locator(".class").nth(place).click()
         expect(page.locator("#count")).to_have_text(f"{count} of {len(NAMES) + len(IMAGES)} records")
-        expect(page.locator("db-grid .chips").get_by_role("button")).to_have_count(1)
+        expect(page.locator("#finder .chips").get_by_role("button")).to_have_count(1)
     assert ATTACK in page.title()
 
 

@@ -60,10 +60,11 @@ def test_table_of_pairs_finds_planted_wrong_labels(tabs: Tabs, doubtful: Site) -
     status = page.locator("db-compare p[role=status]")
     expect(status).to_contain_text(f"differ in {PLANTED}")
     found, clicks = set[int](), 1
-    pairs = page.locator(".pairs-list tbody tr")
+    pairs = page.locator(".confused .card")
+    expect(pairs).to_have_count(12)
     for n in range(pairs.count()):
-        expected = int(pairs.nth(n).locator("td").last.inner_text())
-        pairs.nth(n).locator("a").click()
+        expected = int(pairs.nth(n).locator("h3 b").inner_text())
+        pairs.nth(n).locator("h3 a").click()
         expect(page.locator("#count")).to_contain_text(f"{expected} of 2,000")
         found |= {*tiles(page)}
         page.go_back()
@@ -71,7 +72,7 @@ def test_table_of_pairs_finds_planted_wrong_labels(tabs: Tabs, doubtful: Site) -
         expect(status).to_contain_text("differ")
     assert found == WRONG
     assert clicks <= 13
-    expect(page.locator(".matrix th")).to_have_count(9)
+    expect(page.locator(".matrix th")).to_have_count(2 * len(CLASSES))
     # The table shows the same numbers, and one search finds all these records.
     differing = page.locator(".matrix td.differs a").all_inner_texts()
     assert sum(map(int, differing)) == PLANTED

@@ -125,7 +125,7 @@ def test_selected_records_are_reviewed_and_accepted_together(tabs: Tabs, doubtfu
     page.locator("db-grid").get_by_role("button", name="Accept predictions").click()
     expect(page.locator("#notice")).to_contain_text("3 records labeled as predicted")
     assert marks(doubtful) == {n: {"label": WRONG[n]} for n in (0, 6, 12)}
-    expect(page.locator("#tiles-0 .guess")).to_have_text("✓ predicted")
+    expect(page.locator("#tiles-0 .guess")).to_have_text("✓ accepted")
 
 
 @pytest.mark.parametrize("path", ["&q=labels.differ", "&q=labels.differ&at=50", "&q=index:1"])

@@ -57,7 +57,7 @@ def test_several_classes_can_be_selected_at_once(page: Page) -> None:
     assert query(page) == '(class:cat or class:"maine coon")'
     expect(row.filter(has_text="cat")).to_have_attribute("aria-selected", "true")
     expect(row.filter(has_text="dog")).to_have_attribute("aria-selected", "false")
-    expect(page.locator("db-grid .chips button")).to_have_count(1)
+    expect(page.locator("#finder .chips button")).to_have_count(1)
     row.filter(has_text="cat").locator(".check").click()
     counted(page, CLASSES["maine coon"])
     assert query(page) == 'class:"maine coon"'
@@ -74,8 +74,8 @@ def test_several_classes_can_be_selected_at_once(page: Page) -> None:
     drag.focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    expect(page.locator("db-grid .chips button")).to_have_count(2)
-    page.locator("db-grid .chips button").first.click()
+    expect(page.locator("#finder .chips button")).to_have_count(2)
+    page.locator("#finder .chips button").first.click()
     assert query(page).startswith("width>=")
 
 
@@ -129,13 +129,33 @@ def test_histogram_of_a_search_is_drawn_over_the_histogram_of_all_records(page: 
     widths = [40 + seed % 60 for seed in range(150, 180)]
     expect(bars.locator(".range")).to_have_text(f"{min(widths)} to {max(widths)}")
     expect(page.locator("db-bars[name=height] .ends").last).to_have_text(f"{min(heights)}{max(heights)}")
-    axis = page.locator("db-bars[name=bytes] .axis")
-    expect(axis).to_have_text("logarithmic")
-    axis.click()
-    expect(axis).to_have_text("linear")
-    page.reload()
-    expect(axis).to_have_text("linear")
-    expect(page.locator("db-bars[name=bytes] rect.all")).not_to_have_count(0)
+
+
+def test_handles_of_a_histogram_change_one_end_of_the_searched_range(page: Page) -> None:
+    least, greatest = (page.get_by_role("slider", name=f"{word} width") for word in ("Least", "Greatest"))
+    least.press("ArrowRight")
+    expect(least).to_have_attribute("aria-valuenow", "1")
+    low = query(page)
+    assert re.fullmatch(r"width>=\d+", low)
+    greatest.press("ArrowLeft")
+    page.wait_for_url("**width%3C**")
+    assert re.fullmatch(low + r" width<\d+", query(page))
+    outside = page.locator("db-bars[name=width] rect.out")
+    expect(outside).to_have_count(2)  # the bars outside of the range keep their counts
+    for handle, key in ((least, "ArrowLeft"), (greatest, "ArrowRight")):
+        handle.press(key)
+    counted(page, ALL)
+    expect(outside).to_have_count(0)
+
+
+def test_class_that_is_not_found_is_named_and_rarest_classes_come_first(page: Page) -> None:
+    page.locator("#find-class").fill("zebra")
+    expect(page.locator("db-sidebar")).to_contain_text("No class contains “zebra”")
+    page.locator("#find-class").fill("")
+    for _ in range(2):
+        page.locator("#order").click()
+    expect(page.locator("#order")).to_have_text("rarest first")
+    expect(page.locator(".class:visible .name")).to_have_text(["maine coon", "dog", "cat"])
 
 
 def test_search_completes_classes_fields_and_values(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""The training view in a browser: its crops, steps, pasted states, and the epochs of one record."""
+"""The training view in a browser: its crops, steps and pasted states."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ def test_form_can_be_filled_by_keyboard(page: Page) -> None:
         str(asked(page, "/api/0/training?seed=7&batch_size=8")["indices"][0])
     )
     assert (parameter(page, "seed"), parameter(page, "step")) == ("7", None)
+    page.get_by_text("Several GPUs, the last batch, a saved state").click()
     page.get_by_label("Drop the last").press("Space")
     page.get_by_label("Step", exact=True).fill("22")
     page.keyboard.press("Enter")
@@ -110,7 +111,7 @@ def test_form_can_be_filled_by_keyboard(page: Page) -> None:
 
 def test_pasted_state_shows_the_next_batches(page: Page) -> None:
     state = state_of(page)
-    page.get_by_text("Paste a state_dict()").click()
+    page.get_by_text("Several GPUs, the last batch, a saved state").click()
     page.get_by_label("A state_dict() of the loader").fill(str(state))  # in Python's syntax, as print() shows a dict
     page.get_by_role("button", name="Show").click()
     at(page, "Epoch 0, step 0 (0 to 15 after the state): 8 images")
@@ -141,27 +142,10 @@ def test_invalid_pasted_state_shows_an_error(page: Page) -> None:
     expect(page.get_by_label("A state_dict() of the loader")).to_have_value(text)
 
 
-def test_page_of_a_record_links_to_its_batches_in_twelve_epochs(page: Page) -> None:
-    page.goto(f"{PAGE}&record=0&world_size=2")  # index 0 is a record too
-    at(page, "Record 0, cat/c_000.jpg, in epochs 0 to 11.")
-    entries = asked(page, "/api/0/epochs/0?batch_size=8&size=32&world_size=2")["epochs"]
-    expect(page.locator(".samples li")).to_have_count(12)
-    assert [each["epoch"] for each in entries] == list(range(12))
-    entry = next(each for each in entries if each["step"] is not None and each["rank"] == 1)
-    page.get_by_role("link", name=f"epoch {entry['epoch']}, rank 1, step {entry['step']}").click()
-    at(page, f"Epoch {entry['epoch']}, step {entry['step']} ")
-    assert 0 in shown(page)
-    page.go_back()
-    page.get_by_role("link", name="Later epochs").click()
-    at(page, "in epochs 12 to 23.")
-    page.get_by_role("link", name="Batches").click()
-    at(page, "Epoch 0, step 0 ")
-
-
 def test_damaged_record_shows_an_error_only_in_its_own_cell(page: Page) -> None:
-    entry = asked(page, f"/api/0/epochs/{FLIPPED}?batch_size=8")["epochs"][0]
-    page.goto(f"{PAGE}&drop_last=0&step={entry['position'] // 8}")
-    at(page, f"step {entry['position'] // 8} ")
-    page.locator(f'[data-position="{entry["position"]}"]').scroll_into_view_if_needed()
-    expect(page.locator(f'[data-position="{entry["position"]}"] .error')).to_contain_text("is damaged")
+    position = [*ShuffleSampler(range(LENGTH), 1, 0)].index(FLIPPED)
+    page.goto(f"{PAGE}&drop_last=0&step={position // 8}")
+    at(page, f"step {position // 8} ")
+    page.locator(f'[data-position="{position}"]').scroll_into_view_if_needed()
+    expect(page.locator(f'[data-position="{position}"] .error')).to_contain_text("is damaged")
     expect(page.locator("db-training .error")).to_have_count(1)

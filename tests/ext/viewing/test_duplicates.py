@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 from dbloader import Record, find_duplicates, open_store
 from dbloader.errors import DamagedStoreError, OptionError
 from dbloader.ext.viewing import duplicates
-from dbloader.ext.viewing.duplicates import Duplicates
+from dbloader.ext.viewing.duplicates import Duplicates, Leaks
 from dbloader.ext.viewing.selection import Selections
 from dbloader.records.field_columns import FieldColumn
 from dbloader.stores.base import Store
 from tests.contracts.records import write
-from tests.ext.viewing.stores import write_records
+from tests.ext.viewing.stores import CLASSES, write_records
 from tests.support.images import WAIT_S, encoded, scene
 
 
@@ -28,7 +29,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "a.lmdb"
 
 
-def finish(search: Duplicates) -> None:
+def finish(search: Duplicates | Leaks) -> None:
     """Wait for the end of a search without stopping it."""
     for thread in threading.enumerate():
         if thread.name == "duplicates":
@@ -160,3 +161,38 @@ def test_damaged_labels_raise_no_error_in_the_duplicates_page(place: Path, monke
 
 def damaged(*_: object) -> None:
     raise DamagedStoreError("chunk 0 of the labels is damaged")
+
+
+def test_search_between_stores_finds_every_copy_in_each_store(tmp_path: Path) -> None:
+    # In train, two records are copies of a record of val. Both leak, also if val has only one of them.
+    seeds, opened = {"train": (0, 1, 0, 2), "val": (3, 0), "test": (2, 4)}, []
+    with ExitStack() as stack:
+        for name, some in seeds.items():
+            images = [encoded(scene(seed), "JPEG", quality=60 if name == "val" else 90) for seed in some]
+            write_records(tmp_path / name, [Record(f"{n}", label=n % 2, image=each) for n, each in enumerate(images)])
+            opened.append(Selections(stack.enter_context(open_store(tmp_path / name))))
+        search = Leaks(opened)
+        assert search.describe() == {"running": False, "done": 0, "of": 8, "problem": ""}
+        assert search.list(0, 10, number=0) is None
+        search.start()
+        finish(search)
+        assert search.describe() == {"running": False, "done": 8, "of": 8, "problem": ""}
+        assert [some.select("duplicates.leak").tolist() for some in opened] == [[0, 2, 3], [1], [0]]
+        found = search.list(0, 10, number=0)
+        assert found is not None
+        assert found["leaks"] == [3, 1, 1]
+        rows = [(pair["index"], pair["store"], pair["of"], pair["difference"]) for pair in found["pairs"]]
+        assert rows == [(3, 2, 0, "same"), (0, 1, 1, "near"), (2, 1, 1, "near")]
+        assert found["pairs"][0]["class"] == CLASSES[1]
+        assert found["pairs"][0]["of_class"] == CLASSES[0]
+        rest = search.list(1, 1, number=0)
+        assert rest is not None
+        assert rest["pairs"] == found["pairs"][1:2]
+
+
+def test_search_between_stores_needs_two_stores(place: Path) -> None:
+    with open_store(place) as store:
+        search = Leaks([Selections(store)])
+        search.start()
+        finish(search)
+        assert search.describe()["problem"].endswith("view two stores")

@@ -63,7 +63,7 @@ def test_used_link_redirects_its_own_browser_and_keeps_the_query(opened: Opened)
     answer = opened.ask(f"{path_of(opened.viewer.link)}&view=record&q=a%20b%26c&q=%F0")
     assert (answer.status, answer.headers["location"]) == (303, "/?view=record&q=a%20b%26c&q=%F0")
     assert "set-cookie" not in answer.headers
-    assert opened.ask(path_of(opened.viewer.link)).headers["location"] == "/"
+    assert opened.ask(path_of(opened.viewer.link)).headers["location"] == "/?view=overview"
 
 
 def test_used_link_is_refused_and_the_new_printed_link_works_once(opened: Opened) -> None:
@@ -236,7 +236,7 @@ def test_change_is_accepted_only_from_the_viewers_page(opened: Opened, lines: tu
     check_refused(change(opened, *sent), "only the page of this viewer can do this")
 
 
-@pytest.mark.parametrize("path", ["/api/0/marks", "/api/0/duplicates"])
+@pytest.mark.parametrize("path", ["/api/0/marks", "/api/0/duplicates", "/api/0/leaks"])
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_viewer_refuses_a_large_body_without_reading_all_of_it(opened: Opened, path: str, *, is_chunked: bool) -> None:
     part, sent = b"x" * 2**16, 0
@@ -272,7 +272,7 @@ def test_read_only_viewer_accepts_no_change(stores: tuple[Path, Path]) -> None:
         at = f"127.0.0.1:{running.port}"
         cookie = ask(running.port, running.link.partition(at)[2], host=at).headers["set-cookie"].partition(";")[0]
         lines = (f"Cookie: {cookie}", "Sec-Fetch-Site: same-origin", "Content-Length: 0")
-        for path in ("/api/0/marks", "/api/0/duplicates"):
+        for path in ("/api/0/marks", "/api/0/duplicates", "/api/0/leaks"):
             check_refused(ask(running.port, path, *lines, method="POST", host=at), "accepts only GET and HEAD", 405)
         found = json.loads(ask(running.port, "/api/stores", *lines[:2], host=at).body)
     assert found[0]["marks"]["why_not"] == "the viewer was started with --read-only"

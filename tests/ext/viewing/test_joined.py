@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,7 +92,7 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
     assert found("", "-loss") == [1, 6, 0, 5, 2, 3, 4]
     assert found("", "prediction") == [0, 1, 6, 4, 5, 2, 3]
     values = summary.field(selections, "width>1", "prediction")
-    assert values == {"values": [("dog", 2), ("cat", 1)], "different": 2}
+    assert values == {"values": [("dog", 2), ("cat", 1)], "different": 2, "of": 5}
     assert summary.field(selections, "", "top5")["values"] == [("false", 2), ("true", 2)]
     assert summary.field(selections, "", "loss")["ends"] == [0.001, 2]
     assert summary.rows(selections, "index:1", 0, 1, "loss")["rows"][0][6] == {"loss": 2.0, "prediction": "cat"}
@@ -98,7 +100,9 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
         "prediction": "dog", "loss": 0.001, "top5": None, "id": "3", "note": "c", "two words": 1, "labels.differ": None
     }  # fmt: skip
     compared = summary.compare_labels(selections, "", "prediction")
-    assert sorted(compared["pairs"]) == [(0, "cat", 2), (0, "dog", 1), (1, "cat", 1)]
+    assert sorted(compared["pairs"]) == [(0, "dog", 1), (1, "cat", 1)]
+    assert sorted(compared["cells"]) == [(0, "cat", 2), (0, "dog", 1), (1, "cat", 1)]
+    assert sorted(compared["worst"]) == [0, 1]
     assert (compared["total"], compared["equal"], compared["different"]) == (4, 2, 2)
     for text, what in (
         ("loss~5", "use < or <= or > or >= or = or != after loss, not ~"),
@@ -122,11 +126,10 @@ def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: S
         [math.nan] * 7,
     ],
 )
-@pytest.mark.parametrize("axis", ["", "log", "linear"])
-def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: list[float], axis: str) -> None:
+def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: list[float]) -> None:
     selections = Selections(store, {"loss": FieldColumn("float", np.array(values))})
     finite = [value for value in values if math.isfinite(value)]
-    found = summary.field(selections, "", "loss", f"loss:{axis}")
+    found = summary.field(selections, "", "loss")
     json.dumps(found, allow_nan=False)
     check_histogram(found, finite)
     assert len(selections.select("loss<=0")) == sum(value <= 0 for value in values)
@@ -215,3 +218,32 @@ def test_index_without_a_name_is_refused_for_two_stores(tmp_path: Path, two: lis
     ):
         join_listings(two, csv)
     assert [*join_listing(two[1], csv)] == ["p"]
+
+
+def test_table_of_labels_has_the_classes_with_the_most_differences(tmp_path: Path) -> None:
+    classes = [f"c{n:02}" for n in range(40)]
+    rng = random.Random(3)
+    labels, values = ([rng.randrange(40) for _ in range(3000)] for _ in range(2))
+    guesses = [value if rng.random() < 0.3 else label for label, value in zip(labels, values, strict=True)]
+    write_records(tmp_path / "s.lmdb", [Record(label=label) for label in labels], classes=classes)
+    rows = [{"index": n, "prediction": classes[guess]} for n, guess in enumerate(guesses)]
+    with open_store(tmp_path / "s.lmdb") as store:
+        found = summary.compare_labels(
+            Selections(store, join_listing(store, listing(tmp_path, rows, "jsonl"))), "", "prediction"
+        )
+    pairs = list(zip(labels, guesses, strict=True))
+    wrong = [pair for pair in pairs if pair[0] != pair[1]]
+    score = {n: sum((label == n) + (guess == n) for label, guess in wrong) for n in range(40)}
+    assert len(found["worst"]) == len({*found["worst"]}) == 24
+    assert [score[n] for n in found["worst"]] == sorted(score.values(), reverse=True)[:24]
+    cells = {(label, value): count for label, value, count in found["cells"]}
+    among = [pair for pair in pairs if {*pair} <= {*found["worst"]}]
+    assert cells == Counter((label, classes[guess]) for label, guess in among)
+    assert (found["equal"], found["total"]) == (3000 - len(wrong), 3000)
+
+
+def test_quantiles_are_values_of_the_images(store: Store) -> None:
+    found = summary.quantiles(Selections(store))
+    assert found["width"] == [1, 1, 2, 3, 4, 5, 6]
+    assert found["height"] == [1] * 7
+    assert found["bytes"] == []

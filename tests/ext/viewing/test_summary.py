@@ -37,12 +37,8 @@ def histograms(tmp_path: Path, records: list[Record]) -> dict[str, Any]:
     write_records(place, records, classes=())
     with open_store(place) as store:
         selections = Selections(store)
-        found: dict[str, Any] = summary.count(selections, "")["histograms"]
+        found: dict[str, Any] = {what: summary.field(selections, "", what) for what in SIZES}
         for what, value_of in SIZES.items():
-            for axis in ("log", "linear"):
-                other = summary.histogram(selections, "", what, axis)
-                check_histogram(other, [value_of(record) for record in records])
-                assert other["scale"] in ("", axis)
             check_histogram(found[what], [value_of(record) for record in records])
             edges, counts = found[what]["edges"], found[what]["counts"]
             for number in range(0, len(counts), 9):
@@ -90,12 +86,12 @@ def test_counts_equal_counting_record_by_record(tmp_path: Path) -> None:
                 names = {line["name"] for line in events if line["event"] == event}
                 assert count == sum(record.name in names for record in chosen)
             for what, value_of in SIZES.items():
-                values = [value_of(record) for record in chosen]
-                if what in text or len(chosen) == len(records):  # the bins are computed from the chosen records
-                    check_histogram(found["histograms"][what], values)
-                    assert found["histograms"][what]["all"] is None
+                values, found = [value_of(record) for record in chosen], summary.field(selections, text, what)
+                if len(chosen) == len(records):
+                    check_histogram(found, values)
+                    assert found["all"] is None
                 else:
-                    check_bins(found["histograms"][what], values, summary.histogram(selections, "", what))
+                    check_bins(found, values, summary.field(selections, "", what))
         everything = summary.count(selections, "")
         assert everything["formats"] == Counter(record.format for record in records if record.format)
         assert {"damaged", "repaired", "rejected", "odd"} == everything["events"].keys()

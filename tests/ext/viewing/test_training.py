@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from dbloader import ImageFormat, LMDBDataset, MongoDataset, Record, convert, mix, open_store, write_store
 from dbloader.decoding import MultiCrop, RandomCrop, RandomResizedCrop, ResizeCenterCrop
 from dbloader.errors import OptionError
-from dbloader.ext.viewing.training import Options, show_batch, show_epochs, show_image, to_png
+from dbloader.ext.viewing.training import Options, show_batch, show_image, to_png
 from dbloader.loading.create import create_loader
 from dbloader.sampling import BlockShuffleSampler, ShuffleSampler
 from tests.support import jpegs
@@ -192,47 +192,6 @@ def test_wrong_state_or_option_is_refused(place: Path, change: Any, options: Any
         show_batch(store, Options(**{"batch_size": 4, **state, **options}))
 
 
-@pytest.mark.parametrize("order", ["shuffle", "blocks", "sticking"])
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_epochs_of_a_record_list_the_ranks_and_steps_that_receive_it(
-    place: Path, sharded: Path, order: str, world_size: int
-) -> None:
-    place = sharded if order == "sticking" else place
-    state = "" if order == "shuffle" else state_of(place, order)
-    options = Options(batch_size=4, world_size=world_size, state=state)
-    found: dict[tuple[int, int], list[Any]] = {}  # (rank, step, position) in the first two epochs, by (epoch, index)
-    with open_store(place) as store:
-        for rank in range(world_size):
-            own: Any = {"seed": 0, "batch_size": 4, "world_size": world_size, "rank": rank, "drop_last": False}
-            loader = loader_of(place, order=order, **own)
-            whole = len(loader.batch_sampler.sampler) // 4
-            for epoch in range(2):
-                for step, indices in enumerate(loader.batch_sampler):
-                    for index, position in zip(indices, indices.positions, strict=True):
-                        entry = (rank, step if step < whole else None, position)
-                        found.setdefault((epoch, index), []).append(entry)
-                loader.batch_sampler.sampler.set_epoch(1)
-            loader.close()
-        for index in range(LENGTH):
-            entries = show_epochs(store, index, options)["epochs"]
-            assert sorted({entry["epoch"] for entry in entries}) == list(range(12))
-            for epoch in range(2):
-                now = [entry for entry in entries if entry["epoch"] == epoch]
-                shares = [(entry["rank"], entry["step"], entry["position"]) for entry in now]
-                assert sorted(shares, key=str) == sorted(found[epoch, index], key=str)
-
-
-def test_crops_in_the_epochs_of_a_record_equal_the_crops_in_its_batches(place: Path) -> None:
-    options = Options(batch_size=4, world_size=2, size="24")
-    with open_store(place) as store:
-        for entry in show_epochs(store, 5, options)["epochs"]:
-            if entry["step"] is None:
-                continue
-            now = options._replace(**{name: entry[name] for name in ("epoch", "rank", "step")})
-            (sample,) = [sample for sample in show_batch(store, now)["samples"] if sample["index"] == 5]
-            assert sample.items() <= entry.items()
-
-
 def crops_of(store: Any, transform: Callable[..., Any]) -> list[tuple[Any, Any, Any]]:
     samples = show_batch(store, Options(batch_size=LENGTH), transform)["samples"]
     return [(store[sample["index"]], sample["crop"], sample["size"]) for sample in samples]
@@ -398,5 +357,3 @@ def test_batch_of_a_mixture_shows_the_source_and_the_pixels_of_each_sample(image
         assert store.read([sample["index"]])[0].name == sample["name"]
         png, _ = show_image(mixture, sample["seen"], sample["position"], options)
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), image.permute(1, 2, 0).numpy())
-    with pytest.raises(OptionError, match="not for a mixture"):
-        show_epochs(mixture, 0, options)

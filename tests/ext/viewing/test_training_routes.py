@@ -52,13 +52,10 @@ def test_options_affect_the_batch_and_invalid_options_get_a_sentence(place: str)
         seen = client.get(f"/seen/0/{batch['indices'][0]}", params=at)
         assert (seen.headers["content-type"], seen.headers["x-values"]) == ("image/png", "")
         assert Image.open(io.BytesIO(seen.content)).size == (24, 16)
-        epochs = client.get(f"/api/0/epochs/{batch['indices'][0]}", params=options).json()["epochs"]
-        assert [each["epoch"] for each in epochs] == list(range(2, 14))
         for path, error in (
             ("/api/0/training?step=x", "step must be an integer"),
             ("/api/0/training?drop_last=2", "drop_last must be from 0 to 1"),
             ("/api/0/training?rank=1", "rank must be 0 to 0"),
-            ("/api/0/epochs/8?batch_size=1", "index must be from 0 to 7"),
             ("/seen/0/0", "position must be an integer"),
         ):
             answer = client.get(path)
@@ -99,7 +96,7 @@ def test_without_torch_only_the_training_view_says_what_to_install(place: str, t
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
     with viewer(place, "--port", 0, PYTHONPATH=path) as running, browser(running.link) as client:
         assert client.get("/api/stores").json()[0]["records"] == 8
-        for path in ("/api/0/training", "/api/0/epochs/0", "/seen/0/0?position=0"):
+        for path in ("/api/0/training", "/seen/0/0?position=0"):
             error = "this page needs torch, which is not installed here: pip install torch"
             assert client.get(path).json() == {"error": error}
 

@@ -3,7 +3,7 @@
 /** The entries of /api/stores, one for each store. start.js fills it before it shows a view. */
 export const stores = [];
 
-const SHARED = ["store", "q", "sort", "axes", "at", "px", "selected", "over"]; // parameters of all views; every other parameter belongs to one view
+const SHARED = ["store", "q", "sort", "at", "px", "selected", "over"]; // parameters of all views; every other parameter belongs to one view
 const NUMBERS = {store: 0, at: 0, px: 160, index: 0, opacity: 70};
 const NO_DATABASE = 503; // the status of the viewer's reply when MongoDB does not answer
 const [SLOW_MS, ASK_AGAIN_MS] = [500, 1000];
@@ -38,8 +38,15 @@ export function url(changes) {
 /** Change the state in the URL, and show it. With replace, the back button does not return to the present state. */
 export function go(changes, {replace = false} = {}) {
   const next = url(changes);
-  if (next !== location.pathname + location.search) history[replace ? "replaceState" : "pushState"](null, "", next);
+  if (next !== location.pathname + location.search)
+    history[replace ? "replaceState" : "pushState"](replace ? history.state : {isOpened: changes.view === "record" || "open" in changes}, "", next);
   dispatchEvent(new PopStateEvent("popstate")); // start.js shows the new state
+}
+
+/** Return from a record to where it was opened. Esc and the back button do the same. */
+export function leave() {
+  if (history.state?.isOpened) history.back();
+  else go({view: null, open: null});
 }
 
 /** Return a link to the present state with changes. A click does not load the page again. */
@@ -90,7 +97,8 @@ async function waitUntilBack(reply) {
 /** Change the bar at the bottom: `away`, why the server does not answer; `slow`, the number of slow requests; `note`, about the store. */
 export function bar(changes) {
   Object.assign(bar, changes);
-  find("#note").textContent = escaped(bar.away || (bar.slow ? "Loading…" : bar.note));
+  const isAsked = stores[state().store]?.kind === "mongodb";
+  find("#note").textContent = escaped(bar.away || (bar.slow ? `Loading…${isAsked ? " MongoDB has not answered yet." : ""}` : bar.note));
   find("#note").classList.toggle("slow", !bar.away && bar.slow > 0); // a small sign that moves nothing
 }
 Object.assign(bar, {away: "", slow: 0, note: ""});
@@ -105,6 +113,25 @@ export async function api(path, params = {}, signal) {
   const reply = await ask(address(path, params), signal);
   if (!reply.ok) throw new Error(await errorOf(reply));
   return reply.json();
+}
+
+/** Call `run(signal)` for an element if `key`, which names all that it shows, has changed. An earlier call for the element is aborted.
+ * After an error, call `failed` with its message; the next call runs again. Return whether this call has run to its end. */
+export async function refresh(element, key, run, failed) {
+  if (key === element.key) return false;
+  element.key = key;
+  element.stop?.abort();
+  const {signal} = (element.stop = new AbortController());
+  try {
+    await run(signal);
+  } catch (error) {
+    if (!signal.aborted) {
+      element.key = "";
+      failed(escaped(error.message));
+    }
+    return false;
+  }
+  return !signal.aborted;
 }
 
 /** Return the reason why the server has no picture at a URL; null if it has one. */
@@ -142,10 +169,18 @@ export function picture(kind, store, index, params = {}) {
 
 /** Return a checkbox for the boxes, and for each mask, that can be drawn over the thumbnails of a store. */
 export function overlays(store) {
-  const {fields, file_fields: files} = stores[store], chosen = (state().over ?? "").split(",");
-  return [..."boxes" in fields ? [["boxes", "boxes"]] : [], ...files.map((name, number) => [String(number), name])].map(([key, name]) =>
+  const chosen = (over(store) ?? "").split(",");
+  return layers(store).map(([key, name]) =>
     make("label", {}, make("input", {type: "checkbox", checked: chosen.includes(key), onchange: (event) =>
       go({over: [...chosen.filter((other) => other && other !== key), ...event.target.checked ? [key] : []].join()}, {replace: true})}), ` ${escaped(name)}`));
+}
+
+const layers = (store) => [..."boxes" in stores[store].fields ? [["boxes", "boxes"]] : [], ...stores[store].file_fields.map((name, number) => [String(number), name])];
+
+/** Return the layers in the URL that a store has, as the server expects them; null for none. */
+export function over(store) {
+  const known = layers(store).map(([key]) => key);
+  return (state().over ?? "").split(",").filter((key) => known.includes(key)).join() || null;
 }
 
 /** Return a new element; a tag such as "svg:rect" makes an SVG element. A property that the element does not have becomes an attribute.

@@ -1,23 +1,23 @@
-/** A histogram. The user chooses a range with a click, a drag, or the arrow keys and Enter. */
-import {counted, go, make, state} from "./app.js";
+/** A histogram. The user chooses a range with a click, a drag, its two handles, or the arrow keys and Enter. */
+import {counted, make} from "./app.js";
 
 const HIGH = 40;
-const SCALES = {log: "logarithmic", linear: "linear"};
 
 /** Return a number as text: all digits of an integer, `digits` of other numbers. Rounding to 12 digits first turns 0.1 + 0.2 into 0.3.
  * `roundingMode` "floor" rounds a lower bound down, and "ceil" rounds an upper bound up. */
-export const exact = (number, roundingMode = "halfExpand", digits = 6) =>
+export const exact = (number, digits = 6, roundingMode = "halfExpand") =>
   Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: digits, roundingMode});
 
-/** Show the axis of a histogram as "log" or "linear". The URL contains it, as in axes=bytes:linear,width:log. */
-function choose(name, scale) {
-  const others = (state().axes ?? "").split(",").filter((axis) => axis && !axis.startsWith(`${name}:`));
-  go({axes: [...others, `${name}:${scale}`].join()}, {replace: true});
+/** Return both ends of a range as texts, with as many digits as the ends need to differ. */
+function ends(least, greatest) {
+  const digits = 2 + Math.ceil(Math.log10(Math.max(Math.abs(least), Math.abs(greatest)) / (greatest - least)));
+  return [["floor", least], ["ceil", greatest]].map(([mode, number]) => exact(number, Math.max(3, Math.min(digits, 12)), mode));
 }
 
 class Bars extends HTMLElement {
   connectedCallback() {
     this.from = this.to = -1; // the marked bars; -1 for none
+    this.low = this.high = 0; // the bars in the range that is searched
     this.edges = [];
     this.counts = [];
     this.bars = [];
@@ -25,13 +25,26 @@ class Bars extends HTMLElement {
     this.whole = true;
     this.text = String;
     this.chosen = () => {};
+    const name = this.getAttribute("name");
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
+    this.handles = ["Least", "Greatest"].map((word, n) => make("i", {role: "slider", tabIndex: 0, ariaLabel: `${word} ${name}`, ariaValueMin: "0",
+      onpointerdown: (event) => {
+        event.preventDefault();
+        this.svg.setPointerCapture(event.pointerId);
+        this.mark(n ? this.low : this.high, n ? this.high : this.low);
+      },
+      onkeydown: (event) => {
+        const step = {ArrowLeft: -1, ArrowRight: 1}[event.key], at = (n ? this.high : this.low) + step;
+        if (!step) return;
+        event.preventDefault();
+        if (n ? at < this.low || at >= this.counts.length : at < 0 || at > this.high) return;
+        this.mark(n ? this.low : at, n ? at : this.high);
+        this.choose();
+      }}));
     this.chosenRange = make("span", {class: "range"});
     this.least = make("span");
     this.greatest = make("span");
-    this.axis = make("button", {class: "axis"});
-    this.append(make("div", {class: "ends"}, make("b", {}, this.getAttribute("name")), this.chosenRange), this.svg,
-      make("div", {class: "ends"}, this.least, this.axis, this.greatest));
+    this.append(make("div", {class: "ends"}, this.chosenRange), make("div", {class: "plot"}, this.svg, ...this.handles), make("div", {class: "ends"}, this.least, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
@@ -54,11 +67,12 @@ class Bars extends HTMLElement {
     };
   }
 
-  /** Show a histogram from the server. `whole`: whether values are integers; `text(value)`: returns a label; `chosen(from, to)`: called
-   * with the edges of the chosen range, null at an open end. Faint bars show all records, and have a scale of their own. */
-  draw({edges, counts, all, ends, scale}, whole, text, chosen) {
+  /** Show a histogram from the server. `range`: the least and the greatest value that are searched, as tests of an edge; `whole`: whether
+   * values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the edges of the chosen range, null at an open
+   * end. Faint bars show all records, and have a scale of their own. */
+  draw({edges, counts, all, ends: own}, [isAbove, isBelow], whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
-    const name = this.getAttribute("name");
+    const name = this.getAttribute("name"), last = counts.length - 1;
     const bars = (numbers, properties) => {
       const most = Math.max(1, ...numbers);
       return numbers.map((count, n) => {
@@ -66,20 +80,20 @@ class Bars extends HTMLElement {
         return make("svg:rect", {x: n + 0.06, y: HIGH - high, width: 0.88, height: high, ...properties(count, n)});
       });
     };
+    this.low = [...edges.slice(1, -1), Infinity].findIndex(isAbove);
+    this.high = Math.max(this.low, edges.slice(0, -1).findLastIndex(isBelow));
     this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${HIGH}`);
     this.svg.ariaLabel = `Records by ${name}`;
     this.bars = bars(counts, (count, n) => ({id: `${name}-${n}`, role: "option",
       "aria-label": `${this.range(n, n)}: ${counted(count)}${all ? ` of ${counted(all[n])}` : ""} records`}));
     this.svg.replaceChildren(make("svg:title", {}, all ? "Faint bars: all records, at their own scale" : ""),
       ...bars(all ?? [], () => ({class: "all", "aria-hidden": "true"})), ...this.bars);
-    this.ends = all && ends ? `${exact(ends[0], "floor")} to ${exact(ends[1], "ceil")}` : "";
-    this.least.textContent = exact(edges[0], "floor");
-    this.greatest.textContent = exact(edges.at(-1), "ceil");
-    const other = scale === "log" ? "linear" : "log";
-    this.axis.hidden = !scale || edges[0] <= 0;
-    this.axis.textContent = SCALES[scale] ?? "";
-    this.axis.title = this.axis.ariaLabel = `The axis of ${name} is ${SCALES[scale]}: make it ${SCALES[other]}`;
-    this.axis.onclick = () => choose(name, other);
+    this.ends = this.low || this.high < last ? this.range(this.low, this.high) : all && own ? ends(...own).join(" to ") : "";
+    [this.least.textContent, this.greatest.textContent] = ends(edges[0], edges.at(-1));
+    for (const [n, at] of [this.low, this.high].entries()) {
+      this.handles[n].style.left = `${(100 * (at + n)) / counts.length}%`;
+      Object.assign(this.handles[n], {ariaValueMax: String(last), ariaValueNow: String(at), ariaValueText: this.range(at, at)});
+    }
     this.mark(-1, -1);
   }
 
@@ -92,7 +106,10 @@ class Bars extends HTMLElement {
   mark(from, to) {
     [this.from, this.to] = [from, to];
     const [low, high] = [Math.min(from, to), Math.max(from, to)];
-    this.bars.forEach((bar, n) => (bar.ariaSelected = String(n >= low && n <= high)));
+    this.bars.forEach((bar, n) => {
+      bar.ariaSelected = String(n >= low && n <= high);
+      bar.classList.toggle("out", to < 0 ? n < this.low || n > this.high : false);
+    });
     if (to >= 0) this.svg.setAttribute("aria-activedescendant", this.bars[to].id);
     const sum = this.counts.slice(Math.max(0, low), high + 1).reduce((all, one) => all + one, 0);
     this.chosenRange.textContent = to < 0 ? this.ends : `${this.range(low, high)}: ${counted(sum)}`;
@@ -101,6 +118,7 @@ class Bars extends HTMLElement {
   choose() {
     if (this.to < 0) return;
     const [low, high] = [Math.min(this.from, this.to), Math.max(this.from, this.to)];
+    [this.low, this.high] = [low, high]; // the next key may come before the answer
     this.chosen(low ? this.edges[low] : null, high < this.counts.length - 1 ? this.edges[high + 1] : null);
   }
 }

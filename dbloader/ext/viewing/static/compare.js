@@ -1,8 +1,10 @@
-/** A table of labels and another column, such as a model's predictions. It shows which classes are confused. */
-import {api, className, counted, escaped, go, link, make, stores, title} from "./app.js";
+/** Labels compared with another column, such as a model's predictions: pictures of the classes that are confused, and a table. */
+import {amount, api, className, counted, escaped, go, link, make, refresh, stores, title} from "./app.js";
+import {pictured} from "./duplicates.js";
+import {empty} from "./icons.js";
 import {classWord, key, quoted, words} from "./query.js";
 
-const MATRIX = 24; // most labels, and most values, that a table shows
+const [PAIRS, PICTURES] = [12, 3]; // confused pairs that are shown at a time, and the pictures of each
 
 /** Return the columns of a store that can be compared with the label. */
 export const comparable = (store) =>
@@ -13,52 +15,69 @@ class Compare extends HTMLElement {
     title("labels");
     const names = comparable(now.store);
     const column = [now.column, "prediction", names.length > 1 ? "" : names[0]].find((name) => names.includes(name));
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
+    const key = `${now.store} ${now.q} ${column} ${/mark\.|duplicates\./.test(now.q) && stores[now.store].marks.revision}`;
+    if (key === this.key) return;
     const choice = make("select", {ariaLabel: "Column", onchange: (event) => go({column: event.target.value}, {replace: true})},
       ...column || !names.length ? [] : [make("option", {value: ""}, "choose a field")], ...names.map((name) => make("option", {selected: name === column}, escaped(name))));
     const [status, body] = [make("p", {role: "status"}, column ? "Counting…" : names.length ? "" : "This store has no field of integers or text to compare with the labels."), make("div")];
-    this.replaceChildren(make("h1", {}, "Labels compared"), make("p", {class: "row"}, "Label and ", choice), status, body);
-    if (!column) return;
-    try {
+    this.replaceChildren(make("header", {}, make("h1", {}, "Labels compared"), make("p", {class: "row"}, "with ", choice)), status, body);
+    await refresh(this, key, async (signal) => {
+      if (!column) return;
       const found = await api(`/api/${now.store}/compare`, {q: now.q, column}, signal);
       if (signal.aborted) return;
-      status.textContent = `Label and ${escaped(column)} agree in ${counted(found.equal)} of ${counted(found.total)} records, and differ in ${counted(found.total - found.equal)}` +
+      const differ = found.total - found.equal;
+      status.textContent = `Label and ${escaped(column)} agree in ${counted(found.equal)} of ${counted(found.total)} records, and differ in ${counted(differ)}` +
         `${now.q ? " among the images of this search" : ""}. Records without a label or a value are not counted.`;
-      body.replaceChildren(...this.draw(now, column, found));
-    } catch (error) {
-      if (signal.aborted) return;
-      status.className = "error";
-      status.textContent = escaped(error.message);
-    }
+      const to = {view: "review", at: null, column: null, q: [...words(now.q), "labels.differ"].join(" "), sort: stores[now.store].columns.loss ? "-loss" : null};
+      body.replaceChildren(...differ ? [make("p", {class: "links"}, column === "prediction" ? link(to, `Review these ${amount(differ, "record")}`) : null), ...this.pairs(now, column, found, signal), ...this.matrix(now, column, found)] :
+        [empty("compare", found.total ? "All labels agree" : "No record has both a label and a value")]);
+    }, (why) => Object.assign(status, {className: "error", textContent: why}));
   }
 
-  draw(now, column, {pairs, different}) {
-    const shown = (label) => escaped(className(now.store, label));
-    const isSame = ([label, value]) => value === label || value === stores[now.store].classes?.[label];
-    const cell = ([label, value, count]) =>
-      link({view: null, at: null, column: null, q: [...words(now.q), classWord(now.store, label), `${key(column)}=${quoted(value)}`].join(" ")}, counted(count));
-    const differing = pairs.filter((pair) => !isSame(pair));
-    const name = (value) => (typeof value === "number" ? shown(value) : escaped(value));
-    const list = make("table", {class: "pairs-list"}, make("thead", {}, make("tr", {}, ...["Label", escaped(column), "Records"].map((text) => make("th", {scope: "col"}, text)))),
-      make("tbody", {}, ...differing.map((pair) => make("tr", {}, make("td", {}, shown(pair[0])), make("td", {}, name(pair[1])), make("td", {}, cell(pair))))));
-    const order = (n) => [...new Set(pairs.map((pair) => pair[n]))].sort((a, b) => (typeof a === "number" ? a - b : a < b ? -1 : 1));
-    const [labels, values] = [order(0), order(1)];
-    const note = differing.length < different ? [make("p", {class: "muted"}, `The ${counted(differing.length)} most frequent of ${counted(different)} pairs.`)] : [];
-    const found = [make("h2", {}, "Pairs that differ"), ...note, list];
-    if (labels.length > MATRIX || values.length > MATRIX || differing.length < different) return found;
-    const at = new Map(pairs.map((pair) => [`${pair[0]} ${pair[1]}`, pair]));
-    const rows = labels.map((label) => {
-      const all = values.map((value) => at.get(`${label} ${value}`));
-      const sum = all.reduce((total, pair) => total + (pair?.[2] ?? 0), 0);
-      return make("tr", {}, make("th", {scope: "row"}, shown(label)), ...all.map((pair) => {
-        const one = make("td", {class: pair && !isSame(pair) ? "differs" : ""}, pair ? cell(pair) : "");
-        one.style.setProperty("--share", pair ? pair[2] / sum : 0);
-        return one;
-      }));
-    });
-    const head = make("tr", {}, make("th", {scope: "col"}, `Label \\ ${escaped(column)}`), ...values.map((value) => make("th", {scope: "col"}, name(value))));
-    return [make("div", {class: "matrix", tabIndex: 0, role: "region", ariaLabel: "Labels and values"}, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))), ...found];
+  /** Return the query that finds the records with a label and a value. */
+  query(now, column, [label, value]) {
+    return [...words(now.q), classWord(now.store, label), `${key(column)}=${quoted(value)}`].join(" ");
+  }
+
+  name(now, value) {
+    return escaped(typeof value === "number" ? className(now.store, value) : value);
+  }
+
+  /** Show the most frequent pairs, each with the pictures of its records with the greatest loss. */
+  pairs(now, column, {pairs, different}, signal) {
+    const list = make("div", {class: "cards confused"}), sort = stores[now.store].columns.loss ? "-loss" : "";
+    const show = () => list.append(...pairs.slice(list.childElementCount, list.childElementCount + PAIRS).map((pair) => {
+      const q = this.query(now, column, pair), four = make("div", {class: "four three"});
+      api(`/api/${now.store}/rows`, {q, sort, start: 0, count: PICTURES}, signal).then(({rows}) => four.append(...rows.map(([index]) => pictured(now.store, index))), () => {});
+      return make("section", {class: "card"}, make("h3", {}, link({view: null, at: null, column: null, q, sort}, make("span", {class: "chip"}, this.name(now, pair[0])), "→", make("span", {class: "chip differs"}, this.name(now, pair[1]))),
+        make("b", {}, counted(pair[2]))), four);
+    }));
+    const more = make("button", {onclick: () => { show(); more.hidden = list.childElementCount >= pairs.length; }}, "Show more");
+    show();
+    more.hidden = list.childElementCount >= pairs.length;
+    return [make("h2", {}, pairs.length < different ? `Confused pairs: the ${counted(pairs.length)} most frequent of ${counted(different)}` : amount(different, "confused pair")), list, make("p", {class: "links"}, more)];
+  }
+
+  /** Show the classes with the most records that differ as a table. */
+  matrix(now, column, {cells, worst}) {
+    const {classes} = stores[now.store], own = (value) => (typeof value === "string" && classes.includes(value) ? classes.indexOf(value) : value);
+    const at = new Map(cells.map((cell) => [JSON.stringify([cell[0], own(cell[1])]), cell]));
+    const isSame = ([label, value]) => own(value) === label, hasSame = cells.some(isSame), values = new Set(cells.map(([, value]) => own(value))), labels = new Set(cells.map(([label]) => label));
+    const [rows, across] = hasSame ? [worst, worst] : [worst.filter((label) => labels.has(label)), worst.filter((value) => values.has(value))];
+    const most = (same) => Math.max(1, ...cells.filter((cell) => isSame(cell) === same).map(([, , count]) => count)), [good, bad] = [most(true), most(false)];
+    const head = (value, scope) => make("th", {scope, title: this.name(now, value)}, make("span", {}, this.name(now, value)));
+    const body = rows.map((label) => make("tr", {}, head(label, "row"), ...across.map((value) => {
+      const cell = at.get(JSON.stringify([label, value]));
+      if (!cell) return make("td");
+      const one = make("td", {class: isSame(cell) ? "same" : "differs"}, link({view: null, at: null, column: null, q: this.query(now, column, cell)}, counted(cell[2])));
+      one.firstChild.ariaLabel = `${this.name(now, label)}, ${escaped(column)} ${this.name(now, value)}: ${amount(cell[2], "record")}`;
+      one.style.setProperty("--share", Math.sqrt(cell[2] / (isSame(cell) ? good : bad)));
+      return one;
+    })));
+    const table = make("table", {}, make("thead", {}, make("tr", {}, make("td"), ...across.map((value) => head(value, "col")))), make("tbody", {}, ...body));
+    table.style.setProperty("--count", across.length);
+    return [make("h2", {}, `${rows.length < new Set([...classes, ...rows]).size && hasSame && worst.length === 24 ? `The ${worst.length} classes with the most differences` : "All classes"}: labels at the left, ${escaped(column)} at the top`),
+      make("div", {class: "matrix", tabIndex: 0, role: "region", ariaLabel: "Labels and values"}, table)];
   }
 }
 customElements.define("db-compare", Compare);

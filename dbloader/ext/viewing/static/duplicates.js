@@ -1,18 +1,60 @@
-/** Groups of duplicates, and the search for them. */
+/** Groups of duplicates, and the searches for duplicates in a store and between stores. */
 import {amount, api, ask, counted, errorOf, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
+import {icon} from "./icons.js";
 import {mark} from "./marks.js";
 import {code} from "./record.js";
 
 const COUNT = 20; // groups in one request
 const MARKED = 1000; // indices in one query, which has at most 10,000 letters
 const ASK_MS = 500; // between requests for the progress of a search
+/** For each search: the column of its result, what is shown before it and while it runs, and its button. */
+const SEARCHES = {
+  duplicates: ["duplicates.extra", "These images have not been searched for duplicates.", "Searching for duplicates…", "Search for duplicates"],
+  leaks: ["duplicates.leak", "The stores have not been searched for images that are in both.", "Searching for images that are in both stores…", "Search for shared images"],
+};
+
+/** Return the picture of a record. If it cannot be shown, a sign with the reason takes its place. */
+export function pictured(store, index, px = 160) {
+  const image = make("img", {alt: "", loading: "lazy", draggable: false});
+  load(image, picture("thumb", store, index, {px}), (why) => image.replaceWith(make("span", {class: "broken", title: escaped(why)}, icon("nothing"))));
+  return image;
+}
 
 /** Return a link to a record: its picture, a text and its class. The class is red if `differs`. */
-function pictured(store, index, text, label, differs) {
-  const image = make("img", {alt: "", loading: "lazy"});
-  load(image, picture("thumb", store, index, {px: 160}), () => image.replaceWith(make("span", {class: "error"}, "cannot be shown")));
-  return link({view: "record", store, index, q: null, at: null}, image, make("span", {}, text),
-    label === null ? null : make("span", {class: differs ? "error" : ""}, escaped(String(label))));
+export const recordLink = (store, index, text, label, differs) => link({view: "record", store, index, q: null, at: null}, pictured(store, index), make("span", {}, text),
+  label === null ? null : make("span", {class: differs ? "error" : ""}, escaped(String(label))));
+
+/** Return the button that starts or cancels a search, its progress, and the command that does the same. `head` shows the state of the search.
+ * Once there is a result, `show(result)` is called, and the buttons are hidden. `what` is "duplicates" or "leaks". */
+export function searcher(store, what, head, signal, show) {
+  const [column, before, during, start] = SEARCHES[what], {why_not: why} = stores[store].marks, path = `/api/${store}/${what}`;
+  const run = make("button", {disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
+    const reply = await ask(path, undefined, {method: "POST", body: run.value});
+    if (!reply.ok) notice(escaped(await errorOf(reply)));
+    await look();
+  }});
+  const [meter, number, terminal] = [make("progress", {ariaLabel: "Searched images"}), make("span", {class: "muted"}), make("div")];
+  const all = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
+  const look = async () => {
+    try {
+      const {search: {running, done, of, problem}, found, command} = await api(path, {count: 0}, signal);
+      all.hidden = found !== null;
+      if (found && !stores[store].columns[column]) Object.assign(stores, await api("/api/stores", {}, signal));
+      if (found) return void await show(found);
+      head.textContent = running ? during : escaped(problem) || before;
+      [run.value, run.textContent, run.className] = running ? ["stop", "Cancel", ""] : ["start", start, "first"];
+      Object.assign(meter, {hidden: !running, max: of, value: done});
+      number.textContent = running ? `${counted(done)} of ${counted(of)} images` : "";
+      terminal.replaceChildren(...running ? [] : [make("p", {class: "muted"}, "Or in a terminal:"), code(command)]);
+      if (running) setTimeout(() => signal.aborted || look(), ASK_MS);
+    } catch (error) {
+      if (signal.aborted) return;
+      head.textContent = error.message;
+      head.classList.add("error");
+    }
+  };
+  look();
+  return all;
 }
 
 class Duplicates extends HTMLElement {
@@ -22,44 +64,23 @@ class Duplicates extends HTMLElement {
     const {signal} = (this.controller = new AbortController());
     const [head, list, more] = [make("p", {role: "status"}, "Loading…"), make("div", {class: "groups"}), make("button", {hidden: true}, "Show more")];
     const only = make("input", {type: "checkbox"}), choice = make("label", {hidden: true}, only, " only groups whose labels differ");
-    const {why_not: why} = stores[store].marks, off = {disabled: why !== null, title: escaped(why ?? "")};
-    const drop = make("button", {hidden: true, ...off, onclick: async () => {
+    const {why_not: why} = stores[store].marks;
+    const drop = make("button", {hidden: true, disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
       const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
       const queries = [];
       for (let start = 0; start < all.length; start += MARKED) queries.push(`index:${all.slice(start, start + MARKED).join(",")}`);
       await mark(store, queries, {drop: true}, all.length);
     }}, "Drop the checked images");
     const all = link({view: null, at: null, sort: null, q: "duplicates.extra"}, "Show all duplicates in the grid");
-    const run = make("button", {...off, onclick: async () => {
-      const reply = await ask(`/api/${store}/duplicates`, undefined, {method: "POST", body: run.value});
-      if (!reply.ok) notice(escaped(await errorOf(reply)));
-      await read();
-    }});
-    const meter = make("progress", {ariaLabel: "Searched images"}), number = make("span"), terminal = make("div");
-    const search = make("div", {hidden: true}, make("p", {class: "row"}, run, meter, number), terminal);
-    this.replaceChildren(make("h1", {}, "Duplicates"), head, search, make("p", {class: "row"}, choice, drop, all), list, more);
-    all.hidden = true;
     const read = async () => {
       const start = list.childElementCount;
-      clearTimeout(this.later);
       try {
-        const {search: {running, done, of, problem}, found, command} = await api(`/api/${store}/duplicates`, {start, count: COUNT, differing: only.checked || null}, signal);
-        search.hidden = found !== null;
-        if (!found) {
-          head.textContent = running ? "Searching for duplicates…" : escaped(problem) || "These images have not been searched for duplicates.";
-          [run.value, run.textContent] = running ? ["stop", "Cancel"] : ["start", "Search for duplicates"];
-          Object.assign(meter, {hidden: !running, max: of, value: done});
-          number.textContent = running ? `${counted(done)} of ${counted(of)} images` : "";
-          terminal.replaceChildren(...running ? [] : [make("p", {class: "muted"}, "Or in a terminal:"), code(command)]);
-          if (running) this.later = setTimeout(read, ASK_MS);
-          return;
-        }
+        const {found} = await api(`/api/${store}/duplicates`, {start, count: COUNT, differing: only.checked || null}, signal);
         if (list.childElementCount === start) list.append(...found.groups.map((group) => this.group(store, group)));
         drop.hidden = all.hidden = !list.childElementCount;
-        if (!stores[store].columns["duplicates.extra"]) Object.assign(stores, await api("/api/stores", {}, signal));
         more.hidden = list.childElementCount >= (only.checked ? found.differing : found.total);
         choice.hidden = !found.differing;
-        head.textContent = found.total ? `${amount(found.duplicates, "duplicate")} of ${amount(found.total, "image")}. Duplicates have the same bytes, or fingerprints that differ in at most ` +
+        head.textContent = found.total ? `${amount(found.duplicates, "duplicate")} in ${amount(found.total, "group")}. Duplicates have the same bytes, or fingerprints that differ in at most ` +
           `${found.distance} of 128 bits. The first image of a group is compared with the others. Groups with different labels: ${counted(found.differing)}.` : "No two images are equal or nearly equal.";
       } catch (error) {
         if (signal.aborted) return;
@@ -68,18 +89,19 @@ class Duplicates extends HTMLElement {
         more.hidden = true;
       }
     };
+    all.hidden = true;
     more.onclick = read;
     only.onchange = () => { list.replaceChildren(); read(); };
-    await read();
+    this.replaceChildren(make("h1", {}, "Duplicates"), head, searcher(store, "duplicates", head, signal, read), make("p", {class: "row"}, choice, drop, all), list, more);
   }
 
   group(s, {index, name, count, others, ...group}) {
-    const rest = others.map((row) => make("div", {}, pictured(s, row.index,
-      `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : amount(row.bits, "bit")}`,
+    const rest = others.map((row) => make("div", {}, recordLink(s, row.index,
+      `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : `${amount(row.bits, "bit")} differ`}`,
       row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: row.difference === "same", value: row.index}), " drop")));
-    const first = pictured(s, index, `${counted(index)} · first`, group.class);
+    const first = recordLink(s, index, `${counted(index)} · first`, group.class);
     const left = count - others.length;
-    return make("section", {class: "group"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),
+    return make("section", {class: "group card"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),
       make("div", {class: "pairs"}, first, ...rest), left ? make("p", {class: "muted"}, `and ${counted(left)} more`) : null);
   }
 }

@@ -1,6 +1,6 @@
-/** A field of the side bar: a histogram of numbers, or the values of texts and bools. A click filters the search. */
+/** A size or a field in the side bar: a histogram of numbers, or the values of texts and bools. A click filters the search. */
 import {exact} from "./bars.js";
-import {api, counted, escaped, make, state, stores} from "./app.js";
+import {api, counted, escaped, make, refresh, sized, state, stores} from "./app.js";
 import {comparing, filter, filterRange, key as named, quoted, words} from "./query.js";
 
 const MANY = 20; // up to this number, values are listed even if each has only one record
@@ -13,38 +13,37 @@ class Field extends HTMLElement {
     this.bars = make("db-bars", {name, hidden: true});
     this.values = make("div", {class: "values"});
     this.note = make("p", {class: "muted"});
-    const part = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", hidden: kind !== "text", autocomplete: "off",
-      onchange: () => filter((word) => comparing(name).test(word), part.value ? [`${named(name)}~${quoted(part.value)}`] : [])});
+    this.constant = make("span", {class: "constant"});
+    this.containing = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", autocomplete: "off",
+      onchange: () => filter((word) => comparing(name).test(word), this.containing.value ? [`${named(name)}~${quoted(this.containing.value)}`] : [])});
+    this.containing.hidden = kind !== "text";
     this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.show(state())},
-      make("summary", {}, escaped(name)), part, this.bars, this.values, this.note);
+      make("summary", {}, escaped(name), this.constant), this.containing, this.bars, this.values, this.note);
     this.append(this.details);
   }
 
-  async show({store, q, axes}) {
+  async show({store, q}) {
     const name = this.getAttribute("name"), kind = this.getAttribute("kind");
-    // The counts of values ignore the choice of a value, so the other values stay visible.
-    if (kind === "text" || kind === "bool") q = words(q).filter((word) => !comparing(name, kind === "bool").test(word)).join(" ");
-    const key = `${store} ${axes} ${q} ${state().q} ${stores[store].marks.revision}`;
-    if (!this.details.open || key === this.key) return;
-    this.key = key;
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
-    try {
-      const found = await api(`/api/${store}/field`, {name, q, axes}, signal);
+    // The counts ignore the conditions on the field itself, so its other values stay visible.
+    q = words(q).filter((word) => !comparing(name, kind === "bool").test(word)).join(" ");
+    const key = `${store} ${q} ${state().q} ${stores[store].marks.revision}`;
+    if (!this.details.open) return;
+    await refresh(this, key, async (signal) => {
+      const found = await api(`/api/${store}/field`, {name, q}, signal);
       if (!signal.aborted) this.draw(name, found);
-    } catch (error) {
-      if (signal.aborted) return;
-      this.key = "";
-      this.note.textContent = escaped(error.message);
-    }
+    }, (why) => (this.note.textContent = why));
   }
 
-  draw(name, {values = [], different, ...data}) {
-    const chosen = words(state().q), most = Math.max(1, ...values.map(([, count]) => count));
-    this.bars.hidden = !data.counts?.length;
-    if (!this.bars.hidden) this.bars.draw(data, data.edges.every(Number.isInteger), exact, (from, to) => filterRange(name, from, to));
+  draw(name, {values = [], different, of, ...data}) {
+    const chosen = words(state().q), most = Math.max(1, ...values.map(([, count]) => count)), {counts, edges} = data;
+    const isNumber = counts !== undefined, isSame = isNumber ? edges[0] === edges.at(-1) : different === 1 && most === of;
+    this.hidden = isNumber && !counts.length && this.getAttribute("kind") === "size";
+    this.details.classList.toggle("same", isSame); // one line of text instead of one bar
+    this.constant.textContent = !isSame ? "" : isNumber ? this.format(edges)(edges[0]) : escaped(values[0][0]).slice(0, 300);
+    this.bars.hidden = !isNumber || !counts.length || isSame;
+    if (!this.bars.hidden) this.bars.draw(data, searched(chosen, name), name !== "aspect" && edges.every(Number.isInteger), this.format(edges), (from, to) => filterRange(name, from, to));
     const isDistinct = values.length > MANY && most === 1;
-    if (isDistinct) values = [];
+    if (isDistinct || isSame) values = [];
     const isBool = this.getAttribute("kind") === "bool", old = comparing(name, isBool);
     this.values.replaceChildren(...values.map(([text, count]) => {
       const word = `${named(name)}=${quoted(text)}`, bar = make("span", {class: "share"});
@@ -54,7 +53,19 @@ class Field extends HTMLElement {
         bar, make("span", {class: "name"}, escaped(text).slice(0, 300)), make("span", {class: "number"}, counted(count)));
     }));
     this.note.textContent = isDistinct ? `${counted(different)} different values` :
-      different > values.length ? `The ${counted(values.length)} most frequent of ${counted(different)} values.` : "";
+      different > values.length && !isSame ? `The ${counted(values.length)} most frequent of ${counted(different)} values.` : "";
+  }
+
+  /** Return the function that shows a value between some edges as text. */
+  format(edges) {
+    return this.getAttribute("name") === "bytes" && edges.at(-1) - edges[0] > 10_000 ? sized : exact;
   }
 }
 customElements.define("db-field", Field);
+
+/** Return two functions: whether some value below an edge, and whether some value from an edge on, fulfils the words that compare a field. */
+function searched(all, name) {
+  const bounds = all.filter((word) => comparing(name).test(word)).map((word) => word.match(/([<>]?=?)\s*(-?[\d.]+(?:e[+-]?\d+)?)$/i)).filter(Boolean);
+  const given = bounds.map(([, sign, number]) => [sign, Number(number)]);
+  return [(edge) => given.every(([sign, number]) => sign.startsWith("<") || edge > number), (edge) => given.every(([sign, number]) => sign.startsWith(">") || (sign === "<" ? edge < number : edge <= number))];
+}

@@ -1,10 +1,9 @@
 /** The grid: all records of the search as thumbnails. */
-import {amount, api, className, counted, escaped, find, go, link, listing, load, make, notice, overlays, picture, sized, state, stores, title, url} from "./app.js";
+import {amount, api, className, counted, escaped, find, go, leave, link, listing, load, make, notice, over as overOf, overlays, picture, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
 import {badge, onHold, toggleDrop} from "./marks.js";
-import {chips} from "./query.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows in one request
@@ -14,6 +13,7 @@ const LINE = 20; // px of a line below a thumbnail
 const WIDE = 140; // px of a thumbnail that has space for a prediction and a value in one line
 const SIDES = [160, 240, 320, 480, 640]; // px of the thumbnails that the server makes
 const MOST = 20_000; // most records in a range
+const BESIDE = matchMedia("(min-width: 1100px)"); // a record opens beside the grid
 const LONGEST = 9_000; // most characters of the selected indices: a query has at most 10,000
 
 /** Return indices as text: 1,5-9. */
@@ -53,19 +53,22 @@ class Grid extends HTMLElement {
     this.chosen = make("p", {id: "chosen"});
     this.marks = make("db-marks");
     this.overlays = make("span", {class: "overlays", ariaLabel: "Over the images", role: "group"});
-    this.filters = make("div", {class: "chips", ariaLabel: "Conditions", role: "group"});
     this.none = make("div", {hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
     this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
-      make("span", {class: "sorts"}, this.sort, this.direction), this.going = make("label", {hidden: true}, "Go to index ", this.jump), this.overlays, this.filters), this.none, this.list,
+      make("span", {class: "sorts"}, this.sort, this.direction), this.going = make("label", {hidden: true}, "Go to index ", this.jump), this.overlays), this.none, this.list,
       this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, so the list does not move under the finger
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
-      settled: () => state().view === "grid" && go({at: scroller.active}, {replace: true}),
+      settled: () => {
+        const row = this.moved && state().open !== undefined && this.row(scroller.active); // keys lead the drawer, the wheel does not
+        this.moved = false;
+        if (state().view === "grid") go({at: scroller.active, ...row && {open: row[0]}}, {replace: true});
+      },
     });
     new ResizeObserver(() => this.sharpen()).observe(this.list); // after the scroller's own observer
-    const move = (by) => () => scroller.move(scroller.here() + by());
+    const move = (by) => () => { this.moved = true; scroller.move(scroller.here() + by()); };
     keys({
       ArrowLeft: ["Previous record", move(() => -1)],
       ArrowRight: ["Next record", move(() => 1)],
@@ -80,12 +83,20 @@ class Grid extends HTMLElement {
       x: ["Select or deselect the record (also Ctrl-click)", () => this.toggle(scroller.here())],
       X: ["Select all records from the last selected one to this one (also Shift-click)", () => this.span(scroller.here())],
       d: ["Mark to drop, or keep", () => this.drop()],
-      Escape: ["Clear the selection", () => this.select(new Set())],
+      Escape: ["Close the record, or clear the selection", () => (state().open === undefined ? this.select(new Set()) : leave())],
     }, "grid");
   }
 
   async show(now) {
+    const drawer = find("db-record"), isOpen = now.open !== undefined, {left} = drawer;
+    if (isOpen && !BESIDE.matches) return go({view: "record", index: now.open}, {replace: true});
+    if (!isOpen && left?.list === [now.store, now.q, now.sort].join()) { // back from a record: the grid shows the last one
+      drawer.left = null;
+      history.replaceState(history.state, "", url({at: left.at}));
+      now.at = left.at;
+    }
     title(now.q);
+    if (isOpen) drawer.show({...now, index: Number(now.open)});
     this.selected = indices(now.selected ?? "");
     this.isAll = (now.selected ?? "").startsWith("all");
     const side = Math.max(60, Math.min(now.px, 640)) + 8;
@@ -115,7 +126,6 @@ class Grid extends HTMLElement {
         this.chunks.clear();
         this.scroller.reset(0);
       }
-      this.filters.replaceChildren(...chips());
       try {
         const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
         if (signal.aborted) return;
@@ -150,11 +160,12 @@ class Grid extends HTMLElement {
 
   /** Request the thumbnails in the size that is shown. */
   sharpen() {
+    if (!this.list.clientWidth || !stores.length) return; // hidden, or the page is still loading
     const {across, down, gap} = this.scroller;
     const shown = (Math.max(across, down - this.caption) - gap) * devicePixelRatio;
     const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1);
-    const {over = null} = state();
-    if ((px === this.px && over === this.over) || !this.list.clientWidth) return;
+    const over = overOf(state().store);
+    if (px === this.px && over === this.over) return;
     Object.assign(this, {px, over});
     for (const cell of this.scroller.cells.values()) this.fill(cell);
   }
@@ -248,10 +259,10 @@ class Grid extends HTMLElement {
     cell.number.textContent = `${counted(index)} ·`;
     cell.label.textContent = named || cell.name.textContent;
     cell.label.title = named;
-    cell.guess.textContent = guess ? (differs ? `→ ${guess}` : "✓ predicted") : escaped(by);
+    cell.guess.textContent = guess ? (differs ? `→ ${guess}` : fields["mark.label"] ? "✓ accepted" : "✓ predicted") : escaped(by);
     cell.guess.title = guess && `prediction: ${guess}`;
     cell.guess.className = `guess ${differs ? "differs" : "same"}`;
-    cell.value.textContent = sorted != null && by !== "prediction" ? (typeof sorted === "number" ? exact(sorted, undefined, 4) : escaped(sorted)) :
+    cell.value.textContent = sorted != null && by !== "prediction" ? (typeof sorted === "number" ? exact(sorted, 4) : escaped(sorted)) :
       {bytes: bytes && sized(bytes), aspect: width && (width / height).toPrecision(3), width: size, height: size, odd: size}[by] || "";
     cell.title = [`${counted(index)} · ${cell.name.textContent}`, size, ...Object.entries(fields).flatMap(([field, value]) =>
       value === null || field.startsWith("mark.") ? [] : [`${field}: ${typeof value === "number" ? exact(value) : escaped(value)}`])].filter(Boolean).join("\n");
@@ -265,8 +276,9 @@ class Grid extends HTMLElement {
   open(at) {
     const row = this.row(at);
     if (!row) return;
-    history.replaceState(null, "", url({at})); // the back button returns to this position
-    go({view: "record", index: row[0], at});
+    history.replaceState(history.state, "", url({at})); // the back button returns to this position
+    this.scroller.active = at;
+    go(BESIDE.matches ? {open: row[0], at} : {view: "record", index: row[0], at}, {replace: state().open !== undefined});
   }
 
   /** Go to the first record of the search with at least this index; in a sorted search, to the record with this index. */

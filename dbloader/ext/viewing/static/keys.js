@@ -21,7 +21,7 @@ export function pressed(event) {
   if ((event.key === "Enter" || event.key === " ") && target.closest("a, button, summary")) return;
   const {view} = state();
   const all = bound.get(key) ?? [];
-  const binding = all.find((each) => each.view === view) ?? all.find((each) => each.view === null);
+  const binding = all.find((each) => each.view === view) ?? (state().open === undefined ? null : all.find((each) => each.view === "record")) ?? all.find((each) => each.view === null);
   if (!binding) return;
   event.preventDefault();
   binding.run(event);

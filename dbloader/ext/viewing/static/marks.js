@@ -7,6 +7,7 @@ import {code} from "./record.js";
 
 const HOLD_MS = 400; // a press of this length selects a record; browsers open their menu at 500 ms
 const STILL = 10; // px that the finger may move during a long press
+const LOOK_MS = 3000; // between looks for marks that others have set
 const MANY = 100; // the page asks before a change of more records, as marks.py copies the file then
 const DONE = {drop: () => "marked to drop", label: (value) => `labeled ${value}`, accept: () => "labeled as predicted", tag: (value) => `tagged ${value}`,
   untag: (value) => `no longer tagged ${value}`, clear: () => "without marks", remove: (value) => (value === "drop" ? "kept" : "with their old label")};
@@ -20,6 +21,16 @@ function words(change, count) {
 /** Return the marks of a record as a short text, from its fields. */
 export const badge = ({"mark.drop": drop, "mark.label": label, "mark.tags": tags}) =>
   [drop === "true" && "drop", label && `→ ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
+
+/** Show marks that another browser or program has set. */
+async function look() {
+  const {store} = state();
+  if (document.hidden || !stores.length) return;
+  const {revision} = await fetch(`/api/${store}/revision`).then((reply) => reply.json()).catch(() => ({}));
+  if (revision === undefined || revision === stores[store].marks.revision) return;
+  await api("/api/stores").then((all) => { Object.assign(stores, all); go({}, {replace: true}); }, () => {});
+}
+setInterval(look, LOOK_MS);
 
 let held = false; // whether the last press was long; if so, its click is ignored, wherever the finger is lifted
 /** Call `run` after a long press on an element. */

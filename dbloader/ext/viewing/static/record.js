@@ -1,10 +1,9 @@
 /** One record: its picture with boxes, masks and tiles, and its facts. */
-import {api, className, counted, escaped, go, link, load, make, notice, picture, say, sized, state, stores, title, whyMissing} from "./app.js";
+import {api, className, counted, escaped, go, leave, link, load, make, notice, picture, refresh, say, sized, state, stores, title, whyMissing} from "./app.js";
 import {keys} from "./keys.js";
 
 const LONGEST = 2000; // most characters shown of a value
 const FIRST = 8; // number of values shown of a list
-const FRAME_MS = 80; // least time between two records that are played
 const ENLARGED = 8; // a small image is enlarged at most this number of times
 /** For each EXIF orientation: the point of the upright image that shows the point (x, y) of the stored image of w × h pixels. */
 const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x, y, w, h) => [w - x, h - y], (x, y, w, h) => [x, h - y],
@@ -53,12 +52,12 @@ class Record extends HTMLElement {
     const toggle = (name) => () => this.draw(name, !this.drawn().includes(name));
     keys({
       ArrowLeft: ["Previous record", () => this.step(-1)],
-      ArrowRight: ["Next record", () => this.step(1)],
+      ArrowRight: ["Next record; held down, the following records as a video", () => this.step(1)],
+      Escape: ["Back", leave],
       z: ["Switch between original size and the size that fits", () => go({zoom: state().zoom ? null : 1}, {replace: true})],
       d: ["Mark to drop, or keep", () => this.querySelector("db-marks")?.change({drop: true}, true)],
       b: ["Boxes", toggle("boxes")],
       t: ["Tiles", toggle("tiles")],
-      p: ["Play the next records; press p again to stop", () => this.button && this.play(!this.isPlaying)],
       m: ["Masks and other files over the image", () => this.facts?.files?.forEach((file) => toggle(`file${file.field}`)())],
     }, "record");
   }
@@ -77,37 +76,15 @@ class Record extends HTMLElement {
     if (to) go(to, {replace: true});
   }
 
-  /** Show the records of the search one after the other, such as frames that are sorted by their number. */
-  play(on) {
-    this.isPlaying = on && Boolean(this.after);
-    this.button.textContent = this.isPlaying ? "❚❚" : "▶";
-    this.button.ariaPressed = String(this.isPlaying);
-    clearTimeout(this.timer);
-    if (!this.isPlaying) return;
-    this.timer = setTimeout(async () => {
-      await this.image?.decode().catch(() => {}); // a record without a picture is skipped
-      if (this.isPlaying && state().view === "record") this.step(1);
-      else this.play(false);
-    }, FRAME_MS);
-  }
-
   async show(now) {
-    const key = `${now.store} ${now.index} ${now.sort} ${now.q} ${stores[now.store].marks.revision}`;
+    const key = `${now.view} ${now.store} ${now.index} ${now.sort} ${now.q} ${stores[now.store].marks.revision}`;
     if (key === this.key) return this.paint();
-    this.key = key;
     this.before = this.after = undefined;
-    this.stop?.abort();
-    this.stop = new AbortController();
-    const {signal} = this.stop;
-    try {
+    await refresh(this, key, async (signal) => {
       const facts = await api(`/api/${now.store}/record/${now.index}`, {}, signal);
       const where = await this.neighbors(now, signal).catch((error) => ({note: error.message}));
       if (!signal.aborted) this.fill(now, facts, where);
-    } catch (error) {
-      if (signal.aborted) return;
-      this.key = "";
-      this.replaceChildren(make("p", {class: "error", role: "alert"}, escaped(error.message)));
-    }
+    }, (why) => this.replaceChildren(make("p", {class: "error", role: "alert"}, why)));
   }
 
   /** Find the record's position in the selection, and the records before and after it. */
@@ -118,8 +95,10 @@ class Record extends HTMLElement {
     const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, sort: now.sort, start, count: 3}, signal);
     const all = rows.map((row, n) => ({index: row[0], at: start + n}));
     const n = all.findIndex((each) => each.index === now.index), here = all[n];
-    this.before = here ? all[n - 1] : now.sort ? undefined : all.findLast((each) => each.index < now.index);
-    this.after = here ? all[n + 1] : now.sort ? undefined : all.find((each) => each.index > now.index);
+    const to = (each) => each && (now.view === "grid" ? {open: each.index, at: each.at} : each);
+    this.before = to(here ? all[n - 1] : now.sort ? undefined : all.findLast((each) => each.index < now.index));
+    this.after = to(here ? all[n + 1] : now.sort ? undefined : all.find((each) => each.index > now.index));
+    this.left = here ? {list: [now.store, now.q, now.sort].join(), at: here.at} : null;
     return {note: here ? `${counted(here.at + 1)} of ${counted(count)}` : "not in this search"};
   }
 
@@ -127,15 +106,19 @@ class Record extends HTMLElement {
     const before = this.facts?.index === facts.index && this.store === now.store && this.querySelector("db-marks");
     this.facts = facts;
     this.store = now.store;
+    const isDrawer = now.view === "grid", wasDrawer = this.isDrawer;
+    this.isDrawer = isDrawer;
     const name = facts.name ?? `record ${counted(facts.index)}`;
     title(name);
-    const step = (text, to) =>
-      to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
-    this.button = make("button", {ariaLabel: "Play", title: "Show the next records one after the other (p)", onclick: () => this.play(!this.isPlaying)});
-    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, link({view: null}, "All images"),
-      step("← Previous", this.before), step("Next →", this.after), make("span", {class: "muted"}, where.note));
+    const step = (text, by, to = by < 0 ? this.before : this.after) => {
+      const made = to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
+      made.addEventListener("click", (event) => event.ctrlKey || event.metaKey || event.shiftKey || (event.preventDefault(), event.stopImmediatePropagation(), this.step(by)), true);
+      return made;
+    };
+    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, ...isDrawer ? [link({view: "record", index: facts.index}, "Open page")] : [link({view: null}, "All images")],
+      step("← Previous", -1), step("Next →", 1), make("span", {class: "muted"}, where.note), isDrawer ? make("button", {ariaLabel: "Close", onclick: leave}, "×") : null);
     const heading = make("h1", {tabIndex: -1}, escaped(name));
-    const focused = [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement);
+    const focused = wasDrawer === isDrawer ? [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement) : -1;
     const active = document.activeElement, hasFocus = active === document.body || this.contains(active);
     const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${facts.damaged}`));
     const marks = make("db-marks");
@@ -145,7 +128,6 @@ class Record extends HTMLElement {
     if (hasFocus) (steps.querySelectorAll("a")[focused] ?? heading).focus({preventScroll: true});
     if (before) marks.keep(before, active);
     say(`${name}, ${where.note}`);
-    this.play(this.isPlaying);
     if (!facts.error) this.paint();
   }
 
@@ -174,7 +156,7 @@ class Record extends HTMLElement {
       oninput: (event) => go({opacity: Number(event.target.value)}, {replace: true})}));
     this.legend = make("ul", {class: "legend"});
     this.choices = make("p", {class: "choices"},
-      make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"), this.button,
+      make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
       ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))),
       facts.files.length ? box("beside", "side by side") : null, this.opacity);
     const note = facts.rendered && make("p", {class: "muted"}, escaped(`The image is converted for the browser, to at most 1,600 pixels a side: ${facts.rendered}.`));
@@ -226,28 +208,25 @@ class Record extends HTMLElement {
   }
 
   tables(now, facts) {
-    const {fields, exif, jpeg} = facts, {tiles, ...structure} = jpeg, place = JSON.stringify(facts.place);
+    const {fields, exif} = facts, {tiles, ...structure} = facts.jpeg, place = JSON.stringify(facts.place);
     const joined = Object.entries(facts.joined);
     const file = (text, params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
     const files = facts.files.map((one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
     const names = new Set(facts.files.map((one) => one.name));
     const similar = (name) => link({view: null, index: null, at: null, sort: `like:${name}:${facts.index}`}, "Similar images");
-    const named = facts.name === null ? "" : `\nrecord = store[store.find(${JSON.stringify(facts.name)})]`;
     return make("div", {class: "facts"},
       section("Record", [["index", counted(facts.index)], ["class", facts.class || className(now.store, facts.label) || "no label"], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
         ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
-        ["checksum", `CRC-32 ${facts.crc}`]]),
+        ["checksum", `CRC-32 ${facts.crc}`], ...Object.entries(structure), ["tile", tiles && `${tiles.tile_width} × ${tiles.tile_height} pixels`]]),
       section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name)).map(([name, value]) =>
         [name, facts.vectors.includes(name) ? make("span", {}, `${readable(value)} `, similar(name)) : value])]),
       section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false").map(([name, value]) => [name.slice(5), value])),
-      section("Joined", joined.filter(([name]) => !name.startsWith("mark."))),
+      section("Joined", joined.filter(([name, value]) => !name.startsWith("mark.") && !(name.startsWith("duplicates.") && value === "false"))),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
-      section("JPEG", [...Object.entries(structure), ["tiles", tiles && `${tiles.across} × ${tiles.down} of ${tiles.tile_width} × ${tiles.tile_height} pixels`]]),
       make("section", {}, make("h2", {}, "In Python"),
-        code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]${named}`)),
-      make("p", {}, link({view: "training", record: facts.index, index: null}, "What the training does with it")));
+        code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]`)));
   }
 }
 customElements.define("db-record", Record);

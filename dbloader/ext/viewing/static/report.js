@@ -1,5 +1,5 @@
 /** The report of the conversion: files that were rejected, repaired or changed. */
-import {api, counted, escaped, go, link, make, title} from "./app.js";
+import {api, counted, escaped, go, link, make, refresh, title} from "./app.js";
 import {empty} from "./icons.js";
 
 const PAGE = 200;
@@ -22,19 +22,11 @@ class Report extends HTMLElement {
     title("report");
     const {event = "", text = ""} = now, start = Math.max(0, Math.floor(Number(now.start ?? 0)) || 0);
     const key = [now.store, event, text, start].join("\n");
-    if (key === this.key) return;
-    this.key = key;
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
-    this.text.value = text;
-    try {
+    await refresh(this, key, async (signal) => {
+      this.text.value = text;
       const {total, counts, rows} = await api(`/api/${now.store}/report`, {event, text, start, count: PAGE}, signal);
       if (!signal.aborted) this.fill(now, {event, start, total, counts, rows});
-    } catch (error) {
-      if (signal.aborted) return;
-      this.key = "";
-      this.status.textContent = escaped(error.message);
-    }
+    }, (why) => (this.status.textContent = why));
   }
 
   fill(now, {event, start, total, counts, rows}) {

@@ -1,5 +1,5 @@
 /** Review: one record after the other, each decided by one key. */
-import {amount, api, className, counted, escaped, go, load, make, notice, picture, say, state, stores, title} from "./app.js";
+import {amount, api, className, counted, escaped, go, load, make, notice, over as overOf, picture, refresh, say, state, stores, title} from "./app.js";
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
@@ -59,7 +59,6 @@ class Review extends HTMLElement {
       this.undone = redo;
       return this.paint();
     }
-    this.key = key;
     this.at = now.at;
     this.undone = null;
     this.changed = new Map(); // by the id of a change: the position of its record
@@ -67,18 +66,12 @@ class Review extends HTMLElement {
     const {classes} = stores[now.store];
     this.recent = classes.length <= RECENT ? classes.map((name) => [name, 0]) : [];
     this.names.replaceChildren(...classes.map((name) => make("option", {value: name})));
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
-    try {
+    await refresh(this, key, async (signal) => {
       this.count = (await api(`/api/${now.store}/select`, {q: now.q}, signal)).count;
       if (signal.aborted) return;
       this.heading.focus({preventScroll: true});
       await this.paint();
-    } catch (error) {
-      if (signal.aborted) return;
-      this.key = "";
-      notice(error.message);
-    }
+    }, notice);
   }
 
   /** Return the row at a position. The rows of its chunk are requested first if they are missing. */
@@ -94,7 +87,7 @@ class Review extends HTMLElement {
 
   /** Show the record at the present position. */
   async paint() {
-    const {at, count} = this, {store, over = null} = state(), {classes, columns, marks} = stores[store], isEnd = at >= count;
+    const {at, count} = this, {store} = state(), over = overOf(store), {classes, columns, marks} = stores[store], isEnd = at >= count;
     this.current = null;
     [this.body.hidden, this.end.hidden] = [isEnd, !isEnd];
     this.where.textContent = isEnd ? "" : `${counted(at + 1)} of ${counted(count)}`;

@@ -1,18 +1,18 @@
 /** The search at the top, and the side bar: links to the views, classes, histograms, formats and events. */
 import "./fields.js";
-import {exact} from "./bars.js";
-import {api, className, counted, escaped, find, go, link, listing, make, menu, sized, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, find, go, link, listing, make, menu, refresh, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
 import {icon} from "./icons.js";
 import {keys} from "./keys.js";
-import {classesIn, classWord, filter, filterRange, key as named, quoted, words} from "./query.js";
+import {chips, classesIn, classWord, filter, key as named, quoted, words} from "./query.js";
 import {Scroller} from "./scroll.js";
 
-const PAGES = {grid: "Images", review: "Review", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
-  duplicates: "Duplicates"};
+const PAGES = {overview: "Overview", grid: "Images", review: "Review", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
+  duplicates: "Duplicates", sides: "Side by side"};
 const OPEN = 6; // if there are more fields, all fields are closed at first
 const NARROW = matchMedia("(max-width: 760px)"); // as in style.css
-const COLUMNS = ["width", "height", "aspect", "bytes"];
+const SIZES = ["width", "height", "aspect", "bytes"];
+const NEXT = {label: "count", count: "rarest", rarest: "label"}; // orders of the classes
 const FILTERED = ["grid", "review", "compare"]; // the views that show what a search finds
 const OFFERED = 50; // most completions
 
@@ -36,17 +36,18 @@ class Sidebar extends HTMLElement {
     this.pages = make("nav", {"aria-label": "Pages"});
     this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
       oninput: () => this.list()});
-    this.order = make("button", {id: "order", onclick: () => this.list(this.order.value === "count" ? "label" : "count")});
+    this.order = make("button", {id: "order", title: "Change the order", onclick: () => this.list(NEXT[this.order.value])});
     this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true", title: "Ctrl-click or the box adds a class. Shift-click adds a range."});
     this.anchor = 0; // the row that was chosen last
-    this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed);
+    this.missing = make("p", {class: "muted", role: "status"});
+    this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed, this.missing);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
     this.listed.onkeydown = (event) => this.pressed(event);
-    this.bars = Object.fromEntries(COLUMNS.map((name) => [name, make("db-bars", {name, hidden: true})]));
     this.kinds = make("section");
     this.files = make("section");
-    this.facts = make("div", {class: "facts"}, this.classes, make("section", {class: "histograms"}, ...Object.values(this.bars)), this.fields = make("section"), this.kinds, this.files);
-    find("#finder").append(icon("search"), this.search, this.offers, this.error);
+    this.facts = make("div", {class: "facts"}, this.classes, this.fields = make("section"), this.kinds, this.files);
+    this.chips = make("div", {class: "chips", ariaLabel: "Conditions", role: "group", onclick: (event) => event.target === this.chips && this.search.focus()});
+    find("#finder").append(icon("search"), this.search, this.offers, this.chips, this.error);
     this.append(this.pages, this.facts);
     NARROW.onchange = () => this.list();
     keys({"/": ["Search", () => { this.search.focus(); this.search.select(); }]});
@@ -58,36 +59,36 @@ class Sidebar extends HTMLElement {
     pages.forEach((view, n) => {
       this.pages.children[n].href = url({view, index: null});
       this.pages.children[n].ariaCurrent = view === now.view ? "page" : null;
-      this.pages.children[n].hidden = view === "compare" && !comparable(now.store).length;
+      this.pages.children[n].hidden = (view === "compare" && !comparable(now.store).length) || (view === "sides" && stores.length < 2);
     });
     if (this.stored !== stores[now.store]) { // another store, or other marks
       const columns = Object.entries((this.stored = stores[now.store]).columns).filter(([name]) => !/^(mark|duplicates)\./.test(name));
-      this.fields.replaceChildren(...columns.length ? [make("h2", {}, "Fields")] : [],
+      this.fields.replaceChildren(...SIZES.map((name) => make("db-field", {name, kind: "size", open: true})),
         ...columns.map(([name, kind]) => make("db-field", {name, kind, open: columns.length <= OPEN || null})));
     }
+    this.chips.replaceChildren(...chips());
     this.facts.hidden = !FILTERED.includes(now.view);
     if (this.facts.hidden) return void (this.search.value = now.q);
+    const key = `${now.store} ${now.q} ${stores[now.store].marks.revision}`;
+    if (key !== this.key && !await this.summarize(now, key)) return; // the fields of a wrong search would show the same error again
     for (const field of this.fields.querySelectorAll("db-field")) field.show(now);
-    const key = `${now.store} ${now.axes} ${now.q} ${stores[now.store].marks.revision}`;
-    if (key === this.key) return;
-    this.key = key;
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
+  }
+
+  /** Show the counts of a search, and return whether it is a search that can be counted. */
+  async summarize(now, key) {
     this.search.value = now.q;
     this.error.textContent = "";
     this.facts.ariaBusy = "true";
-    try {
-      const facts = await api(`/api/${now.store}/summary`, {q: now.q, axes: now.axes, among: words(now.q).filter((word) => !classesIn(word).length).join(" ")}, signal);
+    return refresh(this, key, async (signal) => {
+      const facts = await api(`/api/${now.store}/summary`, {q: now.q, among: words(now.q).filter((word) => !classesIn(word).length).join(" ")}, signal);
       if (signal.aborted) return;
+      this.facts.ariaBusy = "false";
       this.draw(now, facts);
-    } catch (error) {
-      if (signal.aborted) return;
-      this.key = ""; // the next show() asks again
-      this.error.textContent = error.message;
+    }, (why) => {
+      this.error.textContent = why;
+      this.facts.hidden = true;
       if (document.activeElement === find("#main")) this.search.focus();
-    }
-    this.facts.hidden = this.error.textContent !== "";
-    this.facts.ariaBusy = "false";
+    });
   }
 
   draw(now, facts) {
@@ -96,18 +97,12 @@ class Sidebar extends HTMLElement {
     this.all = labels.length ? [...found.has(null) ? [null] : [], ...labels].map((label) => [label, found.get(label) ?? 0]) : facts.labels;
     this.classes.hidden = !this.all.length;
     this.list();
-    for (const [name, bars] of Object.entries(this.bars)) {
-      const data = facts.histograms[name];
-      bars.hidden = !data?.counts.length;
-      if (bars.hidden) continue;
-      const text = name === "bytes" && data.edges.at(-1) - data.edges[0] > 10_000 ? sized : exact;
-      bars.draw(data, name !== "aspect", text, (from, to) => filterRange(name, from, to));
-    }
     const button = (word, text, count) =>
       make("button", {onclick: () => filter((old) => old === word, [word])}, `${text} `, make("b", {}, counted(count)));
     const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
+    this.kinds.hidden = !kinds.length && !events.length && !facts.problem;
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, listing(now.store, now.q)),
       make("p", {class: "muted"}, `${counted(facts.count)} records, for dbloader copy --select, --drop or --labels.`));
   }
@@ -118,24 +113,24 @@ class Sidebar extends HTMLElement {
     const [, sign, last] = (typed.match(/(?:"[^"]*"?|[^\s"])+|\s+/g)?.at(-1) ?? "").trim().match(/^([(-]*)(.*)$/s);
     const before = typed.slice(0, typed.length - last.length), field = last.match(/^"?([^="]+)"?=/)?.[1], place = `${store} ${field}`;
     if (field && ["text", "bool"].includes(columns[field]) && !this.values.has(place))
-      this.values.set(place, await api(`/api/${store}/field`, {name: field, q: "", axes: ""}).then(({values}) => values.map(([text]) => text), () => []));
+      this.values.set(place, await api(`/api/${store}/field`, {name: field, q: ""}).then(({values}) => values.map(([text]) => text), () => []));
     if (this.search.value !== typed) return; // the user has typed on
     const all = field && this.values.has(place) ? this.values.get(place).map((text) => `${named(field)}=${quoted(text)}`) :
       [...classes.map((name) => `class:${quoted(name)}`), ...Object.entries(columns).map(([name, kind]) => (kind === "bool" ? named(name) : `${named(name)}${kind === "text" ? "=" : ">"}`)),
-        ...COLUMNS.map((name) => `${name}<`), "index:", "damaged", "repaired"];
+        ...SIZES.map((name) => `${name}<`), "index:", "damaged", "repaired"];
     const sought = last.toLowerCase();
     this.offers.replaceChildren(...(sought ? all.filter((word) => word.toLowerCase().includes(sought) && word !== last) : []).slice(0, OFFERED).map((word) => make("option", {value: before + word})));
   }
 
-  /** Show the classes whose names contain the typed text, ordered by "label" or "count". */
+  /** Show the classes whose names contain the typed text, in one of the orders. */
   list(order = this.order.value || "label") {
     const {store} = state();
     this.order.value = order;
-    this.order.textContent = `by ${order}`;
-    this.order.title = `Sorted by ${order}; click to sort by ${order === "label" ? "count" : "label"}`;
+    this.order.textContent = order === "rarest" ? "rarest first" : `by ${order}`;
     const typed = this.typed.value.toLowerCase(), {active, top} = this.scroller, kept = this.labels[active]?.[0];
     this.labels = this.all.filter(([label]) => (className(store, label) || "no label").toLowerCase().includes(typed));
-    if (order === "count") this.labels.sort((one, other) => other[1] - one[1]);
+    if (order !== "label") this.labels.sort((one, other) => (order === "rarest" ? 1 : -1) * (one[1] - other[1]));
+    this.missing.textContent = this.all.length && !this.labels.length ? `No class contains “${escaped(this.typed.value)}”` : "";
     this.most = this.labels.reduce((most, [, count]) => Math.max(most, count), 1);
     const high = NARROW.matches ? 44 : 26;
     this.listed.style.height = `${high * Math.min(this.labels.length, 12)}px`;

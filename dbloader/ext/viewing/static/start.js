@@ -9,7 +9,8 @@ let view = null; // the name of the view that is shown
 function show() {
   const now = state(), before = view;
   view = now.view;
-  for (const element of find("#main").children) element.hidden = element.localName !== `db-${now.view}`;
+  const shownNow = [`db-${now.view}`, ...now.view === "grid" && now.open !== undefined ? ["db-record"] : []]; // a record in a drawer beside the grid
+  for (const element of find("#main").children) element.hidden = !shownNow.includes(element.localName);
   find("#store").value = String(now.store);
   find("#px").value = String(now.px);
   find("#size").hidden = now.view !== "grid";
@@ -49,7 +50,7 @@ async function start() {
   find("#help").append(icon("keys"));
   find("#menu").onclick = () => menu(!document.body.classList.contains("menu"));
   find("#help").onclick = help;
-  find("#home").onclick = (event) => { event.preventDefault(); go({view: null, q: null, at: null}); };
+  find("#home").onclick = (event) => { event.preventDefault(); go({view: "overview", q: null, at: null}); };
   find("#store").onchange = async () => {
     const {q, sort} = state(), store = find("#store").value;
     const {ok} = await ask(`/api/${store}/rows?${new URLSearchParams({q, sort, count: 0})}`);

@@ -1,0 +1,120 @@
+/** The overview of a store: its numbers, each with pictures and a link to the grid. Nothing here reads all records unless the user asks for it. */
+import {amount, api, className, counted, escaped, link, make, shortPlace, sized, stores, title} from "./app.js";
+import {pictured, searcher} from "./duplicates.js";
+import {empty, icon} from "./icons.js";
+import {classWord} from "./query.js";
+import {code} from "./record.js";
+
+const STRIP = 9; // pictures at the top
+const STEPS = 400; // most steps in the drawing of the class counts
+
+/** Return a word of a command, in quotes if the shell needs them. */
+const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
+
+/** Return two numbers as a range, such as "30 to 54", or one number if they are equal. */
+const range = (from, to) => (from === to ? counted(from) : `${counted(from)} to ${counted(to)}`);
+
+/** Return a part of a store's overview: a name, a large figure, a text, and pictures. `to` is what the whole card links to; `more` are elements. */
+export function face(sign, name, {figure, text, tone = "", to, more = [], pictures = []}) {
+  const head = [icon(sign), name];
+  return [make("h2", {}, ...to ? [link({view: null, at: null, sort: null, q: null, ...to}, ...head)] : head), figure === undefined ? "" : make("strong", {class: `figure ${tone}`}, figure),
+    make("p", {class: "muted"}, text), ...more, make("div", {class: "four"}, ...pictures)];
+}
+
+class Overview extends HTMLElement {
+  show({store}) {
+    title("overview");
+    const info = stores[store], key = `${store} ${Object.keys(info.columns).filter((name) => !name.startsWith("mark."))}`;
+    if (key === this.key) return;
+    this.key = key;
+    this.stop?.abort();
+    const {signal} = (this.stop = new AbortController()), {records, width, height, labelled, label_counts: counts} = info;
+    const rows = (q, sort = "", count = 4) => api(`/api/${store}/rows`, {q, sort, start: 0, count}, signal).then((found) => found.rows);
+    const pictures = async (q, sort) => (await rows(q, sort)).map(([index]) => pictured(store, index));
+    const count = async (q) => (await api(`/api/${store}/select`, {q}, signal)).count;
+    const heading = make("h1", {}, shortPlace(store));
+    if (!records) return this.replaceChildren(heading, empty("nothing", "This store has no records"));
+    const card = (sign, name, facts) => {
+      const all = make("section", {class: "card"}, ...face(sign, name, {figure: " ", text: "", pictures: Array.from({length: 4}, () => make("i", {class: "skeleton"}))}));
+      facts().then((found) => all.replaceChildren(...face(sign, name, found)), (error) => {
+        this.key = ""; // the next show() asks again
+        if (!signal.aborted) all.replaceChildren(...face(sign, name, {text: make("span", {class: "error"}, escaped(error.message))}));
+      });
+      return all;
+    };
+    const strip = link({view: null, at: null, sort: null, q: null}, ...Array.from({length: STRIP}, () => make("i", {class: "skeleton"})));
+    Object.assign(strip, {className: "strip-of-pictures", ariaLabel: amount(records, "image")});
+    const chosen = [...new Set(Array.from({length: STRIP}, (_, n) => Math.floor(((n + 0.5) * records) / STRIP)))];
+    rows(`index:${chosen}`, "", STRIP).then((found) => strip.replaceChildren(...found.map(([index, , , wide, high]) => {
+      const image = pictured(store, index, 320);
+      image.style.flexGrow = Math.min(2.5, Math.max(0.6, wide / high || 1));
+      return image;
+    })), () => {});
+    const classes = Object.entries(counts ?? {}).map(([label, number]) => [Number(label), number]).sort((one, other) => one[1] - other[1]);
+    const few = classes[0]?.[1], many = classes.at(-1)?.[1], bare = info.classes.length - classes.length;
+    const facts = [amount(records, "image"), ...classes.length ? [info.classes.length ? `${counted(classes.length)} ${classes.length === 1 ? "class" : "classes"}` : amount(classes.length, "label")] : [],
+      sized(info.image_bytes), Object.keys(info.formats).slice(0, 3).map(escaped).join(", ")].filter(Boolean);
+    this.replaceChildren(make("header", {}, heading, make("p", {class: "muted"}, facts.join(" · "))), strip, make("div", {class: "cards"},
+      ...stores.length > 1 ? [this.sides(store)] : [],
+      card("classes", info.classes.length ? "Classes" : "Labels", async () => classes.length ? {
+        figure: counted(classes.length), to: {sort: "label"}, more: [this.skyline(classes)],
+        text: [`${range(few, many)} images each`, bare > 0 && `${counted(bare)} without an image`, labelled < records && `${amount(records - labelled, "image")} without a label`].filter(Boolean).join(", "),
+        pictures: await Promise.all(classes.slice(0, 4).map(async ([label, number]) => {
+          const q = classWord(store, label), [[index]] = await rows(q, "", 1), name = escaped(className(store, label));
+          return link({view: null, at: null, sort: null, q}, pictured(store, index), make("span", {title: name}, name), make("span", {class: "muted"}, counted(number)));
+        })),
+      } : {figure: counts ? "0" : undefined, text: counts ? "The records have no labels." : "More than 65,536 different labels."}),
+      card("review", "Labels in doubt", async () => {
+        if (!info.columns["labels.differ"]) return {text: "Not known yet. Start the viewer with what a model predicts:", more: [code(`dbloader view ${shell(info.place)} --with predictions.csv`)]};
+        const to = {q: "labels.differ", sort: info.columns.loss ? "-loss" : null}, [number, agreed] = await Promise.all([count(to.q), count("labels.differ=false")]);
+        return {figure: counted(number), tone: number ? "bad" : "good", to, pictures: await pictures(to.q, to.sort ?? ""), text: `of ${amount(number + agreed, "prediction")} differ from the label`,
+          more: [make("p", {class: "links"}, link({view: "review", at: null, ...to}, "Review"), link({view: "compare", q: null}, "Compare"))]};
+      }),
+      this.duplicates(store, signal, pictures),
+      card("report", "Damaged", async () => {
+        const [damaged, repaired] = await Promise.all([count("damaged"), count("repaired")]), {rejected = 0} = info.outcome, q = damaged || !repaired ? "damaged" : "repaired";
+        const also = [repaired && `${counted(repaired)} repaired`, rejected && `${counted(rejected)} rejected`].filter(Boolean).join(", ");
+        return {figure: counted(damaged), tone: damaged ? "bad" : "good", to: damaged || repaired ? {q} : undefined, pictures: damaged || repaired ? await pictures(q) : [],
+          text: also || (damaged ? "stored as they were" : "by the report of the conversion. To check the stored bytes now:"),
+          more: damaged || also ? [make("p", {class: "links"}, link({view: "report"}, "Report"))] : [code(`dbloader verify ${shell(info.place)}`)]};
+      }),
+      card("size", "Sizes", async () => (width[1] ? {
+        figure: `${range(...width)} px`, to: {sort: "odd"}, pictures: await pictures("", "odd"),
+        text: `wide and ${range(...height)} px high. ${width[0] === width[1] && height[0] === height[1] ? "All are equal." : "Rarest sizes first:"}`,
+      } : {text: "The images have no width and height."})),
+      card("files", "Files", async () => {
+        const largest = await rows("", "-bytes");
+        return {figure: sized(info.image_bytes), to: {sort: "-bytes"}, pictures: largest.map(([index]) => pictured(store, index)),
+          text: [...Object.entries(info.formats).map(([format, number]) => `${escaped(format)} ${counted(number)}`), `largest ${sized(largest[0][5] ?? 0)}`].join(", ")};
+      })));
+  }
+
+  /** Draw the counts of all classes, the most frequent first. */
+  skyline(classes) {
+    const every = Math.ceil(classes.length / STEPS), high = classes.toReversed().filter((_, n) => n % every === 0).map(([, number]) => number);
+    const steps = high.map((number, n) => `V${100 - (100 * number) / high[0]}H${n + 1}`).join("");
+    return make("svg:svg", {class: "skyline", viewBox: `0 0 ${high.length} 100`, preserveAspectRatio: "none", "aria-hidden": "true"}, make("svg:path", {d: `M0 100${steps}V100z`}));
+  }
+
+  duplicates(store, signal, pictures) {
+    const head = make("p", {class: "muted", role: "status"}), all = make("section", {class: "card"});
+    all.append(make("h2", {}, icon("duplicates"), "Duplicates"), head, searcher(store, "duplicates", head, signal, async ({duplicates, total, differing}) => {
+      const found = total ? await pictures("duplicates.extra") : [];
+      all.replaceChildren(...face("duplicates", "Duplicates", {figure: counted(duplicates), tone: duplicates ? "warn" : "good", to: total ? {q: "duplicates.extra"} : undefined, pictures: found,
+        text: total ? `in ${amount(total, "group")}${differing ? `, ${counted(differing)} with different labels` : ""}` : "No two images are equal or nearly equal.",
+        more: total ? [make("p", {class: "links"}, link({view: "duplicates"}, "Groups"))] : []}));
+    }));
+    return all;
+  }
+
+  /** Show how the records are split between the stores. */
+  sides(store) {
+    const all = stores.reduce((sum, each) => sum + each.records, 0);
+    return make("section", {class: "card wide"}, make("h2", {}, link({view: "sides"}, icon("sides"), "Side by side")), make("div", {class: "split"}, ...stores.map(({records}, n) => {
+      const part = make("span", {class: n === store ? "own" : ""}, make("b", {}, shortPlace(n)), ` ${counted(records)} · ${Math.round((100 * records) / (all || 1))} %`);
+      part.style.flexGrow = records / (all || 1);
+      return part;
+    })));
+  }
+}
+customElements.define("db-overview", Overview);

@@ -1,0 +1,126 @@
+/** Stores side by side, such as train and val: what both contain, their classes, sizes and formats. */
+import {amount, api, className, counted, escaped, go, link, make, notice, shortPlace, sized, stores, title} from "./app.js";
+import {exact} from "./bars.js";
+import {pictured, recordLink, searcher} from "./duplicates.js";
+import {empty} from "./icons.js";
+import {toggleDrop} from "./marks.js";
+import {face} from "./overview.js";
+import {classWord} from "./query.js";
+
+const [FIRST, SHOWN] = [12, 12]; // classes, and pairs of shared images, that are shown at first
+const NAMED = 8; // class names in a sentence
+const WIDE = 20; // an axis is logarithmic if the values differ by more than this factor, as in summary.py
+const LENGTH = 1000; // units of an axis
+const percent = (share) => `${(100 * share).toFixed(share && share < 0.1 ? 1 : 0)} %`;
+
+class Sides extends HTMLElement {
+  async show({store}) {
+    title("side by side");
+    this.stop?.abort();
+    const {signal} = (this.stop = new AbortController());
+    if (stores.length < 2) return this.replaceChildren(make("h1", {}, "Side by side"), empty("sides", "There is one store", "Start the viewer with two: dbloader view train.lmdb val.lmdb"));
+    if (!this.shared) {
+      this.shared = make("section");
+      this.replaceChildren(make("h1", {}, "Side by side"), make("div", {class: "cards two"}, ...stores.map((_, n) => this.store(n))), ...this.classLists(), this.shared, ...this.shares(), ...await this.sizes());
+    }
+    const head = make("p", {role: "status"}), result = make("div");
+    const search = searcher(store, "leaks", head, signal, async ({leaks}) => {
+      const parts = stores.map((_, n) => `${amount(leaks[n], "image")} of ${shortPlace(n)}`);
+      head.textContent = leaks.some(Boolean) ? `${parts.join(" and ")} ${leaks.length > 2 ? "are also in another store" : "are in both stores"}: a model that is tested on images of its training looks better than it is.` :
+        "No image is in more than one store.";
+      if (!leaks.some(Boolean)) return;
+      const [{found: {pairs}}, drops] = await Promise.all([api(`/api/${store}/leaks`, {count: SHOWN}, signal), Promise.all(leaks.map(async (number, n) =>
+        number ? (await api(`/api/${n}/marked`, {q: "duplicates.leak"}, signal)).kinds.some(({key, count}) => key === "drop" && count === number) : false))]);
+      const buttons = leaks.map((number, n) => number && make("button", {class: drops[n] || drops.some(Boolean) ? "" : n ? "" : "first", ariaPressed: String(drops[n]), disabled: stores[n].marks.why_not !== null, title: escaped(stores[n].marks.why_not ?? ""),
+        onclick: async () => { // the changes and Undo of the page are those of its store
+          if (await toggleDrop(n, "duplicates.leak", number)) go({store: n}, {replace: true});
+        }}, drops[n] ? `Dropped in ${shortPlace(n)}` : `Drop in ${shortPlace(n)}`)).filter(Boolean);
+      result.replaceChildren(make("p", {class: "row links"}, ...buttons, link({view: null, at: null, sort: null, q: "duplicates.leak"}, `Show those of ${shortPlace(store)}`)),
+        make("div", {class: "shared"}, ...pairs.map((pair) => make("div", {class: "pairs"},
+          recordLink(store, pair.index, shortPlace(store), pair.class, false),
+          this.other(pair)))));
+    });
+    this.shared.replaceChildren(make("h2", {}, "Images in more than one store"), head, search, result);
+  }
+
+  /** Return a link to the record of another store that is a copy. */
+  other({store, of, of_class: label, difference, bits, ...pair}) {
+    const text = `${shortPlace(store)} · ${difference === "same" ? "same bytes" : `${amount(bits, "bit")} differ`}`;
+    return link({view: "record", store, index: of}, pictured(store, of), make("span", {}, text), label === null ? null : make("span", {class: label === pair.class ? "" : "error"}, escaped(String(label))));
+  }
+
+  store(n) {
+    const {records, classes, formats, image_bytes: bytes} = stores[n], all = stores.reduce((sum, each) => sum + each.records, 0) || 1;
+    const found = make("section", {class: `card side side-${n % 4}`});
+    const draw = (pictures) => found.replaceChildren(...face("grid", shortPlace(n), {figure: counted(records), to: {store: n}, pictures,
+      text: [`${percent(records / all)} of all images`, classes.length ? `${counted(classes.length)} classes` : "", sized(bytes), ...Object.keys(formats).map(escaped)].filter(Boolean).join(" · ")}));
+    draw([]);
+    const indices = [...new Set([0.1, 0.35, 0.6, 0.85].map((at) => Math.floor(at * records)))].filter((index) => index < records);
+    draw(indices.map((index) => pictured(n, index)));
+    return found;
+  }
+
+  /** Say how the class lists differ. */
+  classLists() {
+    const lists = stores.map(({classes}) => new Set(classes)), said = [];
+    const some = (names) => `${names.slice(0, NAMED).map(escaped).join(", ")}${names.length > NAMED ? ` and ${counted(names.length - NAMED)} more` : ""}`;
+    for (const [n, {classes}] of stores.entries()) {
+      const only = classes.filter((name) => !lists.every((list) => list.has(name)));
+      if (only.length) said.push(`Only ${shortPlace(n)} has ${some(only)}.`);
+    }
+    const at = stores[0].classes.findIndex((name, label) => stores.some(({classes}) => classes[label] !== name && classes[label] !== undefined));
+    if (at >= 0) said.push(`The same label means different classes: ${at} is ${stores.map(({classes}, n) => `${escaped(classes[at] ?? "no class")} in ${shortPlace(n)}`).join(", ")}.`);
+    return said.length ? [make("p", {class: "warning", role: "status"}, make("strong", {}, "The class lists differ. "), said.join(" "))] : [];
+  }
+
+  /** Return the shares of classes and formats, the greatest difference first. */
+  shares() {
+    const count = (entriesOf) => {
+      const found = new Map();
+      stores.forEach((each, n) => entriesOf(each, n).forEach(([name, number, q]) => {
+        if (!found.has(name)) found.set(name, stores.map(() => [0, null]));
+        found.get(name)[n] = [number / (each.records || 1), q];
+      }));
+      const drift = ([, values]) => Math.max(...values.map(([share]) => share)) - Math.min(...values.map(([share]) => share));
+      return [...found].sort((one, other) => drift(other) - drift(one));
+    };
+    const list = (heading, rows) => {
+      if (!rows.length) return [];
+      const most = Math.max(...rows.flatMap(([, values]) => values.map(([share]) => share))), all = make("div", {class: "shares"});
+      const draw = (number) => all.replaceChildren(...rows.slice(0, number).map(([name, values]) => make("div", {}, make("span", {class: "name", title: escaped(name)}, escaped(name)),
+        make("div", {}, ...values.map(([share, q], n) => {
+          const bar = make("span", {class: `bar side-${n % 4}`});
+          bar.style.width = `calc(${share / most} * (100% - 64px))`;
+          const parts = [bar, percent(share)];
+          return q ? Object.assign(link({store: n, view: null, q}, ...parts), {ariaLabel: `${name} in ${shortPlace(n)}: ${percent(share)}`}) : make("span", {class: "line"}, ...parts);
+        })))));
+      draw(FIRST);
+      const more = make("button", {hidden: rows.length <= FIRST, onclick: () => { draw(rows.length); more.hidden = true; }}, `Show all ${counted(rows.length)}`);
+      return [make("section", {}, make("h2", {}, heading), this.legend(), all, more)];
+    };
+    return [...list("Classes, the greatest difference first", count(({label_counts: counts}, n) => Object.entries(counts ?? {}).map(([label, number]) => [className(n, Number(label)), number, classWord(n, Number(label))]))),
+      ...list("Formats", count(({formats}) => Object.entries(formats).map(([format, number]) => [format, number, null])))];
+  }
+
+  legend() {
+    return make("p", {class: "legend"}, ...stores.map((_, n) => make("span", {class: `line side-${n % 4}`}, make("i"), shortPlace(n))));
+  }
+
+  /** Draw the sizes of each store: a line from 5 % to 95 % of the images, a box from 25 % to 75 %, and the median. */
+  async sizes() {
+    const found = await Promise.all(stores.map((_, n) => api(`/api/${n}/quantiles`).catch((error) => (notice(error.message), {}))));
+    const cards = ["width", "height", "aspect", "bytes"].map((name) => {
+      const all = found.map((each) => each[name] ?? []), known = all.flat(), [least, greatest] = [Math.min(...known), Math.max(...known)];
+      const form = name === "bytes" ? sized : (value) => exact(value, 3), bend = least > 0 && greatest > WIDE * least ? Math.log : Number;
+      const at = (value) => (greatest > least ? (LENGTH * (bend(value) - bend(least))) / (bend(greatest) - bend(least)) : LENGTH / 2);
+      return known.length ? make("section", {class: "card"}, make("h2", {}, name), ...all.map((values, n) => {
+        if (!values.length) return "";
+        const [, low, quarter, median, three, high] = values, box = (x, y, to, height, kind) => make("svg:rect", {class: kind, x: at(x), y, width: Math.max(4, at(to) - at(x)), height});
+        return make("div", {class: `spread side-${n % 4}`}, make("span", {}, shortPlace(n)), make("svg:svg", {viewBox: `0 0 ${LENGTH} 20`, preserveAspectRatio: "none", role: "img",
+          "aria-label": `${shortPlace(n)}: median ${form(median)}, half of the images from ${form(quarter)} to ${form(three)}`}, box(low, 9, high, 2), box(quarter, 4, three, 12, "half"), box(median, 0, median, 20, "median")), make("span", {}, "median ", make("b", {}, form(median))));
+      }), make("p", {class: "ends"}, make("span", {}, form(least)), make("span", {}, form(greatest)))) : "";
+    });
+    return [make("section", {}, make("h2", {}, "Sizes"), make("div", {class: "cards two"}, ...cards))];
+  }
+}
+customElements.define("db-sides", Sides);
