@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,13 @@ def test_verify_refuses_a_listing_alone_and_outputs_that_exist(shell: Shell, sto
 
 
 def test_verification_that_is_killed_is_an_error_but_not_damage(store: Path) -> None:
-    def kill(*_: object) -> None:
-        for process in multiprocessing.active_children():
-            process.kill()
+    def kill() -> None:
+        while not (started := multiprocessing.active_children()):
+            pass
+        started[0].kill()  # while it still imports dbloader
 
-    with pytest.raises(StoreError, match=r"the process that read .*out.lmdb was killed by SIGKILL") as caught:
-        isolated("checking.verify_store.verify_store", str(store), progress=kill)
+    with ThreadPoolExecutor(1) as killer:
+        killer.submit(kill)
+        with pytest.raises(StoreError, match=r"the process that read .*out.lmdb was killed by SIGKILL") as caught:
+            isolated("checking.verify_store.verify_store", str(store))
     assert not isinstance(caught.value, DamagedStoreError)

@@ -23,10 +23,8 @@ _OPTIONS = (
     click.option(
         "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*' if each class has one."
     ),
-    click.option("--separator", metavar="TEXT", help="What separates several classes in a label, such as '|'."),
-    click.option(
-        "--text-column", metavar="COLUMN", multiple=True, help="Column that stays text, though it looks like numbers."
-    ),
+    click.option("--separator", metavar="TEXT", help="Separator of classes in a label, such as '|'."),
+    click.option("--text-column", metavar="COLUMN", multiple=True, help="Column to keep as text, not as numbers."),
     click.option("--name-field", metavar="FIELD", help="MongoDB field with a file's name.  [default: img_name]"),
     click.option("--image-field", metavar="FIELD", help="MongoDB field with a file's bytes.  [default: bson_img]"),
     click.option(
@@ -53,7 +51,7 @@ _OPTIONS = (
         metavar="NAMES",
         help="Number the classes as in a store, a .txt, a .json or a,b,c; or numbers, if their names are the labels.",
     ),
-    click.option("--encoding", metavar="NAME", help="Encoding of names in zip files, or of a listing, such as gbk."),
+    click.option("--encoding", metavar="NAME", help="Encoding of a listing, or of names in a zip."),
 )
 
 
