@@ -170,6 +170,7 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
     files = [name for name in dataset.manifest.file_fields if values.get(name) is not None]
     if dataset.decode is None:
         files = []
+    known = {"known_intact": dataset.manifest.has_decoded_images}
     if plan is None:
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(
@@ -177,11 +178,10 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
                 "image: add the field 'image', and pass a Decoder that makes one crop, such as RandomResizedCrop(224), "
                 "as decode= or as transform= of create_loader; or pass decode=None"
             )
-        cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name]) for name in files}
+        cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name], **known) for name in files}
     else:
         exif = {"exif_transpose": dataset.decode.exif_transpose}
-        options = {"known_intact": dataset.manifest.has_decoded_images, **exif}
-        cropped = {name: _read_file(name, crop_field, values[name], plan, **options) for name in files}
+        cropped = {name: _read_file(name, crop_field, values[name], plan, **known, **exif) for name in files}
         if values.get(_BOXES) is not None:
             placed = crop_boxes(_checked_boxes(values[_BOXES]), plan, record.image, **exif)
             cropped |= _rows_of_boxes(values, placed)

@@ -38,7 +38,8 @@ _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CM
 # But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-_LOWEST_EDGE = 0.95  # decoding only the upper rows saves time if they are less than this share of the height
+# Decoding only the upper rows saves time if more pixels than these are skipped: reading the header takes as long.
+_SKIPPED = 8_000
 _HEIGHT = struct.Struct(">H")
 
 # Side of a block in pixels. Smaller images are decoded at full size, because several factors give them the same size.
@@ -113,7 +114,7 @@ class JPEG(NamedTuple):
         The function writes a smaller height into the header. A decoder stops at this height, and then warns about the
         remaining data. This warning hides all others, so the file must be known to be intact.
         """
-        if not 0 < bottom * factor < _LOWEST_EDGE * self.height:
+        if bottom <= 0 or (self.height - bottom * factor) * self.width <= _SKIPPED:
             return None
         try:
             header = read_header(memoryview(self.data))

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from PIL import Image
 from typing_extensions import override
 
@@ -34,10 +33,7 @@ _FILTERS: dict[int | None, str] = {
     Image.Resampling.BILINEAR: "bilinear",
 }
 
-_FLIPS: dict[int, Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]]] = {
-    Image.Transpose.FLIP_LEFT_RIGHT: mirror,
-    Image.Transpose.FLIP_TOP_BOTTOM: lambda pixels: pixels[::-1],
-}
+_FLIPS = (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
 
 
 class Pixels:
@@ -94,7 +90,7 @@ class View(NamedTuple):
         pixels = self.decode()
         height, width, _ = pixels.shape
         stride = pixels.strides[0]  # Image.fromarray would copy the pixels twice if the rows are not contiguous
-        memory = as_strided(pixels, (stride * (height - 1) + 3 * width,), (1,), writeable=False)
+        memory = np.lib.stride_tricks.as_strided(pixels, (stride * (height - 1) + 3 * width,), (1,), writeable=False)
         return Image.frombuffer("RGB", (width, height), memory, "raw", "RGB", stride, 1)
 
 
@@ -145,11 +141,9 @@ class LazyImage(Image.Image):
         self._resize, self._note = resize, note
         self._lock = threading.Lock()
         del vars(self)["info"]
-        self._file = b""
+        self._file = b"" if isinstance(info, dict) else info
         if isinstance(info, dict):
             self.info = info
-        else:
-            self._file = info
 
     @property
     def info(self) -> dict[Any, Any]:  # an attribute in the base class
@@ -238,9 +232,10 @@ class LazyImage(Image.Image):
 
     @override
     def transpose(self, method: Image.Transpose) -> Image.Image:
-        view, flip = self._view, _FLIPS.get(method)
-        if view is None or flip is None:
+        view = self._view
+        if view is None or method not in _FLIPS:
             return Image.Image.transpose(self, method)
+        flip = mirror if method == Image.Transpose.FLIP_LEFT_RIGHT else np.flipud
         return _of(self, ArrayImage(np.ascontiguousarray(flip(_noted(self, view.decode)))))
 
     @property

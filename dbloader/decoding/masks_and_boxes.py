@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from dbloader.decoding.codecs import open_codec
+from dbloader.decoding.codecs import is_bare, open_codec
 from dbloader.decoding.decoder import Decoder
 from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.open import open_image, read_orientation
@@ -36,16 +36,20 @@ _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.f
 _MIRRORED = 2  # EXIF orientation of an image that is mirrored from left to right
 
 
-def decode_field(data: bytes | memoryview) -> Image.Image:
+def decode_field(data: bytes | memoryview, *, known_intact: bool = False) -> Image.Image:
     """Decode the file of a field, such as a mask, to an image of the file's own mode.
 
     Palettes are kept, and values of 16 or 32 bits are not scaled. Only the first of several frames is decoded.
+    ``known_intact`` is as in ``Decoder.__call__``.
 
     Raises:
         DamagedImageError: As in `decode_pil`.
         NotAnImageError: As in `decode_pil`.
         PixelRangeError: Pillow misreads values of this kind.
     """
+    gray = open_codec(data) if known_intact and is_bare(data) else None
+    if gray is not None and gray.is_gray:
+        return Image.fromarray(gray.decode()[..., 0])
     with open_file(data) as image:
         return _decode(image, data)
 

@@ -2,8 +2,9 @@
 
 python scripts/bench/training.py BENCH [--quick] [--workers 2] [--rounds 5] [--only NAME ...]
 
-Batches of 64, shuffled, RandomResizedCrop to 224 x 224 with antialiasing and a flip, as uint8, and not
-used. Peers run in the environment that scripts/bench/install-peers makes; those that are not installed are left out.
+Batches of 64, shuffled, RandomResizedCrop to 224 x 224 with antialiasing and a flip, as uint8, and not used. SIZE=56 in
+the environment makes crops of 56 x 56, for ``--corpus`` with smaller images. Peers run in the environment that
+scripts/bench/install-peers makes; those that are not installed are left out.
 """
 
 from __future__ import annotations

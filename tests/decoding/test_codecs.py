@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image, PngImagePlugin
 
-from dbloader.decoding import DecodeTensor, decode_pil
+from dbloader.decoding import DecodeTensor, decode_pil, masks_and_boxes
 from dbloader.decoding import open as open_module
 from dbloader.decoding.codecs import open_codec
 from dbloader.decoding.decoder import Plan
 from dbloader.decoding.lazy import LazyImage, open_lazy
-from dbloader.decoding.masks_and_boxes import crop_field
+from dbloader.decoding.masks_and_boxes import crop_field, decode_field
 from dbloader.decoding.render import Crop
 from dbloader.errors import ImageError
 from dbloader.images.check import check_decodes
@@ -152,6 +152,17 @@ def test_damaged_file_that_conversion_accepts_has_pillows_pixels(kind: str, opti
             accepted += 1
             assert outcome(lambda data=data: DecodeTensor()(data, known_intact=True).permute(1, 2, 0)) == expected
     assert (accepted > 0) is (kind == "WEBP")  # a PNG has checksums
+
+
+def test_intact_gray_mask_is_decoded_to_pillows_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = Image.fromarray(np.random.default_rng(0).integers(0, 20, (40, 60), dtype=np.uint8))
+    for options in ({}, {"transparency": 3}, {"dpi": (72, 72)}):
+        data = encoded(mask, "PNG", **options)
+        expected, found = decode_field(data), decode_field(data, known_intact=True)
+        assert (type(found), found.mode, found.info) == (type(expected), expected.mode, expected.info)
+        assert found.tobytes() == expected.tobytes()
+    monkeypatch.setattr(masks_and_boxes, "open_file", lambda data: pytest.fail("imagecodecs decodes this file"))
+    assert decode_field(encoded(mask, "PNG"), known_intact=True).tobytes() == mask.tobytes()
 
 
 def test_mask_is_cropped_to_pillows_values() -> None:

@@ -154,6 +154,14 @@ def test_rows_below_the_crop_of_an_intact_file_are_not_decoded(kind: str, factor
         strict.part(0, 0, 75, 60, factor)()
 
 
+def test_small_image_is_decoded_whole_because_reading_its_header_takes_longer() -> None:
+    data = encode(draw(64, 64), quality=90)
+    jpeg = open_jpeg(data[:-200] + data[-2:], known_intact=True)
+    assert jpeg is not None
+    with pytest.raises(DamagedImageError):
+        jpeg.part(0, 0, 64, 16, 1)()
+
+
 @pytest.mark.parametrize(("check", "known"), [("decode", True), ("structure", False), ("none", False)])
 def test_decoder_trusts_only_files_that_conversion_decoded(check: str, known: bool, tmp_path: Path) -> None:
     folder = tmp_path / "images" / "a"

@@ -25,7 +25,7 @@ from memory import memory_of_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-SIZE = 224
+SIZE = int(os.environ.get("SIZE", "224"))  # pixels of a side of the crops
 
 
 def run(make: Callable[[], Iterable[Any]], workers: int, seconds: float, kind: str = "uint8") -> dict[str, float]:

@@ -39,13 +39,11 @@ class Transform:
 
 
 class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
-    """The JPEGs in a folder that has a folder for each class, as (image, label)."""
+    """The images in a folder that has a folder for each class, as (image, label)."""
 
     def __init__(self, folder: Path) -> None:
         classes = sorted(path for path in folder.iterdir() if path.is_dir())
-        self.samples = [
-            (str(file), label) for label, path in enumerate(classes) for file in sorted(path.rglob("*.jpg"))
-        ]
+        self.samples = [(str(file), label) for label, path in enumerate(classes) for file in sorted(path.iterdir())]
         self.transform = Transform()
 
     def __len__(self) -> int:
