@@ -80,7 +80,7 @@ def test_copy_applies_exactly_the_marks(tabs: Tabs, marked: Marked) -> None:
     expect(page.locator('.tile[aria-selected="true"]')).to_have_count(32)
     page.get_by_label("Class to set").fill("maine coon")
     page.get_by_role("button", name="Set label").click()
-    expect(page.locator(".tile .marks").first).to_have_text("→ maine coon")
+    expect(page.locator(".tile .marks").first).to_have_text("now maine coon")
     # Mark three records by touch on a phone.
     phone = tabs.open(marked.site, viewport=PHONE, has_touch=True)
     hold(phone, 0)
@@ -187,7 +187,7 @@ def test_label_of_all_records_is_asked_backed_up_and_undone_after_a_reload(
     expect(page.locator("#chosen")).to_contain_text("400 selected")
     assert label_all(page) == question
     expect(page.locator("#notice")).to_contain_text("400 records labeled dog")
-    expect(page.locator("#tiles-3 .marks")).to_have_text("→ dog")
+    expect(page.locator("#tiles-3 .marks")).to_have_text("now dog")
     assert {row["label"] for row in rows(marked)} == {"dog"}
     backup = marked.file.with_name("train.lmdb.marks.backup.jsonl")
     assert [json.loads(line) for line in backup.read_text().splitlines()] == hand_made
@@ -204,7 +204,7 @@ def test_label_of_all_records_is_asked_backed_up_and_undone_after_a_reload(
     assert {row["label"] for row in rows(marked)} == {"dog"}
     page.get_by_role("button", name="Close").click()
     page.keyboard.press("Control+z")
-    expect(page.locator("#tiles-3 .marks")).to_have_text("→ maine coon")
+    expect(page.locator("#tiles-3 .marks")).to_have_text("now maine coon")
     assert rows(marked) == hand_made
 
 
@@ -310,7 +310,7 @@ def test_new_class_is_named_as_new_before_it_is_set(tabs: Tabs, marked: Marked) 
     expect(page.get_by_role("button", name="Set label")).to_be_visible()
     label.fill("siamese")
     page.get_by_role("button", name="Set new class").click()
-    expect(page.locator("#tiles-1 .marks")).to_have_text("→ siamese")
+    expect(page.locator("#tiles-1 .marks")).to_have_text("now siamese")
     assert [row["label"] for row in rows(marked)] == ["siamese", "siamese"]
 
 

@@ -117,6 +117,20 @@ def test_review_drops_keeps_goes_back_and_undoes(tabs: Tabs, doubtful: Doubtful)
     expect(page.locator("db-grid")).to_be_visible()
 
 
+def test_overview_counts_and_reviews_only_the_labels_that_are_not_decided(tabs: Tabs, doubtful: Doubtful) -> None:
+    page = tabs.open(doubtful.site, "/?view=overview")
+    card = page.locator(".card", has=page.get_by_role("heading", name="Labels in doubt"))
+    expect(card).to_contain_text("50of 300 predictions differ from the label")
+    card.get_by_role("link", name="Review").click()
+    reviewing(page, 1, 50)
+    press(page, "Enter", "d")
+    reviewing(page, 3, 50)
+    page.goto(doubtful.site.address + "?view=overview")
+    expect(card).to_contain_text("48of 300 predictions differ from the label; 2 more are decided")
+    card.get_by_role("link", name="Review").click()
+    reviewing(page, 1, 48)
+
+
 def test_selected_records_are_reviewed_and_accepted_together(tabs: Tabs, doubtful: Doubtful) -> None:
     page = tabs.open(doubtful.site, "/?q=labels.differ&selected=0,6,12")
     page.locator("#chosen").get_by_role("link", name="review").click()

@@ -18,9 +18,9 @@ function words(change, count) {
   return `${amount(count, "record")} ${escaped(DONE[key](value))}`;
 }
 
-/** Return the marks of a record as a short text, from its fields. */
+/** Return the marks of a record as a short text, from its fields. "now" is a decision of the user; an arrow leads to what a model predicts. */
 export const badge = ({"mark.drop": drop, "mark.label": label, "mark.tags": tags}) =>
-  [drop === "true" && "drop", label && `→ ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
+  [drop === "true" && "drop", label && `now ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
 
 /** Show marks that another browser or program has set. */
 async function look() {

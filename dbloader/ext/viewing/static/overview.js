@@ -24,7 +24,7 @@ export function face(sign, name, {figure, text, tone = "", to, more = [], pictur
 class Overview extends HTMLElement {
   show({store}) {
     title("overview");
-    const info = stores[store], key = `${store} ${Object.keys(info.columns).filter((name) => !name.startsWith("mark."))}`;
+    const info = stores[store], key = `${store} ${info.marks.revision} ${Object.keys(info.columns)}`;
     if (key === this.key) return;
     this.key = key;
     this.stop?.abort();
@@ -60,22 +60,26 @@ class Overview extends HTMLElement {
         figure: counted(classes.length), to: {sort: "label"}, more: [this.skyline(classes)],
         text: [`${range(few, many)} images each`, bare > 0 && `${counted(bare)} without an image`, labelled < records && `${amount(records - labelled, "image")} without a label`].filter(Boolean).join(", "),
         pictures: await Promise.all(classes.slice(0, 4).map(async ([label, number]) => {
-          const q = classWord(store, label), [[index]] = await rows(q, "", 1), name = escaped(className(store, label));
+          const q = classWord(store, label), name = escaped(className(store, label));
+          const agreed = info.columns["labels.differ"] ? await rows(`${q} labels.differ=false`, "", 1) : []; // better examples
+          const [[index]] = agreed.length ? agreed : await rows(q, "", 1);
           return link({view: null, at: null, sort: null, q}, pictured(store, index), make("span", {title: name}, name), make("span", {class: "muted"}, counted(number)));
         })),
       } : {figure: counts ? "0" : undefined, text: counts ? "The records have no labels." : "More than 65,536 different labels."}),
       card("review", "Labels in doubt", async () => {
         if (!info.columns["labels.differ"]) return {text: "Not known yet. Start the viewer with what a model predicts:", more: [code(`dbloader view ${shell(info.place)} --with predictions.csv`)]};
-        const to = {q: "labels.differ", sort: info.columns.loss ? "-loss" : null}, [number, agreed] = await Promise.all([count(to.q), count("labels.differ=false")]);
-        return {figure: counted(number), tone: number ? "bad" : "good", to, pictures: await pictures(to.q, to.sort ?? ""), text: `of ${amount(number + agreed, "prediction")} differ from the label`,
+        const open = ["labels.differ", info.columns["mark.label"] && 'not mark.label!=""', info.columns["mark.drop"] && "not mark.drop"].filter(Boolean).join(" ");
+        const to = {q: open, sort: info.columns.loss ? "-loss" : null}, [number, all, agreed] = await Promise.all([open, "labels.differ", "labels.differ=false"].map(count));
+        return {figure: counted(number), tone: number ? "bad" : "good", to, pictures: await pictures(to.q, to.sort ?? ""),
+          text: `of ${amount(all + agreed, "prediction")} differ from the label${all > number ? `; ${counted(all - number)} more are decided` : ""}`,
           more: [make("p", {class: "links"}, link({view: "review", at: null, ...to}, "Review"), link({view: "compare", q: null}, "Compare"))]};
       }),
       this.duplicates(store, signal, pictures),
       card("report", "Damaged", async () => {
         const [damaged, repaired] = await Promise.all([count("damaged"), count("repaired")]), {rejected = 0} = info.outcome, q = damaged || !repaired ? "damaged" : "repaired";
         const also = [repaired && `${counted(repaired)} repaired`, rejected && `${counted(rejected)} rejected`].filter(Boolean).join(", ");
-        return {figure: counted(damaged), tone: damaged ? "bad" : "good", to: damaged || repaired ? {q} : undefined, pictures: damaged || repaired ? await pictures(q) : [],
-          text: also || (damaged ? "stored as they were" : "by the report of the conversion. To check the stored bytes now:"),
+        return {figure: counted(damaged), tone: damaged ? "bad" : "", to: damaged || repaired ? {q} : undefined, pictures: damaged || repaired ? await pictures(q) : [],
+          text: also || (damaged ? "stored as they were" : "when the store was made. To check the stored bytes now:"),
           more: damaged || also ? [make("p", {class: "links"}, link({view: "report"}, "Report"))] : [code(`dbloader verify ${shell(info.place)}`)]};
       }),
       card("size", "Sizes", async () => (width[1] ? {
