@@ -49,6 +49,11 @@ class RecordCopier:
         self._is_same = len(stores) == 1 and not self._chosen
         self.selection = select_records(self._names, choice)
         self.created = self._manifests[0].created if self._is_same else None
+        # If a class is left out, lists of several classes keep their numbers and the names of their own store.
+        self._unites_lists = all(
+            table is None or len(table) == len(manifest.classes)
+            for table, manifest in zip(self.selection.tables, self._manifests, strict=True)
+        )
 
     def settings(self, number: int) -> dict[str, str]:
         """Return the settings that must not change when a copy resumes."""
@@ -68,7 +73,7 @@ class RecordCopier:
         """Return ``source`` for the manifest of a destination."""
         if self._is_same:
             return self._manifests[0].source
-        common = common_source(self._manifests)
+        common = common_source(self._manifests, unites_lists=self._unites_lists)
         common.pop("listing", None)
         places = [store.place if is_mongo(store.place) else full_path(store.place) for store in self._stores]
         copied = {**self._chosen, "part": number, "stores": places, **self.settings(number)}
@@ -127,7 +132,8 @@ class RecordCopier:
     def _lists(self, number: int, record: EncodedRecord, index: int) -> dict[str, Any]:
         """Return the fields with the new labels of the record's boxes and its several classes; {} if none changes."""
         store, table = self._stores[number], self.selection.tables[number]
-        names = (LABELS, CLASS_LISTS) if store.manifest.target == CLASS_LISTS else (LABELS,)
+        unites_lists = self._unites_lists and store.manifest.target == CLASS_LISTS
+        names = (LABELS, CLASS_LISTS) if unites_lists else (LABELS,)
         if table is None or record.fields.keys().isdisjoint(names):
             return {}
         fields = _whole(record).fields
@@ -137,9 +143,8 @@ class RecordCopier:
         except KeyError as error:
             label = error.args[0]
             name = dict(enumerate(store.manifest.classes)).get(label, "without a class")
-            what = "a box with the label" if LABELS in fields else "the label"
             raise OptionError(
-                f"{store.place}: record {index} ({record.name}) has {what} {label} ({name}), which is "
+                f"{store.place}: record {index} ({record.name}) has a box with the label {label} ({name}), which is "
                 "not a class of the copy: leave out such records (--drop), or give all sources the same classes"
             ) from error
 

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from dbloader.records.manifest import Manifest
 
 
-def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
+def common_source(manifests: Sequence[Manifest], *, unites_lists: bool = False) -> dict[str, Any]:
     """Return ``source`` for the manifest of a store made of records from several stores.
 
     The result keeps the entries that are equal in all stores, such as ``check``. It lists the file fields of all
-    stores, and the class names of their further fields.
+    stores, and the class names of their further fields. With ``unites_lists``, lists of several classes get the classes
+    of the new store.
 
     Raises:
         OptionError: A field has different class names in two stores, or image files in one store and other values in
@@ -30,8 +31,9 @@ def common_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
     classes: dict[str, list[str]] = {}
     for manifest in manifests:
         for name, names_there in manifest.field_classes.items():
-            is_target = name == manifest.target == CLASS_LISTS  # the copy's classes, which are united by name
-            if not is_target and classes.setdefault(name, names_there) != names_there:
+            if unites_lists and name == manifest.target == CLASS_LISTS:
+                continue
+            if classes.setdefault(name, names_there) != names_there:
                 raise OptionError(
                     f"two stores have different class names for the field {name!r}: make one of the stores again with "
                     "another name for the field"

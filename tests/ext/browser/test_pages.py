@@ -138,7 +138,7 @@ def test_focus_moves_to_the_found_images_and_the_opened_record(tabs: Tabs, photo
     assert page.evaluate("document.activeElement.textContent") == "Next →"
     page.keyboard.press("Escape")
     expect(page.locator("#tiles")).to_be_focused()
-    expect(page.locator("#said")).to_have_text("All images")
+    expect(page.locator("#said")).to_have_text("dog/d_001.jpg, 2 of 60")  # open beside the grid, as before
     page.keyboard.press("/")
     page.keyboard.press("Escape")
     expect(page.locator("#count")).to_have_text("180 records")

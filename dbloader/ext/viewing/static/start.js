@@ -21,7 +21,7 @@ function show() {
   if (shown) shown.show(now);
   if (before === "record" && view === "grid") {
     find("#tiles").focus({preventScroll: true});
-    say("All images");
+    if (now.open === undefined) say("All images"); // else the record says its name
   }
   if (!shown) go({view: "grid"}, {replace: true});
 }
