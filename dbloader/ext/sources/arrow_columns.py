@@ -117,14 +117,14 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
 def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, str]:
     """Return the column and the field of a target that is not one class; "" without one.
 
-    The column has lists of a Hugging Face ClassLabel; or a usual name of labels, and lists of text or floats.
+    The column has lists of a Hugging Face ClassLabel; or a usual name of labels, and lists of text, or floats. Beside
+    other lists, such as boxes or words, such a list may have a class for each of their items, not for the image.
     """
-    lists = [name for name, kind in kinds.items() if _is_list(kind)]
-    found = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]
-    usual = {name: kinds[name] for name in LABEL_NAMES if name in kinds}
-    texts = [name for name, kind in usual.items() if name in lists and types.is_string(kind.value_type)]
-    numbers = [name for name, kind in usual.items() if types.is_floating(kind)]
-    for name in (*found[: len(found) == 1], *texts, *numbers):
+    lists = [name for name, kind in kinds.items() if _is_list(kind) and not types.is_floating(kind.value_type)]
+    named = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]
+    texts = [name for name in LABEL_NAMES if name in lists and _is_text(kinds[name].value_type)]
+    numbers = [name for name in LABEL_NAMES if types.is_floating(kinds.get(name, pa.null()))]
+    for name in (*((named or texts) if len(lists) == 1 else ()), *numbers):
         field = CLASS_LISTS if name in lists else TARGET if name in RESERVED_FIELDS else name
         if field == name or field not in kinds:
             return name, field
@@ -248,7 +248,11 @@ def _may_be_image(kind: Any) -> bool:
 
 
 def _may_be_label(kind: Any) -> bool:
-    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind))
+    return types.is_integer(kind) or _is_text(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _may_be_field(kind: Any) -> bool:

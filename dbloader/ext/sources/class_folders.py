@@ -7,6 +7,7 @@ import posixpath
 import re
 import unicodedata
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,8 @@ _PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data 
 _TABLES = (b".csv", b".tsv")
 _LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
-_YOLO = re.compile(rb"[0-9]+(?: +[0-9]*\.[0-9]+){4}")  # the first line of YOLO's labels
+_YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
+_SAMPLE = 20  # texts that are looked at, because images without boxes have empty ones
 
 # The class of an image, from the path of its folder.
 CLASS_FOLDERS: dict[str, Callable[[str], str]] = {
@@ -130,7 +132,7 @@ def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)
     for names in alike.values():
-        if len(names) > 1:
+        if len(names) > 1 and max(map(len, names)) > 1:  # letters may be the classes
             what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"
             yield f"the classes {quoted(names)} look alike: {what}; if they are one class, give them one name"
     if padded := [name for names in alike.values() for name in names if len(names) == 1 and name != name.strip()]:
@@ -142,13 +144,15 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
     parts, splits = [name for name in classes if name.lower() in _PARTS], [*filter(is_split, classes)]
     if parts:
         first = [name for name in parts if "images" in name.lower()] or [*{*classes}.difference(parts)] or parts
-        what, way = "parts of a data set, not classes", "give a listing (--listing) of the images, and convert "
+        what, way = "parts of a data set, not classes", "convert "
+        more = ", and give a listing (--listing) unless it has class folders"
     elif len(splits) > 1 or (splits and len(classes) == 1):
-        first, what, way = splits, "splits", "convert one at a time, first "
+        first = [name for name in splits if "train" in name.lower()] or splits  # the others take its classes
+        what, way, more = "splits", "convert one at a time, first ", ""
     else:
         return
     way = f"{way if root else f'extract the file, and {way}'}{posixpath.join(readable(root), min(first))}"
-    yield f"the classes are called {quoted(classes)}: these look like {what}; {way}"
+    yield f"the classes are called {quoted(classes)}: these look like {what}; {way}{more}"
 
 
 def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
@@ -156,9 +160,9 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
     names = sorted(name for name in os.listdir(os.fsencode(root)) if not name.startswith(b"."))  # noqa: PTH208 - bytes
     images = [name for name in names if name.lower().endswith(SUFFIXES)]
     stems = {*images, *(posixpath.splitext(name)[0] for name in images)}
-    first = next((name for name in names if name.endswith(b".txt") and name[:-4] in stems), None)
+    texts = islice((name for name in names if name.endswith(b".txt") and name[:-4] in stems), _SAMPLE)
     with suppress(OSError):
-        if first and _YOLO.match(Path(root, os.fsdecode(first)).read_bytes()):
+        if first := next((name for name in texts if _YOLO.match(Path(root, os.fsdecode(name)).read_bytes())), None):
             way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
             yield f"{readable(first)} looks like boxes of YOLO, but becomes a text: {way}"
     for name in names:
@@ -171,6 +175,10 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
             yield describe_unused(readable(name))
             return
         if classes and name.lower() == b"classes.txt":
+            with suppress(OSError):
+                lines = Path(root, os.fsdecode(name)).read_bytes().splitlines()
+                if [*map(bytes.strip, lines)] == [*map(os.fsencode, classes)]:
+                    continue
             yield f"{readable(name)} is not read: if it has the order of the classes, give it (--classes {path})"
         elif name.lower().endswith(_TABLES if classes else _LISTINGS):
             path = str(root) if extension.lower() == b".xml" else path

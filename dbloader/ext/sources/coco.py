@@ -44,7 +44,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     """Return the source of the images in a COCO file; None if the file has no list of images."""
     keys: set[str] = set()
     found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
-    images_of, names, kinds, has_pixels = array("q"), dict[int, str](), set[str](), False
+    images_of, ids, kinds, has_pixels = array("q"), dict[str, int](), set[str](), False
     with listing.open("rb") as file:
         try:
             # Latin-1: each byte is a character, and JSON's structure is ASCII.
@@ -62,9 +62,9 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
                     has_pixels = has_pixels or _has_pixels(value.get("bbox"))
                 elif key == "categories":
                     name = json.loads(os.pread(file.fileno(), end - begin, begin)).get("name")
-                    if not isinstance(name, str) or name in names.values():
+                    if not isinstance(name, str) or name in ids:
                         raise SourceError(f"{where}: must have a unique name, got {short_repr(name)}")
-                    names[value["id"]] = name
+                    ids[name] = value["id"]
         except (ValueError, RecursionError) as error:
             if "images" not in keys:
                 return None
@@ -75,12 +75,14 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
         return None
     rows = {key: np.array(values, np.int64).reshape(-1, 3) for key, values in found.items()}
     for key, values in rows.items():
-        ids, counts = np.unique(values[:, 0], return_counts=True)
-        if len(ids) < len(values):
-            raise SourceError(f"{readable(listing)}: two {key} have the id {ids[counts > 1][0]}: give each its own id")
+        numbers, counts = np.unique(values[:, 0], return_counts=True)
+        if len(numbers) < len(values):
+            twice = numbers[counts > 1][0]
+            raise SourceError(f"{readable(listing)}: two {key} have the id {twice}: give each its own id")
     kind = kinds.pop() if len(kinds) == 1 else "boxes"
-    kind = "fractions" if kind == "boxes" and len(images_of) and not has_pixels else kind
-    return CocoSource(root, listing, dict(sorted(names.items())), rows, np.array(images_of, np.int64), kind)
+    is_fraction = kind == "boxes" and len(images_of) > 0 and not has_pixels
+    categories = dict(sorted((number, name) for name, number in ids.items()))
+    return CocoSource(root, listing, categories, rows, np.array(images_of, np.int64), kind, is_fraction=is_fraction)
 
 
 def _kind(annotation: dict[str, Any]) -> str:
@@ -113,16 +115,18 @@ class CocoSource(Source):
         rows: _Rows,
         images_of: _Array,
         kind: str,
+        *,
+        is_fraction: bool,
     ) -> None:
         super().__init__(root, tuple(categories.values()))
         self.listing = listing
         self._prefix = prefix_of(root)
         self._files = ListedFiles(root)
-        self._kind, self._has_fractions = kind.replace("fractions", "boxes"), kind == "fractions"
-        found = f"{self._kind}: {len(images_of):,} annotations"
-        if self._has_fractions:
+        self._kind, self._is_fraction = kind, is_fraction
+        found = f"{kind}: {len(images_of):,} annotations"
+        if is_fraction:
             self.warnings = (AS_FRACTIONS,)
-        if self._kind == "boxes":
+        if kind == "boxes":
             self.follows = ("boxes",)
             found += ", of images of the size that they give unless --boxes says otherwise"
         elif kind == "classes" and len(np.unique(images_of)) < len(images_of):
@@ -131,6 +135,7 @@ class CocoSource(Source):
         self._labels = {number: label for label, number in enumerate(categories)}
         order = np.argsort(images_of, kind="stable")
         self._images, self._annotations, self._images_of = rows["images"], rows["annotations"][order], images_of[order]
+        self._probed = {*self._images[:PROBED, 0].tolist()}
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -150,7 +155,8 @@ class CocoSource(Source):
         if self._files.rules:
             self.understood = (f"{self._found} ({'; '.join(self._files.rules)})",)
         if (repeated := len(names) - len(np.unique(names))) > 0:
-            tally.warnings.append(f"{counted(repeated, 'image')} with an earlier image's file: each becomes a record")
+            again = f"{counted(repeated, 'image')} with an earlier image's file"
+            tally.warnings.append(f"{again}: each becomes a record; give each file one id")
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
             reason = f"no image has the id {self._images_of[row]}"
             yield Problem(f"annotation {self._annotations[row, 0]}", reason)
@@ -162,7 +168,7 @@ class CocoSource(Source):
         path = encoded_path(image.get("file_name"))
         if isinstance(path, str):
             return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
-        if number in self._images[:PROBED, 0]:
+        if number in self._probed:
             self._files.probe(path)
         if isinstance(path := self._files.find(path), str):
             return Problem(f"image {number}", path)
@@ -187,7 +193,7 @@ class CocoSource(Source):
             return Entry(name, (path,), labels[0] if labels else None, fields)
         crowds = np.array([bool(annotation.get("iscrowd")) for annotation in annotations], np.int64)
         fields = {**box_fields(boxes, labels), "iscrowd": crowds, "image_id": number, "annotations": text}
-        size: Any = FRACTIONS if self._has_fractions else (image.get("width"), image.get("height"))
+        size: Any = FRACTIONS if self._is_fraction else (image.get("width"), image.get("height"))
         return Entry(name, (path,), None, fields, boxes_in=size if all(map(is_number, size)) else OWN_SIZE)
 
 

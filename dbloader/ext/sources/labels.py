@@ -23,6 +23,9 @@ IMAGE_NAMES = (
 )  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 
+# What a program that knows no missing integer makes of classes, if one is missing.
+WHOLE = "; the numbers are all whole: if they are classes, write them as integers, such as 1 for 1.0"
+
 _MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")

@@ -29,8 +29,8 @@ from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.ext.sources.boxes import AS_FRACTIONS, BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
-from dbloader.ext.sources.class_folders import folder_warnings
-from dbloader.ext.sources.labels import label_of, number_labels, read_classes, read_target
+from dbloader.ext.sources.class_folders import folder_warnings, is_split
+from dbloader.ext.sources.labels import LABEL_NAMES, WHOLE, label_of, number_labels, read_classes, read_target
 from dbloader.ext.sources.listed_boxes import AS_COCO, ListedBoxes, take_box, take_boxes
 from dbloader.ext.sources.listing_columns import (
     ALL,
@@ -65,6 +65,9 @@ FILE_NAME_SUFFIX = "_file_name"
 
 _VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several numbers, perhaps after a name
 _LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
+# ImageNet's boxes: for each, a class and four numbers. In other tables, a number before them is a confidence.
+_PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
+_FLAGS = {"is", "has", "verified", "checked"}  # words in the names of columns about a row
 _KNOWN_COLUMNS = 1000  # different sets of columns, whose meaning is remembered
 
 
@@ -240,18 +243,7 @@ def read_listing(
     is_export = classes is not None
     rules = _Rules(listing, path, files, prefix_of(root), encoding, (*file_columns,), is_metadata, is_export)
     rules = _choose_columns(rules)
-    survey = _Survey(rules)
-    for row in _rows(rules):
-        survey.add(row)
-    if survey.first is None:
-        raise SourceError(f"{where}: no row of it can be used: {': '.join(survey.problem or ['there are none'])}")
-    first = survey.first
-    column = next((name for name in (BOXES, BOX_LABELS) if name in first.fields), None)
-    if column and is_text(path):
-        raise SourceError(
-            f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
-            "annotations of COCO, VOC or YOLO"
-        )
+    survey, first = _read_all(rules, where)
     has_boxes = bool(first.chosen.corners)
     rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction())
     rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders(), types=survey.types.found())
@@ -287,6 +279,22 @@ def read_listing(
         found.follows = (*found.follows, "boxes")
     found.understood = (*found.understood, *_understood(rules, first))
     return found
+
+
+def _read_all(rules: _Rules, where: str) -> tuple[_Survey, _Row]:
+    """Return what the rows have in common, and the first row; SourceError without one, or with boxes that are text."""
+    survey = _Survey(rules)
+    for row in _rows(rules):
+        survey.add(row)
+    if survey.first is None:
+        raise SourceError(f"{where}: no row of it can be used: {': '.join(survey.problem or ['there are none'])}")
+    column = next((name for name in (BOXES, BOX_LABELS) if name in survey.first.fields), None)
+    if column and is_text(rules.path):
+        raise SourceError(
+            f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
+            "annotations of COCO, VOC or YOLO"
+        )
+    return survey, survey.first
 
 
 def _choose_columns(rules: _Rules) -> _Rules:
@@ -328,14 +336,23 @@ def _choose_columns(rules: _Rules) -> _Rules:
 
 
 def _are_flags(rules: _Rules) -> bool:
-    """Return whether a table has several columns besides its images, and they hold only 1, and 0 or -1."""
+    """Return whether a table has several columns besides its images, and they hold only 1, and 0 or -1.
+
+    A column such as is_train or verified is about the row, not about what the image shows. Two columns may be a label
+    and something else, unless each row has exactly one of them.
+    """
     is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
     columns = [column for column in read_header(rules.path, rules.encoding) if column]
     path = rules.path_columns(columns)[:1]
-    if not path or len(columns) < 3 or label_columns(columns):
+    words = re.split(r"[\W_]+", " ".join(columns).lower())
+    has_label = not {*map(plain, columns)}.isdisjoint(LABEL_NAMES)
+    if not path or len(columns) < 3 or has_label or any(map(is_split, words)) or _FLAGS & {*words}:
         return False
-    rows = (row[1] for row in rules.rows() if not isinstance(row, Problem))
-    return all(is_flag(row[column]) for row in rows for column in columns if column not in path)
+    for row in (row[1] for row in rules.rows() if not isinstance(row, Problem)):
+        values = [row[column] for column in columns if column not in path]
+        if not all(map(is_flag, values)) or (len(values) == 2 and sum(float(value) > 0 for value in values) != 1):
+            return False
+    return True
 
 
 def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
@@ -404,6 +421,7 @@ class _Survey:
         self.first_integer: tuple[int, Any] | None = None  # the first row whose label is an integer, and the label
         self._fraction: _Row | None = None  # the first row whose label is a number with a fraction
         self._whole: _Row | None = None  # the first row whose label is a number such as 1.0
+        self._is_whole = True  # whether no number has a fraction but 0
         self._several: _Row | None = None  # the first row with a list of classes
         self.has_lists = self._is_coco = self._has_pixels = self._has_boxes = False
         self.problem: Problem | None = None  # the first row that cannot be used
@@ -454,6 +472,7 @@ class _Survey:
                 self.names.setdefault(str(label), row.number)
             elif isinstance(label, float) or float(label) % 1:
                 self._fraction = self._fraction or row
+                self._is_whole = self._is_whole and float(label) % 1 == 0
             elif self._whole is None:
                 self._whole = row
                 self.names[label] = row.number  # an error, unless there are fractions
@@ -502,7 +521,8 @@ class _Survey:
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
         elif self._unlabelled and not self._several and not has_boxes:
-            yield f"{self._unlabelled} of {self._rows} rows have no label"
+            hint = WHOLE * (self._fraction is not None and self._is_whole)
+            yield f"{self._unlabelled} of {self._rows} rows have no label{hint}"
         if name := next((name for name in self.names if _LIKE_NUMBER.fullmatch(name)), None):
             several = "; --separator ',' (Listing(separator=)) makes several classes of each" * ("," in name)
             yield f"labels such as {name!r} became names of classes: write numbers as 3.5 or 1234{several}"
@@ -512,7 +532,7 @@ class _Survey:
                 f"labels such as {short_repr(name, 80)} may be several classes: --separator {mark!r} "
                 "(Listing(separator=)) splits them"
             )
-        if name := next((name for name in self.names if name in MISSING or name.lower() in ("nan", "none")), None):
+        if name := next((name for name in self.names if name in (*MISSING, "nan", "NaN")), None):
             yield f"labels such as {name!r} became a class: leave the field empty where an image has no label"
         if almost := self.types.almost_numbers():
             way = "write a decimal point, no comma between thousands, and nothing for a missing value"
@@ -655,11 +675,10 @@ def _rows(rules: _Rules) -> Iterator[_Row | Problem]:
 def _label_of(chosen: _Columns, values: dict[str, Any], where: str, rules: _Rules) -> Any:
     """Remove the columns of labels from the values of a row, and return its label, checked."""
     label = _read_label(chosen, values, where, rules)
-    if not isinstance(label, list) and not chosen.corners:
-        return label
     as_text = is_text(rules.path)
     if not chosen.corners:
-        _check_several(label, where, as_text=as_text)
+        if isinstance(label, list):
+            _check_several(label, where, as_text=as_text)
         return label
     if isinstance(label, list) and len(label) < 2:
         label = label[0] if label else None
@@ -700,7 +719,7 @@ def _read_label(chosen: _Columns, values: dict[str, Any], where: str, rules: _Ru
     label = values.pop(chosen.labels[0], None) if chosen.labels else None
     if isinstance(label, str) and chosen.labels and plain(chosen.labels[0]) == "predictionstring":
         values[chosen.labels[0]] = label
-        found = [*dict.fromkeys(label.split()[::5])]  # a class and four numbers for each box
+        found = [*dict.fromkeys(label.split()[::5])] if _PREDICTIONS.fullmatch(label) else [None]
         label = found[0] if len(found) == 1 else found
     elif isinstance(label, str) and rules.listing.separator:
         label = [part.strip() for part in label.split(rules.listing.separator) if part.strip()]

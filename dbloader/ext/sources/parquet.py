@@ -17,7 +17,7 @@ from dbloader.errors import SourceError
 from dbloader.ext.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.ext.sources.boxes import BOXES, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
-from dbloader.ext.sources.labels import label_of, number_labels
+from dbloader.ext.sources.labels import WHOLE, label_of, number_labels
 from dbloader.ext.sources.listed_boxes import split_objects
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.ext.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
@@ -118,6 +118,7 @@ class ParquetSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         columns, total, unlabelled = self._columns, 0, 0
+        has_numbers = is_whole = bool(columns.target) and not (columns.is_own or columns.several)
         parts = (f"{name}.path" if name in columns.files else name for name in columns.fields)
         wanted = [name for name in (columns.path, columns.label, *parts) if name is not None]
         has_stems = len({path.stem for path in self._paths}) == len(self._paths)
@@ -133,7 +134,9 @@ class ParquetSource(Source):
                                 yield label
                             else:
                                 yield self._entry(name, os.fsencode(path.absolute()), label, fields, block, row)
-                            total, unlabelled = total + 1, unlabelled + (label is None)
+                            value: Any = fields[columns.target] if has_numbers else label
+                            total, unlabelled = total + 1, unlabelled + (value is None)
+                            is_whole = is_whole and (value is None or value % 1 == 0)
                             row, number = row + 1, number + 1
                     if row < rows:
                         raise ValueError("the row group has fewer rows than its header says")
@@ -141,8 +144,11 @@ class ParquetSource(Source):
                     check_machine(error)
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
                 number = end
-        is_odd = unlabelled and not (columns.objects or columns.target)
-        return Tally([f"{unlabelled:,} of {total:,} images have no label"] if is_odd else [])
+        is_odd = unlabelled and (has_numbers or not (columns.objects or columns.target))
+        hint = WHOLE if is_whole and unlabelled < total else ""
+        if not (has_numbers or columns.label):
+            hint = ": call the column of labels 'label', with integers or names"
+        return Tally([f"{unlabelled:,} of {total:,} images have no label{hint}"] if is_odd else [])
 
     def _entry(self, name: str, path: bytes, label: int | None, fields: dict[str, Any], block: int, row: int) -> Entry:
         files = {}

@@ -196,15 +196,20 @@ def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) ->
     text = os.fspath(place)
     if text.lower().endswith(extensions) and not os.path.isdir(text):  # noqa: PTH112 - pathlib makes "." of ""
         return expand_range(text)
+    found: list[str] = []
     try:
         with os.scandir(text) as entries:
-            inside = [entry for entry in entries if not entry.name.startswith(".")]
-        names = sorted(entry.name for entry in inside if entry.name.lower().endswith(extensions) and entry.is_file())
-        inside = [entry for entry in inside if not is_system(entry.name)]
-        is_folder = any(entry.is_dir() or entry.name.lower().endswith(EXTENSIONS) for entry in inside)
-        return [] if is_folder else [Path(text, name) for name in names]
+            for entry in entries:
+                name = entry.name.lower()
+                if name.startswith(".") or is_system(entry.name):
+                    continue
+                if name.endswith(extensions) and entry.is_file():
+                    found.append(entry.name)
+                elif name.endswith(EXTENSIONS) or entry.is_dir():
+                    return []
     except OSError:
         return []  # FolderSource raises a clear error
+    return [Path(text, name) for name in sorted(found)]
 
 
 def expand_range(place: str | os.PathLike[str]) -> list[Path]:

@@ -14,7 +14,7 @@ from tests.sources.test_folder import plant
 from tests.support.layouts.base import coco, voc, write, write_csv, write_jsonl
 from tests.support.tallies import only_entries, warnings_of
 
-PARTS = "parts of a data set, not classes; give a listing (--listing) of the images, and convert {0}"
+PARTS = "parts of a data set, not classes; convert {0}, and give a listing (--listing) unless it has class folders"
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,9 @@ PARTS = "parts of a data set, not classes; give a listing (--listing) of the ima
     [
         ("Train VAL", "splits; convert one at a time, first {0}"),
         ("train2017 val2017", "splits; convert one at a time, first {0}"),
-        ("test_set train_set", "splits; convert one at a time, first {0}"),
-        ("sample test train", "splits; convert one at a time, first {1}"),
+        ("test_set train_set", "splits; convert one at a time, first {1}"),
+        ("sample test train", "splits; convert one at a time, first {2}"),
+        ("test val", "splits; convert one at a time, first {0}"),
         ("bus train", ""),
         ("mask no_mask", ""),
         ("images labels", PARTS),
@@ -71,6 +72,17 @@ def test_file_that_may_decide_gives_a_warning_beside_class_folders(tmp_path: Pat
     assert [one.startswith(warning.format(root=tmp_path)) for one in found] == [True] * bool(warning)
 
 
+@pytest.mark.parametrize(("text", "warns"), [("big cat\r\ndog\n", False), ("dog\nbig cat\n", True)])
+def test_names_in_the_order_of_the_class_folders_give_no_warning(tmp_path: Path, text: str, warns: bool) -> None:
+    plant(tmp_path, "big cat/1.jpg", "dog/2.jpg")
+    write(tmp_path, "classes.txt", text)
+    assert len(warnings_of(ClassFolderSource(tmp_path))) == warns
+
+
+def test_letters_as_classes_give_no_warning(tmp_path: Path) -> None:
+    assert open_source(plant(tmp_path, "A/1.jpg", "a/2.jpg")).warnings == ()
+
+
 def test_metadata_that_is_not_read_gives_a_warning_beside_images(tmp_path: Path) -> None:
     plant(tmp_path, "1.jpg", "metadata.parquet")
     (warning,) = warnings_of(ClassFolderSource(tmp_path))
@@ -78,10 +90,18 @@ def test_metadata_that_is_not_read_gives_a_warning_beside_images(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "warns"), [("0 .5 .5 0.25 .25\n", True), ("0 0.1 0.2 0.3 0.4 0.5 0.6\n", True), ("2 dogs, 0.5 m\n", False)]
+    ("text", "warns"),
+    [
+        ("0 .5 .5 0.25 .25\n", True),
+        ("0 0.1 0.2 0.3 0.4 0.5 0.6\n", True),
+        ("3\t0.5 0.5 1 1\n", True),
+        ("2 dogs, 0.5 m\n", False),
+        ("1 2 3 4 5\n", False),
+    ],
 )
 def test_boxes_of_yolo_beside_images_give_a_warning(tmp_path: Path, text: str, warns: bool) -> None:
-    plant(tmp_path, "1.jpg", "2.jpg")
+    plant(tmp_path, "1.jpg", "2.jpg", "1.txt")  # an image without boxes has an empty file
+    write(tmp_path, "1.txt", "")
     write(tmp_path, "2.txt", text)
     found = warnings_of(ClassFolderSource(tmp_path))
     assert ["2.txt looks like boxes of YOLO" in warning for warning in found] == [True] * warns

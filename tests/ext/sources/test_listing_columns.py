@@ -449,6 +449,10 @@ def test_labels_of_several_integers_are_an_error_with_the_option(root: Path, mar
         opened(root, f'path,label\na.jpg,"0{mark}2"\nsub/b.jpg,1\n')
 
 
+def test_class_called_none_gives_no_warning(root: Path) -> None:
+    assert opened(root, "path,label\na.jpg,none\nsub/b.jpg,scratch\n").warnings == ()
+
+
 @pytest.mark.parametrize("name", ["nan", "N/A", "None"])
 @pytest.mark.parametrize("file", ["x.csv", "x.jsonl"])
 def test_labels_that_mean_missing_are_a_warning(root: Path, name: str, file: str) -> None:
@@ -538,12 +542,44 @@ def test_classes_after_a_path_are_split_as_the_warning_says(root: Path, tmp_path
         ("path,one", "a.jpg,0\n", ()),
         ("path,one,two", "a.jpg,0,1\nsub/b.jpg,2,1\n", ()),
         ("path,one,two,label", "a.jpg,0,1,1\n", ()),
+        ("path,one,is_train", "a.jpg,0,1\n", ()),
+        ("path,one,Verified", "a.jpg,0,1\n", ()),
+        ("path,one,val", "a.jpg,0,1\n", ()),
+        ("path,one,two,labels", "a.jpg,0,1,1\n", ()),
+        ("path,one,two", "a.jpg,0,1\nsub/b.jpg,1,1\n", ()),  # a label, and something else
+        ("path,a,b,c", "a.jpg,0,1,0\nsub/b.jpg,1,1,0\n", ("a", "b", "c")),
     ],
 )
 def test_columns_of_flags_are_classes(root: Path, header: str, rows: str, classes: tuple[str, ...]) -> None:
     source = opened(root, f"{header}\n{rows}")
     assert (source.classes, source.target) == (classes, "labels" if classes else "")
+    is_warned = not (classes or header.endswith(",label"))
+    assert ["--label-column" in warning for warning in source.warnings] == [True] * is_warned
     assert opened(root, f"{header}\n{rows}", text="one" if "one" in header else classes[0]).classes == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "classes"),
+    [
+        ("n02 1 2 3 4", "n01 1 2 3 4 n01 0.5 6 7 8 ", ("n01", "n02")),
+        ("0.9 1 2 3 4", "0.5 1 2 3 4", ()),  # a confidence
+        ("cat 0.9 1 2 3 4", "dog 0.5 1 2 3 4", ()),
+        ("", "", ()),
+    ],
+)
+def test_predictions_of_another_form_are_no_labels(
+    root: Path, first: str, second: str, classes: tuple[str, ...]
+) -> None:
+    source = opened(root, f"ImageId,PredictionString\na,{first}\nb,{second}\n")
+    assert (source.classes, source.target) == (classes, "")
+    assert ["no row has a label" in warning for warning in source.warnings] == [True] * (not classes)
+
+
+@pytest.mark.parametrize(("last", "warns"), [(2.0, True), (2.5, False)])
+def test_whole_numbers_with_gaps_are_a_warning(root: Path, last: float, warns: bool) -> None:
+    rows = [{"path": "a.jpg", "label": 1.0}, {"path": "sub/b.jpg", "label": None}, {"path": "x", "label": last}]
+    (warning,) = opened(root, json.dumps(rows), "x.json").warnings
+    assert ("if they are classes, write them as integers" in warning) == warns
 
 
 def test_column_without_a_name_is_left_out(root: Path) -> None:

@@ -178,6 +178,41 @@ def test_lists_of_classes_are_the_target(tmp_path: Path, column: str, values: li
     assert convert(tmp_path / "out", tmp_path / "again.lmdb", progress=None).digest == report.digest
 
 
+@pytest.mark.parametrize(
+    "others", [{"boxes": [[[1.0, 2.0, 3.0, 4.0]] * 2, []]}, {"words": [["a", "b"], []]}, {"ids": [[1, 2], []]}]
+)
+@pytest.mark.parametrize("labels", [[[1, 0], []], [["b", "a"], []]])
+def test_lists_beside_other_lists_stay_fields_with_their_order(
+    tmp_path: Path, others: dict[str, Any], labels: list[Any]
+) -> None:
+    named = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["a", "b"]}}
+    made = table({"labels": named} if labels[0][0] == 1 else {}, image=images(2), labels=labels, **others)
+    source = source_of(write(tmp_path / "x.parquet", made))
+    assert [entry.fields["labels"] for entry in only_entries(source)] == labels
+    assert source.target == ""
+    (warning,) = warnings_of(source)
+    assert warning == "2 of 2 images have no label: call the column of labels 'label', with integers or names"
+
+
+def test_class_list_beside_an_embedding_is_the_target(tmp_path: Path) -> None:
+    labels = pa.array([["b"], ["a"]], pa.large_list(pa.large_string()))  # as polars writes lists
+    made = table(image=images(2), labels=labels, vector=[[0.5], [2.0]])
+    assert source_of(write(tmp_path / "x.parquet", made)).target == "labels"
+
+
+@pytest.mark.parametrize(
+    ("values", "missing", "warns"),
+    [([1.0, None, 0.0], 1, True), ([1.0, None, 0.5], 1, False), ([None] * 3, 3, False)],
+)
+def test_whole_numbers_with_gaps_are_a_warning(
+    tmp_path: Path, values: list[float | None], missing: int, warns: bool
+) -> None:
+    made = table(image=images(3), label=pa.array(values, pa.float64()))
+    (warning,) = warnings_of(source_of(write(tmp_path / "x.parquet", made)))
+    assert warning.startswith(f"{missing} of 3 images have no label")
+    assert ("if they are classes, write them as integers" in warning) == warns
+
+
 def test_unknown_class_in_a_list_is_a_problem(tmp_path: Path) -> None:
     named = {"_type": "Sequence", "feature": {"_type": "ClassLabel", "names": ["a"]}}
     made = table({"label": named}, image=images(2), label=[[0], [0, 1]])
