@@ -26,15 +26,13 @@ from dbloader._places import is_mongo
 from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, StoreNotFoundError, StoreUnreachableError
 from dbloader.ext.viewing import summary
 from dbloader.ext.viewing.duplicates import Duplicates, Leaks
-from dbloader.ext.viewing.guard import error_response
+from dbloader.ext.viewing.guard import STATIC, error_response
 from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.marks import Marks
-from dbloader.ext.viewing.page_files import STATIC
-from dbloader.ext.viewing.record import show_record, stored_file
+from dbloader.ext.viewing.record import Thumbnails, show_record, stored_file
 from dbloader.ext.viewing.selection import Selections
 from dbloader.ext.viewing.sorting import ODD, find_position
-from dbloader.ext.viewing.thumbnails import Thumbnails
-from dbloader.ext.viewing.training_process import TrainingRequest, TrainingView
+from dbloader.ext.viewing.training_process import TrainingView
 from dbloader.stores.lmdb.store import LMDBStore
 
 if TYPE_CHECKING:
@@ -57,19 +55,10 @@ _RELEASED_AFTER = 50
 
 
 class ViewerState:
-    """State that all requests to a viewer share.
+    """State that all requests to a viewer share. ``tell`` gets each line for the person who started the viewer.
 
-    Args:
-        stores: The stores. Several threads read them.
-        tell: Called with each line to show to the person who started the viewer.
-        training: Makes the training view; None for a training view with the default transform.
-        listing: A listing whose columns are joined to the records of each store.
-        read_only: Refuse to set marks.
-
-    Attributes:
-        viewer_id: A random text in the addresses of pictures. Without this text, a browser could show pictures that it
-            has cached from an earlier viewer on this port.
-        answers: Counts the answers.
+    The columns of ``listing`` are joined to the records of each store. ``viewer_id`` is a random text in the addresses
+    of pictures. Without it, a browser could show pictures that it has cached from an earlier viewer on this port.
     """
 
     def __init__(
@@ -103,11 +92,6 @@ class ViewerRequest:
     def __init__(self, state: ViewerState, request: Request, body: bytes) -> None:
         self.state, self.body = state, body
         self._values = {**request.query_params, **request.path_params}
-
-    @property
-    def store(self) -> Store:
-        """The store."""
-        return self.selections.store
 
     @property
     def selections(self) -> Selections:
@@ -171,15 +155,12 @@ def _change_marks(request: ViewerRequest) -> dict[str, Any]:
     return _stores(request)[request.number]
 
 
-def _show_marks(request: ViewerRequest) -> dict[str, Any]:
-    return request.state.marks[request.number].summarize(request.text("q"))
-
-
 def _note(request: ViewerRequest) -> dict[str, str | None]:
     """Return a note if the store has been replaced or removed since the start of the viewer."""
-    with copy.copy(request.store) as now:  # a copy of a store opens its place again
+    store = request.selections.store
+    with copy.copy(store) as now:  # a copy of a store opens its place again
         try:
-            if now.manifest == request.store.manifest:
+            if now.manifest == store.manifest:
                 return {"note": None}
             found = "another store is"
         except (NotAStoreError, StoreNotFoundError):
@@ -199,8 +180,8 @@ def _rows(request: ViewerRequest) -> dict[str, Any]:
 
 def _record(request: ViewerRequest) -> dict[str, Any]:
     index = request.integer("index")
-    facts = show_record(request.store, index)
-    return {**facts, "joined": request.selections.columns.describe(index, request.selections.columns.joined)}
+    columns = request.selections.columns
+    return {**show_record(request.selections.store, index), "joined": columns.describe(index, columns.joined)}
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:
@@ -216,11 +197,6 @@ def _listing(request: ViewerRequest) -> Response:
 def _report(request: ViewerRequest) -> dict[str, Any]:
     start, count = request.integer("start", 0), request.integer("count", 200)
     return request.selections.report.read(request.text("event"), request.text("text"), start, count)
-
-
-def _duplicates(request: ViewerRequest) -> dict[str, Any]:
-    searched = request.state.duplicates[request.number]
-    return _found(request, searched, differing=request.text("differing") == "true")
 
 
 def _found(request: ViewerRequest, searched: Duplicates | Leaks, **options: Any) -> dict[str, Any]:
@@ -241,13 +217,14 @@ def _search(request: ViewerRequest, searched: Duplicates | Leaks) -> dict[str, A
 def _thumbnail(request: ViewerRequest) -> Response:
     index, px = request.integer("index"), request.integer("px", 320)
     over = tuple(filter(None, request.text("over").split(",")))
-    data, kind = request.state.thumbnails.get(request.store, index, px, _field(request), over)
+    data, kind = request.state.thumbnails.get(request.selections.store, index, px, _field(request), over)
     return _picture(request, data, {"Content-Type": kind})
 
 
 def _image(request: ViewerRequest) -> Response:
     download = request.text("download") == "1"
-    return _picture(request, *stored_file(request.store, request.integer("index"), _field(request), download=download))
+    store, index = request.selections.store, request.integer("index")
+    return _picture(request, *stored_file(store, index, _field(request), download=download))
 
 
 def _field(request: ViewerRequest) -> int | None:
@@ -261,14 +238,13 @@ def _picture(request: ViewerRequest, data: bytes, headers: dict[str, str]) -> Re
     return Response(data, headers=headers)
 
 
-def _training(request: ViewerRequest, index: int | None = None, position: int | None = None) -> Any:
+def _training(request: ViewerRequest, *record: int) -> Any:
     """Return a part of the training view, with the options in a request. The first call imports torch."""
     least = {"seed": -_LARGEST, "epoch": 0, "batch_size": 0, "world_size": 0, "rank": 0, "step": 0}
     options: dict[str, Any] = {name: request.text(name) for name in ("size", "state") if request.text(name)}
     options |= {name: request.integer(name, least=low) for name, low in least.items() if request.text(name)}
     options["drop_last"] = request.integer("drop_last", 1, most=1) == 1
-    asked = TrainingRequest(number=request.number, options=options, index=index, position=position)
-    return request.state.training.answer(asked)
+    return request.state.training.answer(request.number, options, *record)
 
 
 def _seen(request: ViewerRequest) -> Response:
@@ -299,7 +275,7 @@ ROUTES = (
     Route("/api/stores", _stores),
     Route("/api/{s}/note", _note),
     Route("/api/{s}/revision", lambda r: {"revision": r.state.marks[r.number].describe()["revision"]}),
-    Route("/api/{s}/select", lambda r: summary.select(r.selections, r.text("q"))),
+    Route("/api/{s}/select", lambda r: {"count": len(r.selections.select(r.text("q")))}),
     Route("/api/{s}/rows", _rows),
     Route("/api/{s}/summary", _count),
     Route("/api/{s}/field", lambda r: summary.field(r.selections, r.text("q"), r.text("name"))),
@@ -307,7 +283,10 @@ ROUTES = (
     Route("/api/{s}/position", _position),
     Route("/api/{s}/report", _report),
     Route("/api/{s}/quantiles", lambda r: summary.quantiles(r.selections)),
-    Route("/api/{s}/duplicates", _duplicates),
+    Route(
+        "/api/{s}/duplicates",
+        lambda r: _found(r, r.state.duplicates[r.number], differing=r.text("differing") == "true"),
+    ),
     Route("/api/{s}/leaks", lambda r: _found(r, r.state.leaks, number=r.number)),
     Route("/api/{s}/record/{index}", _record, decodes=True),
     Route("/api/{s}/training", _training),
@@ -315,7 +294,7 @@ ROUTES = (
     Route("/thumb/{s}/{index}", _thumbnail, decodes=True),
     Route("/image/{s}/{index}", _image),
     Route("/seen/{s}/{index}", _seen, decodes=True),
-    Route("/api/{s}/marked", _show_marks),
+    Route("/api/{s}/marked", lambda r: r.state.marks[r.number].summarize(r.text("q"))),
     Route("/api/{s}/marks", _change_marks, method="POST"),
     Route("/api/{s}/duplicates", lambda r: _search(r, r.state.duplicates[r.number]), method="POST"),
     Route("/api/{s}/leaks", lambda r: _search(r, r.state.leaks), method="POST"),

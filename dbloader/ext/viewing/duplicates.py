@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dbloader.ext.viewing.selection import Selections
+    from dbloader.stores.base import Store
 
 _MOST_GROUPS, _MOST_IN_GROUP = 100, 60
 
 
 class _StopError(Exception):
     pass
+
+
+def _class_of(store: Store, label: Any) -> str | int | None:
+    return None if label == NO_LABEL else store.manifest.class_name(int(label)) or int(label)
 
 
 class _Search:
@@ -37,15 +42,10 @@ class _Search:
         self._done = self._before = 0
         self._problem = ""
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the search is running."""
-        return self._thread is not None and self._thread.is_alive()
-
     def start(self) -> None:
         """Start the search, unless it is running."""
         with self._lock:
-            if not self.is_running:
+            if not self.describe()["running"]:
                 self._stopped.clear()
                 self._done, self._before, self._problem = 0, 0, ""
                 self._thread = threading.Thread(target=self._run, name="duplicates", daemon=True)
@@ -65,7 +65,8 @@ class _Search:
         all records. ``problem`` is the error that ended the last search, or "".
         """
         of = sum(len(some.store) for some in self._all)
-        return {"running": self.is_running, "done": self._done, "of": of, "problem": self._problem}
+        running = self._thread is not None and self._thread.is_alive()
+        return {"running": running, "done": self._done, "of": of, "problem": self._problem}
 
     def join(self) -> None:
         """Load what other processes have found into the columns."""
@@ -131,10 +132,8 @@ class Duplicates(_Search):
         - ``duplicates``: the number of duplicates in all groups;
         - ``distance``: how many of the 128 bits of their fingerprints may differ between similar pictures.
 
-        Args:
-            start: Number of the first group to return, from 0.
-            count: Number of groups to return, at most 100.
-            differing: Leave out groups in which all labels are equal. Then ``start`` does not count these groups.
+        Return at most 100 groups, from number ``start`` on. With ``differing``, leave out groups in which all labels
+        are equal; then ``start`` does not count these groups.
         """
         kept = load_groups(self._store)
         if kept is None:
@@ -147,15 +146,12 @@ class Duplicates(_Search):
         for number in shown[start : start + min(count, _MOST_GROUPS)].tolist():
             first, end = kept.begins[number : number + 2].tolist()
             found = describe_rows(kept.rows[first : min(end, first + _MOST_IN_GROUP)], self._store, self._store)
-            rows = [{**row, "class": self._class_of(labels[row["index"]])} for row in found]
+            rows = [{**row, "class": _class_of(self._store, labels[row["index"]])} for row in found]
             of, name = rows[0]["of"], rows[0]["of_name"]
-            original = {"index": of, "name": name, "class": self._class_of(labels[of])}
+            original = {"index": of, "name": name, "class": _class_of(self._store, labels[of])}
             groups.append({**original, "count": end - first, "others": rows})
         counts = {"total": total, "differing": len(numbers), "duplicates": len(kept.rows)}
         return {**counts, "distance": kept.distance, "groups": groups}
-
-    def _class_of(self, label: Any) -> str | int | None:
-        return None if label == NO_LABEL else self._store.manifest.class_name(int(label)) or int(label)
 
     @override
     def _search(self) -> None:
@@ -180,24 +176,19 @@ class Leaks(_Search):
         """
         if self._rows is None:
             return None
-        others = [*range(len(self._all))]
-        del others[number]
+        others = [other for other in range(len(self._all)) if other != number]
         starts = np.cumsum([0, *(len(self._all[other].store) for other in others)])
         rows, pairs = self._rows[number], []
+        own, labels = self._all[number].store, [some.store.column("label") for some in self._all]
         which = starts.searchsorted(rows["of"], "right") - 1
         for at in range(start, min(len(rows), start + min(count, _MOST_GROUPS))):
             index, of, bits, same = rows[at].item()
             store = others[which[at]]
             nearest = of - int(starts[which[at]])
-            pair = {"index": index, "class": self._class_of(number, index), "store": store, "of": nearest}
-            difference = {"difference": "same" if same else "near", "bits": bits}
-            pairs.append({**pair, "of_class": self._class_of(store, nearest), **difference})
+            pair = {"index": index, "class": _class_of(own, labels[number][index]), "store": store, "of": nearest}
+            other = _class_of(self._all[store].store, labels[store][nearest])
+            pairs.append({**pair, "of_class": other, "difference": "same" if same else "near", "bits": bits})
         return {"leaks": [*map(len, self._rows)], "pairs": pairs}
-
-    def _class_of(self, number: int, index: int) -> str | int | None:
-        selections = self._all[number]
-        (label,) = selections.columns.values_of("label", np.array([index]))
-        return None if label is None else selections.store.manifest.class_name(label) or label
 
     @override
     def _search(self) -> None:

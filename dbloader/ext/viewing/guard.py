@@ -1,7 +1,14 @@
-"""Protect the viewer: answer only browsers that have opened a link."""
+"""Protect the viewer: answer only browsers that have opened a link. This module also reads the files of the page.
+
+The HTML contains the style sheet and names all modules, so that a browser can draw the page after one response and
+requests all modules at once. Over a slow connection, each further round trip would be visible. The font is Inter, for
+Latin letters; the licence beside it is the SIL Open Font License.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ipaddress
 import json
 import re
@@ -9,6 +16,7 @@ import secrets
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -17,17 +25,29 @@ from starlette.responses import HTMLResponse, Response
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dbloader.ext.viewing.page_files import STYLE, STYLE_SOURCE
-
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+_FOLDER = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+_STYLE = (_FOLDER / "style.css").read_text(encoding="utf-8")
+# Hash of the style sheet, for a Content-Security-Policy. With this policy, a browser applies no other style sheet.
+_STYLE_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'"
+# File name -> (content, media type). All files are read at import, so no text of a request is used as a path.
+STATIC = {
+    path.name: (path.read_bytes(), _TYPES[path.suffix]) for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES
+}
+
+_preloads = "\n".join(f'<link rel="modulepreload" href="/static/{name}">' for name in STATIC if name.endswith(".js"))
+_html = STATIC["index.html"][0].replace(b"<style></style>", f"<style>{_STYLE}</style>\n{_preloads}".encode())
+STATIC["index.html"] = _html, _TYPES[".html"]
+
 HEADERS = {
     "Content-Security-Policy": (
-        f"default-src 'none'; script-src 'self'; style-src {STYLE_SOURCE}; img-src 'self' blob:; font-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src {_STYLE_SOURCE}; img-src 'self' blob:; font-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -50,7 +70,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>dbloader<
 <p>WHY.</p>
 <p>A link works in one browser. If yours was used before, the terminal where <code>dbloader view</code> runs shows a new
 link. In a notebook, <code>viewer.url</code> is always an unused link.</p></div></main>
-""".replace("STYLE", STYLE)
+""".replace("STYLE", _STYLE)
 # A browser that follows a link on another site does not send a SameSite=Strict cookie. This page loads itself again,
 # and then the browser sends the cookie.
 _RELOAD = '<!doctype html><meta http-equiv="refresh" content="0"><title>dbloader</title>'
@@ -74,14 +94,10 @@ class Guard:
     The URL from ``link`` works once. It gives the browser a cookie, and each further request must contain this cookie.
     A second browser needs a new link. All answers, including errors, have the headers in ``HEADERS``.
 
-    Args:
-        app: The application that answers permitted requests.
-        host: The host that the server listens on. Requests may name it, or a loopback address, as their ``Host``.
-        port: The port that the server listens on.
-        is_public: Whether other machines can reach the server. If so, requests may name any IP address as ``Host``.
-        read_only: Whether all changes are refused. Otherwise the viewer's own page may send POST to three paths. One
-            sets marks. The others search for duplicates in a store and between stores, which writes files beside them.
-        tell: Called with a message for the person at the terminal, if a browser opens a used link.
+    Requests may name the ``host`` that the server listens on, or a loopback address, as their ``Host``. If other
+    machines can reach the server (``is_public``), requests may name any IP address. Unless ``read_only``, the viewer's
+    own page may send POST to three paths. One sets marks. The others search for duplicates in a store and between
+    stores, which writes files beside them. ``tell`` gets a message for the terminal if a browser opens a used link.
     """
 
     def __init__(

@@ -12,12 +12,11 @@ import numpy as np
 
 from dbloader._describe import counted
 from dbloader.errors import OptionError
-from dbloader.ext.viewing.joined import join_listing
+from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.notebook import picture, table, text
-from dbloader.ext.viewing.report import ConversionReport
-from dbloader.ext.viewing.selection import Selections
+from dbloader.ext.viewing.record import Thumbnails
+from dbloader.ext.viewing.selection import ConversionReport, Selections
 from dbloader.ext.viewing.summary import count, histogram
-from dbloader.ext.viewing.thumbnails import Thumbnails
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.files import write_durably
 from dbloader.stores.open import open_store
@@ -63,15 +62,9 @@ def write_html(
     """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
 
     The samples are spread evenly over the classes. Every call chooses the same samples. Return (bytes of the file,
-    number of samples).
-
-    Args:
-        place: Place of the store.
-        output: The file.
-        where: A query. With a query, samples, histograms and classes describe only the matching records, and the file
-            has no report of the conversion.
-        listing: A listing with further columns for the query.
-        tell: Called with each message about the listing.
+    number of samples). With the query ``where``, samples, histograms and classes describe only the matching records,
+    and the file has no report of the conversion. The query can use the columns of ``listing``; ``tell`` gets each
+    message about it.
 
     Raises:
         OptionError: ``output`` exists, its folder does not exist, or the query is wrong.
@@ -84,7 +77,7 @@ def write_html(
     if not path.parent.is_dir():
         raise OptionError(f"--html {path}: there is no folder {path.parent}; make it first")
     with open_store(place) as store:
-        selections = Selections(store, None if listing is None else join_listing(store, listing, tell))
+        selections = Selections(store, None if listing is None else join_listings([store], listing, tell)[0])
         samples, sheet = _sheet(store, selections.select(where))
         parts = [_HEAD.format(title=text(store.place)), _facts(selections, where), sheet]
         parts += _counts(selections, where) if samples or not where else []
@@ -151,14 +144,9 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
     first, last = _ends(edges[0], edges[-1]) if edges else ("", "")
     scale = "logarithmic" if found["scale"] == "log" else ""
     texts = f"<span>{first}</span>{scale}<span>{last}</span>"
-    notes = [name]
-    if found["all"] and found["ends"]:
-        notes.append(" to ".join(_ends(*found["ends"])))
-    if found["all"]:
-        notes.append("faint: all records")
-    if not edges:
-        notes.append("unknown")
-    head = ", ".join(notes)
+    own = " to ".join(_ends(*found["ends"])) if found["all"] and found["ends"] else ""
+    notes = name, own, "faint: all records" if found["all"] else "", "" if edges else "unknown"
+    head = ", ".join(filter(None, notes))
     return f"<figure><figcaption>{head}</figcaption>{picture}<div class=ends>{texts}</div></figure>"
 
 

@@ -37,13 +37,6 @@ _FLOAT = re.compile(
 )
 
 
-def join_listing(
-    store: Store, listing: str | os.PathLike[str], tell: Callable[[str], object] = lambda _: None
-) -> dict[str, FieldColumn]:
-    """Return the columns of a listing for one store, see `join_listings`."""
-    return join_listings([store], listing, tell)[0]
-
-
 def join_listings(
     stores: Sequence[Store], listing: str | os.PathLike[str], tell: Callable[[str], object] = lambda _: None
 ) -> list[dict[str, FieldColumn]]:
@@ -51,12 +44,7 @@ def join_listings(
 
     A store of which the listing has no record gets no columns. A column is left out if its values are not scalars of
     one kind. If the listing has a column ``prediction`` with class names or integer labels, the result also has
-    ``labels.differ``: whether the prediction differs from the label.
-
-    Args:
-        stores: The stores.
-        listing: A listing in one of the formats of ``convert``.
-        tell: Called with each message about the joined columns.
+    ``labels.differ``: whether the prediction differs from the label. ``tell`` gets each message about the columns.
 
     Raises:
         SourceError: The listing cannot be read, names no record, or has two rows for a record.

@@ -42,11 +42,7 @@ _CHANGES = ("drop", "label", "accept", "tag", "clear", "remove", "untag", "undo"
 class Marks:
     """The marks of a store, in a file. Queries can use the columns ``mark.drop``, ``mark.label`` and ``mark.tags``.
 
-    Threads may share this object. Several viewers may change the same file.
-
-    Args:
-        selections: Evaluates queries of the store.
-        read_only: Refuse all changes.
+    Threads may share this object. Several viewers may change the same file. ``read_only`` refuses all changes.
     """
 
     def __init__(self, selections: Selections, *, read_only: bool = False) -> None:
@@ -74,23 +70,21 @@ class Marks:
         except (DBLoaderError, OSError) as error:
             why_not = str(error)
         words = ["dbloader", "copy", self._selections.store.place, "clean.lmdb", "--marks", str(self._file)]
-        facts = {"why_not": why_not, "count": len(self._marks), "revision": self._selections.revision}
-        steps = {"undo": self._done, "redo": self._undone}
-        last = {
-            name: {key: some[-1][key] for key in ("id", "change", "count")} if some else None
-            for name, some in steps.items()
-        }
-        tags = sorted({tag for mark in self._marks.values() for tag in mark.get("tags", ())})[:_TAGS]
-        return {**facts, "command": shlex.join(words), **last, "tags": tags}
+        undo, redo = (
+            {key: steps[-1][key] for key in ("id", "change", "count")} if steps else None
+            for steps in (self._done, self._undone)
+        )
+        return {
+            "why_not": why_not, "count": len(self._marks), "revision": self._selections.revision,
+            "command": shlex.join(words), "undo": undo, "redo": redo,
+            "tags": sorted({tag for mark in self._marks.values() for tag in mark.get("tags", ())})[:_TAGS],
+        }  # fmt: skip
 
     def summarize(self, query: str) -> dict[str, Any]:
         """Return how the records that match a query are marked.
 
         ``count`` is the number of these records. ``kinds`` has for each drop, label and tag its ``key``, its ``value``,
         the number of its records and the first 12 indices of these.
-
-        Raises:
-            OptionError: The query is wrong.
         """
         chosen, marks = self._selections.select(query), self._marks
         marked = sorted(marks) if isinstance(chosen, range) else np.intersect1d(chosen, [*marks]).tolist()
@@ -111,13 +105,11 @@ class Marks:
     def change(self, queries: str | Sequence[str], change: dict[str, Any]) -> None:
         """Mark the records that match a query, or one of several queries.
 
-        Args:
-            queries: The queries.
-            change: One of ``{"drop": True}``, ``{"label": …}`` (the name of a class, also of a new one, or an integer
-                if the store has no classes), ``{"accept": True}`` (the prediction becomes the label), ``{"tag": …}``,
-                ``{"untag": …}``, ``{"remove": …}`` ("drop" or "label"), or ``{"clear": True}``, which removes all marks
-                of the records. ``{"undo": id}`` gives the records of a change their earlier marks again, and
-                ``{"redo": id}`` makes an undone change again. Both ignore the queries.
+        A change is one of ``{"drop": True}``, ``{"label": …}`` (the name of a class, also of a new one, or an integer
+        if the store has no classes), ``{"accept": True}`` (the prediction becomes the label), ``{"tag": …}``,
+        ``{"untag": …}``, ``{"remove": …}`` ("drop" or "label"), or ``{"clear": True}``, which removes all marks of the
+        records. ``{"undo": id}`` gives the records of a change their earlier marks again, and ``{"redo": id}`` makes an
+        undone change again. Both ignore the queries.
 
         Raises:
             OptionError: The query or the change is wrong, or marks cannot be set (see ``why_not`` in `describe`).

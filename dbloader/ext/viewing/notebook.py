@@ -39,6 +39,7 @@ div.dbloader th, div.dbloader td { text-align: left !important; vertical-align: 
 div.dbloader th { font-weight: 400; opacity: .7; overflow-wrap: break-word; max-width: 240px; }
 </style>"""
 
+
 viewers: dict[tuple[str, str], Callable[[], str]] = {}
 """The viewers that run in this process, by place and digest of a store. Each returns its link as HTML."""
 
@@ -66,21 +67,17 @@ def picture(make: Callable[[], tuple[bytes, str]]) -> str:
 def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Store, Sequence[int]]]) -> str | None:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
-    Args:
-        shown: The store or the dataset.
-        locate: Takes positions in ``shown``, and returns the store and the indices of these records in the store.
+    ``locate`` takes positions in it, and returns the store and the indices of these records in the store.
     """
     with suppress(Exception):  # a notebook then shows the plain repr
         store, indices = locate(_some(len(shown)))
         place = printable(store.place)
         command, call = map(html.escape, (f"dbloader view {shlex.quote(place)}", f"dbloader.view({place!r})"))
-        viewer = viewers.get((store.place, store.manifest.digest))
+        how = f"All records: <code>{command}</code> in a terminal, or <code>{call}</code> here."
         if store.downloads:
             indices, how = [], "No pictures, because reading them would copy shards to the cache."
-        elif viewer is not None:
+        elif viewer := viewers.get((store.place, store.manifest.digest)):
             how = viewer()
-        else:
-            how = f"All records: <code>{command}</code> in a terminal, or <code>{call}</code> here."
         lines = "\n".join(map(text, repr(shown).splitlines()[:_LINES]))
         rows = ((name, text(value)) for name, value in store.manifest.in_words().items() if value)
         return _page(f"<pre>{lines}</pre>", _sheet(store, indices), table(rows), f"<p>{how}</p>")

@@ -1,16 +1,20 @@
-"""What the page gets of a record: its facts, in values that JSON can represent, and its image files."""
+"""What the page gets of a record: its facts, in values that JSON can represent, its image files and its thumbnails."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
+from dbloader._describe import short_repr
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
-from dbloader.ext.images.preview import header_of, legend_of, media_type, shown_orientation
+from dbloader.ext.images.preview import draw_over, header_of, legend_of, media_type, shown_orientation, thumbnail
 from dbloader.ext.images.record_facts import record_facts
+from dbloader.ext.queries.lru import LRUCache
 from dbloader.ext.viewing.sorting import vector_of
 from dbloader.images.pillow import EIGHT_BITS
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
+# Pixels of the longer side. 1600 is for images that a browser cannot show as they are stored.
+SIDES = (160, 240, 320, 480, 640, 1600)
+_CACHE_BYTES = 64 * 2**20
 _BOXES = 2000  # number of boxes that the page draws
 _MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
 
@@ -140,3 +147,57 @@ def why_rendered(image: Any) -> str | None:
         return f"browsers show only a part of its {facts.depth} values"
     pixels = facts.width * facts.height
     return f"it has {pixels:,} pixels, too many for a page" if pixels > _MOST_PIXELS else None
+
+
+class Thumbnails:
+    """Makes thumbnails, and keeps the most recently used ones. Threads may share this object.
+
+    Images that need more than 50 MB for decoding are decoded one at a time.
+    """
+
+    def __init__(self, cache_bytes: int = _CACHE_BYTES) -> None:
+        self.kept = LRUCache[tuple[bytes, str]](cache_bytes, lambda picture: len(picture[0]))
+        self._large = threading.Lock()
+
+    def get(
+        self, store: Store, index: int, px: int, field: int | None = None, over: tuple[str, ...] = ()
+    ) -> tuple[bytes, str]:
+        """Return a picture of a record, and its media type. See ``thumbnail``.
+
+        ``px`` is one of ``SIDES``. With ``field``, show the file in the file field of this number. ``over`` is what to
+        draw over the image: ``"boxes"``, and numbers of file fields with masks.
+
+        Raises:
+            DamagedRecordError: The record is damaged.
+            RecordIndexError: No record has this index.
+            OptionError: ``px`` is not in ``SIDES``, the store has no such field, or ``over`` is wrong.
+            ImageError: The image is missing, cannot be decoded, or needs more than 400 MB for decoding.
+        """
+        if px not in SIDES:
+            raise OptionError(f"px must be one of {', '.join(map(str, SIDES))}, got {px}")
+        fields = [*map(str, range(len(store.manifest.file_fields)))]
+        if wrong := {*over} - {"boxes", *fields}:
+            raise OptionError(f"over must be boxes, or numbers of file fields, got {short_repr(min(wrong), 50)}")
+        # The key contains the place, because a store and its damaged copy have the same digest.
+        key = (store.place, store.manifest.digest, index, field, px, over)
+        return self.kept.get(key, lambda: self._make(store, index, px, field, over))
+
+    def _make(self, store: Store, index: int, px: int, field: int | None, over: tuple[str, ...]) -> tuple[bytes, str]:
+        record = store.read([index])[0]
+        image = image_of(store, record, field)
+        made = thumbnail(image, px, is_field=field is not None, large=self._large)
+        names = [name for number, name in enumerate(store.manifest.file_fields) if str(number) in over]
+        masks = [mask for name in names if isinstance(mask := record.fields.get(name), bytes)]
+        boxes, labels = boxes_of(store, record) if "boxes" in over and record.width and record.height else ([], [])
+        if not masks and not boxes:
+            return made
+        colored = [(box, _color(label)) for box, label in zip(boxes, chain(labels, repeat("")), strict=False)]
+        return draw_over(made[0], image, (record.width or 1, record.height or 1), colored, masks)
+
+
+def _color(label: str) -> str:
+    """Return Pillow's name for the color in which the page of a record draws the boxes of a class."""
+    hue = 7
+    for letter in label:
+        hue = (hue * 31 + ord(letter)) % 360
+    return f"hsl({hue}, 95%, 60%)"

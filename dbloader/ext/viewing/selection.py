@@ -1,19 +1,19 @@
-"""Find the records of a store that match a query, keep the results, and list them."""
+"""Find the records of a store that match a query, list them, and read the report of the store's conversion."""
 
 from __future__ import annotations
 
 import csv
 import io
 import threading
+from collections import Counter
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader.ext.queries.columns import Columns
+from dbloader.ext.queries.columns import Columns, find_names
 from dbloader.ext.queries.lru import LRUCache
 from dbloader.ext.queries.select import select
-from dbloader.ext.viewing.report import ConversionReport
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import FieldColumn
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
+_MOST_ROWS = 500  # largest number of lines of the report in one answer
+_MOST_COUNTS = 100  # number of searched texts whose line counts are cached
 _MOST_BYTES = 40_000_000  # size of each cache, enough for the indices of ten million records
 
 
@@ -33,24 +35,15 @@ def flag_column(records: Any, length: int) -> FieldColumn:
 
 
 class Selections:
-    """Evaluates queries of a store, and keeps the last results. Threads may share this object.
-
-    Attributes:
-        columns: The columns of the store, the listing, the marks and the duplicates.
-        facts: The last results of ``summary.count``, and histograms of all records.
-        orders: The last results of ``sorting.sort_records``.
-        vectors: The last vectors that ``sorting.sort_records`` has read, by field.
-        report: The report of the conversion.
-        revision: Number of times that the marks or duplicates have changed.
-    """
+    """Evaluates queries of a store, and keeps the last results. Threads may share this object."""
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
-        self.store = store
-        self.columns = Columns(store, joined)
-        self.revision = 0
+        self.store, self.report = store, ConversionReport(store)
+        self.columns = Columns(store, joined)  # of the store, the listing, the marks and the duplicates
+        self.revision = 0  # number of times that the marks or duplicates have changed
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
-        self.report = ConversionReport(store)
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
+        # The last results of sorting.sort_records, its vectors by field, and the last counts and histograms of summary.
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)
         self.facts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts.get("labels", ())))
@@ -81,9 +74,6 @@ class Selections:
 
         The columns are ``index``, ``path`` (the name of the record) and ``label`` (the name of the class, or an
         integer). ``dbloader copy`` reads this listing with --select, --drop and --labels.
-
-        Raises:
-            OptionError: The query is wrong.
         """
         classes, records = self.store.manifest.classes, self.columns.rows(self.select(query), ("label",))
         lines = (
@@ -97,3 +87,45 @@ def _encode(rows: list[tuple[Any, ...]]) -> bytes:
     file = io.StringIO()
     csv.writer(file).writerows(rows)
     return file.getvalue().encode()
+
+
+class ConversionReport:
+    """The report of a store's conversion. Threads may share this object.
+
+    The lines of each searched text are counted once. Later pages of this text read only as far as their last line.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._counts = LRUCache[Counter[str]](_MOST_COUNTS, lambda _: 1)
+
+    def read(self, event: str = "", text: str = "", start: int = 0, count: int = 200) -> dict[str, Any]:
+        """Return the lines of the report that match ``event`` and ``text``.
+
+        ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index`` (the record with this name, or None).
+        ``total`` is the number of matching lines. ``counts`` has the number of lines of each event in the whole report.
+
+        ``event`` is such as "rejected"; "" means all events. ``text`` is in the name or reason of the lines, in upper
+        or lower case. Return at most 500 of the matching lines.
+
+        Raises:
+            DamagedStoreError: A line is missing or damaged.
+        """
+        wanted = text.casefold()
+        counts, found = self._count(""), self._count(wanted)
+        total = found[event] if event else found.total()
+        matching = (line for line in self._lines(wanted) if event in ("", line["event"]))
+        end = min(start + min(count, _MOST_ROWS), total)
+        lines = [*islice(matching, start, end)] if start < end else []
+        indices: dict[str, int] = {}
+        for index, name in find_names(self._store, {line["name"] for line in lines if line["event"] != "rejected"}):
+            indices.setdefault(name, index)  # if several records have this name, use the first
+        rows = [{**line, "index": indices.get(line["name"])} for line in lines]
+        return {"total": total, "counts": counts, "rows": rows}
+
+    def _lines(self, wanted: str) -> Iterator[dict[str, Any]]:
+        lines = self._store.events()
+        return (line for line in lines if not wanted or wanted in f"{line['name']}\n{line['reason']}".casefold())
+
+    def _count(self, wanted: str) -> Counter[str]:
+        return self._counts.get(wanted, lambda: Counter(line["event"] for line in self._lines(wanted)))

@@ -33,9 +33,7 @@ PORT = 7878
 _PORTS_TRIED = 100
 _MOST_CONNECTIONS = 100  # each needs a file descriptor; a browser opens six
 _CLOSING_S = 1  # time for unfinished answers when the server ends
-# timeoutMS for stores in MongoDB. If the MongoDB server does not answer, the page shows an error after this time.
-# dbloader's default of a minute is too long for a page.
-_SILENCE_MS = 10_000
+_SILENCE_MS = 10_000  # timeoutMS for stores in MongoDB; dbloader's default of a minute is too long for a page
 
 
 class View:
@@ -74,8 +72,7 @@ class View:
         return_large_blocks()
         with ExitStack() as opened:
             mixture = places[0] if hasattr(places[0], "datasets") else None
-            stores = [opened.enter_context(_open(place)) for place in places if mixture is None]
-            stores += [opened.enter_context(_open(one)) for one in getattr(mixture, "datasets", ())]
+            stores = [opened.enter_context(_open(one)) for one in getattr(mixture, "datasets", places)]
             server = opened.enter_context(_listen(host, port))
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
@@ -176,32 +173,17 @@ def view(
     return View(places, host, port, transform=transform, listing=listing, read_only=read_only)
 
 
-def serve(
-    *places: str,
-    host: str,
-    port: int | None,
-    open_browser: bool,
-    tell: Callable[[str], object],
-    transform: str | None = None,
-    listing: str | None = None,
-    read_only: bool = False,
-) -> None:
+def serve(*places: str, open_browser: bool, tell: Callable[[str], object], **options: Any) -> None:
     """Run a viewer of stores until Ctrl-C.
 
-    Args:
-        places: Places of one or two stores.
-        host: As for ``view``.
-        port: As for ``view``.
-        open_browser: Open the page in a browser, if this machine has a display and this is not an ssh session.
-        tell: Called with each line to print in the terminal. The first line ends in the link.
-        transform: ``module:name`` of a transform, see ``load_transform``.
-        listing: As for ``view``.
-        read_only: As for ``view``.
+    ``open_browser`` opens the page if this machine has a display and this is not an ssh session. ``tell`` gets each
+    line to print in the terminal; the first line ends in the link. The options are those of ``view``, but ``transform``
+    is the name ``module:name``, see ``load_transform``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.
     """
-    with View(places, host, port, tell, transform, listing, read_only=read_only, own_process=True) as running:
+    with View(places, tell=tell, own_process=True, **options) as running:
         url = running.url
         tell(f"Open {url}")
         if running.is_public:

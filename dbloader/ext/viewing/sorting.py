@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from dbloader.ext.viewing.selection import Selections
     from dbloader.stores.base import Store
 
-ODD = "odd"
-"""Name of the order that puts images with a rare size (width and height) first."""
-
-LIKE = "like:"
-"""First part of the name of an order by similarity.
-
-``like:embedding:17`` compares the vector in the field ``embedding`` of each record with the vector of record 17.
-"""
-
+ODD = "odd"  # the order that puts images with a rare size (width and height) first
+LIKE = "like:"  # like:embedding:17 compares the vector of each record in the field embedding with that of record 17
 _MOST_BYTES = 2**29  # largest size of all vectors of a field
 _DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
 
@@ -34,13 +27,9 @@ _DIGITS = 18  # most digits of an index; int() raises an error for thousands of 
 def sort_records(selections: Selections, query: str, by: str) -> Any:
     """Return the indices of the records that match a query, sorted by a column.
 
-    Records with equal values are in the order of their indices. Records without a value are always last.
-
-    Args:
-        selections: Evaluates the query.
-        query: The query.
-        by: Name of a column, ``ODD``, or ``like:FIELD:INDEX`` (see ``LIKE``). A ``-`` before the name reverses the
-            order. "" means the order of the store.
+    Records with equal values are in the order of their indices. Records without a value are always last. ``by`` is the
+    name of a column, ``ODD``, or ``like:FIELD:INDEX`` (see ``LIKE``). A ``-`` before the name reverses the order. ""
+    means the order of the store.
 
     Raises:
         OptionError: The query is wrong, or the store has no such column or vectors.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,11 +33,6 @@ _FINEST = 1e-9  # least range / greatest value of a histogram; in a smaller rang
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
-def select(selections: Selections, query: str) -> dict[str, Any]:
-    """Return ``count``, the number of matching records, and ``of``, the number of all records."""
-    return {"count": len(selections.select(query)), "of": len(selections.store)}
-
-
 def rows(selections: Selections, query: str, start: int, count: int, by: str = "") -> dict[str, Any]:
     """Return ``count`` rows of the sorted records that match a query, beginning with row ``start``.
 
@@ -57,7 +51,7 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
     fields += [name for name in columns.joined if name.startswith(MARK_PREFIX) and name not in fields]
     more = [columns.describe(index, fields) for index in indices.tolist()]
-    is_damaged = np.isin(indices, _damaged(selections)).tolist()
+    is_damaged = np.isin(indices, _events(selections)[0].get("damaged", [])).tolist()
     rows = [
         [index, columns.name(index) or None, *rest]
         for index, *rest in zip(indices.tolist(), *values, more, is_damaged, strict=True)
@@ -65,13 +59,12 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
     return {"start": start, "rows": rows}
 
 
-def _damaged(selections: Selections) -> Any:
-    """Return the indices of the records with damaged images; none if the report cannot be read."""
-    if not selections.store.manifest.events:
-        return []
-    with suppress(DamagedStoreError):
-        return selections.columns.events().get("damaged", [])
-    return []
+def _events(selections: Selections) -> tuple[dict[str, Array], str | None]:
+    """Return the indices of the records with each event, and None; if the report cannot be read, ({}, the reason)."""
+    try:
+        return selections.columns.events(), None
+    except DamagedStoreError as error:  # the page shows the rest, which does not need the report
+        return {}, str(error)
 
 
 def count(selections: Selections, query: str, among: str | None = None) -> dict[str, Any]:
@@ -82,10 +75,7 @@ def count(selections: Selections, query: str, among: str | None = None) -> dict[
     formats. So if only some records match, ``formats`` is None, unless all records have the same format. ``problem`` is
     the reason why the events cannot be read, or None.
 
-    Args:
-        selections: Evaluates the query.
-        query: The query.
-        among: The query whose records are counted by label, such as ``query`` without its classes; None for ``query``.
+    With ``among``, count by label the records of this query instead, such as ``query`` without its classes.
     """
     among = query if among is None else among
     key = selections.key(query), selections.key(among)
@@ -99,10 +89,7 @@ def _count(selections: Selections, query: str, among: str) -> dict[str, Any]:
     formats = manifest.formats if everything else None
     if len(manifest.formats) == 1 and sum(manifest.formats.values()) == manifest.length:
         formats = dict.fromkeys(manifest.formats, len(indices))
-    try:
-        events, problem = selections.columns.events(), None
-    except DamagedStoreError as error:  # return the other counts, which do not need the report
-        events, problem = {}, str(error)
+    events, problem = _events(selections)
     return {
         "count": len(indices),
         "labels": _count_labels(selections, selections.select(among)),

@@ -92,12 +92,7 @@ def show_image(
 ) -> tuple[bytes, str]:
     """Return the image that the neural network gets, as PNG, and a note on how its values are shown (see `to_png`).
 
-    Args:
-        store: The store, or a mixture.
-        index: Index of the record.
-        position: Position of the record in the epoch.
-        options: The options of the training.
-        transform: The user's transform; None for the default of `create_loader`.
+    ``position`` is the position of the record in the epoch. Without a transform, use the default of `create_loader`.
 
     Raises:
         OptionError: The transform fails, or returns no image.
@@ -232,11 +227,9 @@ def to_png(value: Any) -> tuple[bytes, str]:
     """Return an image of any kind as PNG, and a note on how its values are shown; "" if they are shown unchanged.
 
     uint8 values are shown unchanged. Floats from 0 to 1 are shown from black to white. Other values are shown from
-    black (the least value) to white (the greatest value). A list of images is shown side by side.
-
-    Args:
-        value: A PIL image; a tensor, shape (channels, height, width); an array, shape (height, width, channels); a
-            tensor or array, shape (height, width); or a list of these.
+    black (the least value) to white (the greatest value). An image is a PIL image; a tensor, shape (channels, height,
+    width); an array, shape (height, width, channels); or a tensor or array, shape (height, width). A list of images is
+    shown side by side.
 
     Raises:
         OptionError: The value is not an image.

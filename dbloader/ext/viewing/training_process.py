@@ -11,9 +11,8 @@ import multiprocessing
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dbloader._machine import sigint_blocked
 from dbloader.errors import DBLoaderError, OptionError
@@ -25,57 +24,14 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _IDLE_S = 60  # the process ends after this time without calls
-_REPLACED = "another store is at this place now: start the viewer again to see it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRequest:
-    """A page's request: the batch of a step, or the image of a record at a position in the epoch.
-
-    Attributes:
-        number: Number of the store.
-        options: Fields of ``training.Options``.
-        index: Index of the record; None for a batch.
-        position: Position of the record in the epoch; None for a batch.
-    """
-
-    number: int
-    options: dict[str, Any]
-    index: int | None = None
-    position: int | None = None
-
-    def answer(self, dataset: Any, transform: Any) -> Any:
-        """Return what the page shows of a store or a mixture. Raise OptionError if torch is not installed."""
-        try:
-            from dbloader.ext.viewing import training
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
-        options = training.Options(**self.options)
-        if self.index is None or self.position is None:
-            return training.show_batch(dataset, options, transform)
-        return training.show_image(dataset, self.index, self.position, options, transform)
-
-
-class _Answer(NamedTuple):
-    """What the process sends: a value, or the error to raise."""
-
-    value: Any = None
-    error: Exception | None = None
 
 
 class TrainingView:
-    """Answers requests about the training. Threads may share this object.
+    """Answers requests about the training of stores, or of a mixture of them. Threads may share this object.
 
-    Args:
-        stores: The stores.
-        transform: The user's transform, or None for the default of `create_loader`. With ``own_process``, this is the
-            name ``module:name`` (see ``load_transform``), because another process loads the transform. A wrong name
-            raises an OptionError at once.
-        mixture: A mixture of the stores. If given, the view shows the mixture's training.
-        own_process: Answer in another process. The process is a new Python, so the main module must be
-            importable. It ends after a minute without calls.
+    Without a transform, the view shows the default of `create_loader`. ``own_process`` answers in another process. It
+    is a new Python, so the main module must be importable, and it ends after a minute without calls. ``transform`` is
+    then the name ``module:name`` (see ``load_transform``), and a wrong name raises an OptionError at once.
     """
 
     def __init__(
@@ -94,31 +50,32 @@ class TrainingView:
         if own_process and transform is not None:
             self._connect()
 
-    def answer(self, request: TrainingRequest) -> Any:
-        """Return the answer to a request.
+    def answer(self, number: int, options: dict[str, Any], *record: int) -> Any:
+        """Return the batch of a step of store ``number``, or the image of a record of it.
+
+        ``options`` are fields of ``training.Options``. A record is given by its index and its position in the epoch.
 
         Raises:
             OptionError: The request is wrong, torch is not installed, or another store is at the place now.
             DBLoaderError: The process was killed during the call.
         """
-        store = self._stores[request.number]
+        store = self._stores[number]
         if not self._own_process:
-            return request.answer(self._mixture or store, self._transform)
-        digest = store.manifest.digest
+            return _show(self._mixture or store, self._transform, options, record)
         with self._lock:
             for _ in range(2):  # the idle process may have ended just before the first attempt
                 try:
                     connection = self._connection or self._connect()
-                    connection.send((request, digest))
-                    answer: _Answer = connection.recv()
+                    connection.send((number, store.manifest.digest, options, record))
+                    value, error = connection.recv()
                     break
                 except (EOFError, OSError):
                     self.close()
             else:
                 raise DBLoaderError("the process of this page was killed: the store is damaged, or memory is short")
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        if error is not None:
+            raise error
+        return value
 
     def _connect(self) -> Connection:
         """Start the process. Raise the error if it cannot load the transform."""
@@ -171,6 +128,21 @@ def load_transform(name: str) -> Any:
     return found
 
 
+def _show(shown: Any, transform: Any, options: dict[str, Any], record: tuple[int, ...]) -> Any:
+    """Return what the page shows of a store or a mixture. Raise OptionError if torch is not installed."""
+    try:
+        from dbloader.ext.viewing import training
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OptionError("this page needs torch, which is not installed here: pip install torch") from error
+    given = training.Options(**options)
+    if not record:
+        return training.show_batch(shown, given, transform)
+    index, position = record
+    return training.show_image(shown, index, position, given, transform)
+
+
 def _answer(connection: Connection, stores: list[Store], name: str | None = None) -> None:
     transform = None
     if name is not None:
@@ -182,16 +154,18 @@ def _answer(connection: Connection, stores: list[Store], name: str | None = None
         connection.send(None)
     while connection.poll(_IDLE_S):
         try:
-            request, digest = connection.recv()
+            number, digest, options, record = connection.recv()
         except EOFError:  # the viewer has ended
             return
-        answer = _Answer(error=OptionError(_REPLACED))
+        value: Any = None
+        problem: Exception | None = None
         try:
-            store = stores[request.number]
-            if store.manifest.digest == digest:
-                answer = _Answer(request.answer(store, transform))
+            if stores[number].manifest.digest == digest:
+                value = _show(stores[number], transform, options, record)
+            else:
+                problem = OptionError("another store is at this place now: start the viewer again to see it")
         except DBLoaderError as error:
-            answer = _Answer(error=error)
+            problem = error
         except Exception:
-            answer = _Answer(error=RuntimeError(traceback.format_exc()))
-        connection.send(answer)
+            problem = RuntimeError(traceback.format_exc())
+        connection.send((value, problem))

@@ -68,13 +68,13 @@ def test_page_searches_for_duplicates_and_drops_checked_images(tabs: Tabs, two: 
     # Only copies with the same bytes are checked: a person looks at the others first.
     assert [box.is_checked() for box in drop.all()] == [True, True, False]
     pairs = groups.nth(0).locator(".pairs a")
-    assert [pair.inner_text().split("\n") for pair in pairs.all()] == [["1 · first", "dog"], ["7 · same bytes", "dog"]]
+    assert [pair.inner_text().split("\n") for pair in pairs.all()] == [["1", "first", "dog"], ["7", "same file", "dog"]]
     only = page.get_by_label("only groups whose labels differ")
     expect(status).to_contain_text("Groups with different labels: 1")
     only.check()
     expect(groups).to_have_count(1)
     assert groups.locator(".error").all_text_contents() == ["dog"]
-    assert groups.locator(".pairs a").nth(1).inner_text().split("\n") == ["9 · same bytes", "dog"]
+    assert groups.locator(".pairs a").nth(1).inner_text().split("\n") == ["9", "same file", "dog"]
     only.uncheck()
     expect(groups).to_have_count(3)
     drop.first.uncheck()

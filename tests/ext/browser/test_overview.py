@@ -60,6 +60,8 @@ def test_images_in_both_stores_are_dropped_from_one_in_six_clicks(tabs: Tabs, sp
     status = page.locator("db-sides p[role=status]").first
     expect(status).to_contain_text(f"{SHARED} images of train.lmdb and {SHARED} images of val.lmdb are in both stores")
     expect(page.locator(".shared .pairs")).to_have_count(SHARED)
+    lines = page.locator(".shared .pairs").first.locator("a").nth(1).inner_text().split("\n")
+    assert lines == ["val.lmdb", "same file", "a"]
     page.get_by_role("button", name="Drop in train.lmdb").click()
     dropped = page.get_by_role("button", name="Dropped in train.lmdb")
     expect(dropped).to_have_attribute("aria-pressed", "true")

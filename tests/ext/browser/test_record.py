@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record, convert
-from dbloader.ext.viewing.thumbnails import _color
+from dbloader.ext.viewing.record import _color
 from tests.ext.browser.tabs import Site, Tabs
 from tests.ext.browser.test_pages import check_page
 from tests.support.damaged import flip

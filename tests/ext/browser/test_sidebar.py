@@ -148,6 +148,17 @@ def test_handles_of_a_histogram_change_one_end_of_the_searched_range(page: Page)
     expect(outside).to_have_count(0)
 
 
+@pytest.mark.parametrize("search", ["width>99", "width>=5000", "width<40"])
+def test_search_outside_of_a_histogram_selects_no_bar(page: Page, search: str) -> None:
+    page.locator("#search").fill(search)
+    page.locator("#search").press("Enter")
+    counted(page, 0)
+    bars = page.locator("db-bars[name=width]")
+    expect(bars.locator(".range")).to_have_text("no such value")
+    expect(bars.locator("rect.out")).to_have_count(bars.locator("rect[role=option]").count())
+    expect(bars.get_by_role("slider")).to_have_count(0)
+
+
 def test_class_that_is_not_found_is_named_and_rarest_classes_come_first(page: Page) -> None:
     page.locator("#find-class").fill("zebra")
     expect(page.locator("db-sidebar")).to_contain_text("No class contains “zebra”")
@@ -180,6 +191,9 @@ def test_invalid_search_shows_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").press("Enter")
     expect(page.locator("#search-error")).to_contain_text("color:")
     expect(page.locator("#count")).to_contain_text("this store has no field")
+    for name, count in CLASSES.items():  # the side bar stays, with the counts of all records
+        expect(page.locator(".class", has_text=name)).to_have_text(f"{name}{count}")
+    expect(page.locator("db-bars[name=width] svg")).to_be_visible()
     page.go_back()
     counted(page, ALL)
     expect(page.locator("#search-error")).to_be_empty()

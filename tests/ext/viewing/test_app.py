@@ -156,7 +156,7 @@ def test_routes_of_a_selection_return_results_of_the_summary_module(opened: Open
             selections = Selections(store)
             for text in ("", "jpg width>1", "-jpg", "label:none index:0-2"):
                 q = quote(text)
-                assert get(opened, f"/api/{number}/select?q={q}") == summary.select(selections, text)
+                assert get(opened, f"/api/{number}/select?q={q}") == {"count": len(selections.select(text))}
                 assert get(opened, f"/api/{number}/rows?q={q}&start=1&count=2") == summary.rows(selections, text, 1, 2)
                 plain = json.loads(json.dumps(summary.count(selections, text)))
                 assert get(opened, f"/api/{number}/summary?q={q}") == plain

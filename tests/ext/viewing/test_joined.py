@@ -17,7 +17,7 @@ import pytest
 from dbloader import Record, open_store, view
 from dbloader.errors import OptionError, SourceError
 from dbloader.ext.viewing import summary
-from dbloader.ext.viewing.joined import join_listing, join_listings
+from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.selection import Selections
 from dbloader.ext.viewing.sorting import sort_records
 from dbloader.records.field_columns import NO_BOOL, FieldColumn
@@ -52,7 +52,7 @@ gone,dog,7,true,4,d,9,9,1
 def test_joined_csv_gives_each_record_the_values_of_its_row(tmp_path: Path, store: Store) -> None:
     said: list[str] = []
     with pytest.warns(UserWarning, match="1 row has no record in"):
-        joined = join_listing(store, listing(tmp_path, CSV), said.append)
+        joined = join_listings([store], listing(tmp_path, CSV), said.append)[0]
     kinds = {name: column.kind for name, column in joined.items()}
     assert kinds == {
         "prediction": "text", "loss": "float", "top5": "bool", "id": "text", "note": "text", "two words": "int",
@@ -77,7 +77,7 @@ def test_warning_about_unknown_names_points_to_the_caller_of_view(tmp_path: Path
 
 @pytest.mark.filterwarnings("ignore:.*no record in:UserWarning")
 def test_joined_columns_are_searched_sorted_and_counted(tmp_path: Path, store: Store) -> None:
-    selections = Selections(store, join_listing(store, listing(tmp_path, CSV)))
+    selections = Selections(store, join_listings([store], listing(tmp_path, CSV))[0])
 
     def found(text: str, by: str = "") -> list[int]:
         return [*sort_records(selections, text, by)]
@@ -138,7 +138,7 @@ def test_histogram_of_a_field_counts_every_finite_value(store: Store, values: li
 def test_json_integers_are_labels_and_lists_are_skipped(tmp_path: Path, store: Store) -> None:
     first, second = {"index": 0, "prediction": 1, "p": 1}, {"index": 1, "prediction": 1, "p": 0.5, "vector": [1, 2]}
     rows: list[dict[str, Any]] = [first, second]
-    joined = join_listing(store, listing(tmp_path, rows, "jsonl"))
+    joined = join_listings([store], listing(tmp_path, rows, "jsonl"))[0]
     assert [*joined] == ["prediction", "p", "labels.differ"]
     assert joined["labels.differ"].values.tolist()[:3] == [1, 0, NO_BOOL]
     assert joined["p"].values.tolist()[:2] == [1.0, 0.5]
@@ -160,16 +160,16 @@ def test_json_integers_are_labels_and_lists_are_skipped(tmp_path: Path, store: S
 )
 def test_listing_of_other_records_is_refused(tmp_path: Path, store: Store, text: str, error: str) -> None:
     with pytest.raises(SourceError, match=error):
-        join_listing(store, listing(tmp_path, text))
+        join_listings([store], listing(tmp_path, text))
 
 
 def test_classes_named_like_other_labels_need_json(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name="a", label=1)], classes=("1", "10"))
     with open_store(tmp_path / "s.lmdb") as store:
         with pytest.raises(SourceError, match=r"write a \.jsonl, where a text is a name and an integer is a label"):
-            join_listing(store, listing(tmp_path, "name,prediction\na,1\n"))
+            join_listings([store], listing(tmp_path, "name,prediction\na,1\n"))
         rows: list[dict[str, Any]] = [{"name": "a", "prediction": "10"}]
-        assert join_listing(store, listing(tmp_path, rows, "jsonl"))["labels.differ"].values.tolist() == [0]
+        assert join_listings([store], listing(tmp_path, rows, "jsonl"))[0]["labels.differ"].values.tolist() == [0]
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_index_without_a_name_is_refused_for_two_stores(tmp_path: Path, two: lis
         SourceError, match=r"row 2: has an index but no name, so it may be a record of .*r\.lmdb or .*v"
     ):
         join_listings(two, csv)
-    assert [*join_listing(two[1], csv)] == ["p"]
+    assert [*join_listings([two[1]], csv)[0]] == ["p"]
 
 
 def test_table_of_labels_has_the_classes_with_the_most_differences(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_table_of_labels_has_the_classes_with_the_most_differences(tmp_path: Pat
     rows = [{"index": n, "prediction": classes[guess]} for n, guess in enumerate(guesses)]
     with open_store(tmp_path / "s.lmdb") as store:
         found = summary.compare_labels(
-            Selections(store, join_listing(store, listing(tmp_path, rows, "jsonl"))), "", "prediction"
+            Selections(store, join_listings([store], listing(tmp_path, rows, "jsonl"))[0]), "", "prediction"
         )
     pairs = list(zip(labels, guesses, strict=True))
     wrong = [pair for pair in pairs if pair[0] != pair[1]]

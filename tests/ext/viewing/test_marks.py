@@ -19,7 +19,7 @@ from dbloader.errors import DBLoaderError, OptionError, SourceError
 from dbloader.ext.duplicates.fingerprints import fingerprint_path
 from dbloader.ext.viewing import summary
 from dbloader.ext.viewing.app import ViewerState, create_app
-from dbloader.ext.viewing.joined import join_listing
+from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.marks import Marks
 from dbloader.ext.viewing.selection import Selections
 from dbloader.ext.viewing.sorting import sort_records
@@ -119,7 +119,7 @@ def test_accepted_predictions_become_the_labels_of_their_records(
     given = {0: "dog", 1: "cat", 2: "maine coon"}
     lines = [{"name": f"r{n}", "prediction": CLASSES.index(to) if numbers else to} for n, to in given.items()]
     (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    marks = Marks(Selections(store, join_listing(store, tmp_path / "p.jsonl")))
+    marks = Marks(Selections(store, join_listings([store], tmp_path / "p.jsonl")[0]))
     marks.change("index:0,2", {"label": "siamese"})
     marks.change("index:0-3", {"accept": True})
     assert rows(file) == [{"index": 0, "name": "r0", "label": "dog"}, {"index": 1, "name": "r1", "label": "cat"}]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dbloader import convert, open_store
-from dbloader.ext.viewing.report import ConversionReport
+from dbloader.ext.viewing.selection import ConversionReport
 from tests.support.images import photo, plant, plant_kinds
 
 

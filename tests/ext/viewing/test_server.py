@@ -21,7 +21,7 @@ import dbloader
 from dbloader import convert, open_store, write_store
 from dbloader.decoding import RandomResizedCrop
 from dbloader.errors import NotAStoreError, OptionError, StoreNotFoundError
-from dbloader.ext.viewing.page_files import STATIC
+from dbloader.ext.viewing.guard import STATIC
 from dbloader.ext.viewing.server import View
 from dbloader.ext.viewing.training_process import load_transform
 from tests.package.test_without_torch import BLOCKER
@@ -373,7 +373,7 @@ def test_transform_that_cannot_be_loaded_is_an_error(module: str, name: str, sen
 
 
 def test_files_of_the_page_are_read_as_utf8_in_every_locale() -> None:
-    code = "from dbloader.ext.viewing.page_files import STATIC; print(ascii([*STATIC.values()]))"
+    code = "from dbloader.ext.viewing.guard import STATIC; print(ascii([*STATIC.values()]))"
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     printed, _ = run_program(sys.executable, "-c", code, env={**os.environ, **ascii_only})
     assert printed.strip() == ascii([*STATIC.values()])

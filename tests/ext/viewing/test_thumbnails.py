@@ -18,8 +18,7 @@ from PIL import ExifTags, Image, ImageOps
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
 from dbloader.ext.images.preview import legend_of
-from dbloader.ext.viewing.record import show_record
-from dbloader.ext.viewing.thumbnails import SIDES, Thumbnails
+from dbloader.ext.viewing.record import SIDES, Thumbnails, show_record
 from dbloader.stores.base import Store
 from tests.support import jpegs
 from tests.support.children import run_program
@@ -348,7 +347,7 @@ def test_large_jpeg_is_decoded_with_little_memory(tmp_path: Path) -> None:
     program = """
 import resource, sys
 from dbloader import open_store
-from dbloader.ext.viewing.thumbnails import Thumbnails
+from dbloader.ext.viewing.record import Thumbnails
 from tests.support.stores import store_records
 with open_store(sys.argv[1]) as store:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -120,8 +120,7 @@ export async function api(path, params = {}, signal) {
 export async function refresh(element, key, run, failed) {
   if (key === element.key) return false;
   element.key = key;
-  element.stop?.abort();
-  const {signal} = (element.stop = new AbortController());
+  const signal = restart(element);
   try {
     await run(signal);
   } catch (error) {
@@ -132,6 +131,12 @@ export async function refresh(element, key, run, failed) {
     return false;
   }
   return !signal.aborted;
+}
+
+/** Abort what an element has requested, and return the signal of its next requests. */
+export function restart(element) {
+  element.stop?.abort();
+  return (element.stop = new AbortController()).signal;
 }
 
 /** Return the reason why the server has no picture at a URL; null if it has one. */
@@ -209,6 +214,9 @@ export function escaped(text) {
 export function className(store, label) {
   return label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`);
 }
+
+/** Return a label or a prediction as text. A number is a label. */
+export const labelName = (store, value) => (value == null ? "" : escaped(typeof value === "number" ? className(store, value) : value));
 
 /** Return a number with commas: 12,345. */
 export const counted = (number) => number.toLocaleString("en-US");

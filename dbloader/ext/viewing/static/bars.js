@@ -16,15 +16,6 @@ function ends(least, greatest) {
 
 class Bars extends HTMLElement {
   connectedCallback() {
-    this.from = this.to = -1; // the marked bars; -1 for none
-    this.low = this.high = 0; // the bars in the range that is searched
-    this.edges = [];
-    this.counts = [];
-    this.bars = [];
-    this.ends = "";
-    this.whole = true;
-    this.text = String;
-    this.chosen = () => {};
     const name = this.getAttribute("name");
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
     this.handles = ["Least", "Greatest"].map((word, n) => make("i", {role: "slider", tabIndex: 0, ariaLabel: `${word} ${name}`, ariaValueMin: "0",
@@ -67,10 +58,10 @@ class Bars extends HTMLElement {
     };
   }
 
-  /** Show a histogram from the server. `range`: the least and the greatest value that are searched, as tests of an edge; `whole`: whether
+  /** Show a histogram from the server. `isSearched(least, greatest, isLast)`: whether the search finds values of a bar; `whole`: whether
    * values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the edges of the chosen range, null at an open
    * end. Faint bars show all records, and have a scale of their own. */
-  draw({edges, counts, all, ends: own}, [isAbove, isBelow], whole, text, chosen) {
+  draw({edges, counts, all, ends: own}, isSearched, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name"), last = counts.length - 1;
     const bars = (numbers, properties) => {
@@ -80,17 +71,19 @@ class Bars extends HTMLElement {
         return make("svg:rect", {x: n + 0.06, y: HIGH - high, width: 0.88, height: high, ...properties(count, n)});
       });
     };
-    this.low = [...edges.slice(1, -1), Infinity].findIndex(isAbove);
-    this.high = Math.max(this.low, edges.slice(0, -1).findLastIndex(isBelow));
+    const searched = counts.map((_, n) => isSearched(edges[n], edges[n + 1], n === last));
+    [this.low, this.high] = [searched.indexOf(true), searched.lastIndexOf(true)]; // the bars in the searched range; -1 for none
     this.svg.setAttribute("viewBox", `0 0 ${counts.length} ${HIGH}`);
     this.svg.ariaLabel = `Records by ${name}`;
     this.bars = bars(counts, (count, n) => ({id: `${name}-${n}`, role: "option",
       "aria-label": `${this.range(n, n)}: ${counted(count)}${all ? ` of ${counted(all[n])}` : ""} records`}));
     this.svg.replaceChildren(make("svg:title", {}, all ? "Faint bars: all records, at their own scale" : ""),
       ...bars(all ?? [], () => ({class: "all", "aria-hidden": "true"})), ...this.bars);
-    this.ends = this.low || this.high < last ? this.range(this.low, this.high) : all && own ? ends(...own).join(" to ") : "";
+    this.ends = this.low < 0 ? "no such value" : this.low || this.high < last ? this.range(this.low, this.high) : all && own ? ends(...own).join(" to ") : "";
     [this.least.textContent, this.greatest.textContent] = ends(edges[0], edges.at(-1));
     for (const [n, at] of [this.low, this.high].entries()) {
+      this.handles[n].hidden = at < 0;
+      if (at < 0) continue;
       this.handles[n].style.left = `${(100 * (at + n)) / counts.length}%`;
       Object.assign(this.handles[n], {ariaValueMax: String(last), ariaValueNow: String(at), ariaValueText: this.range(at, at)});
     }
@@ -103,6 +96,7 @@ class Bars extends HTMLElement {
     return first === last ? first : `${first} to ${last}`;
   }
 
+  /** Mark the bars from one to another; -1 for none. */
   mark(from, to) {
     [this.from, this.to] = [from, to];
     const [low, high] = [Math.min(from, to), Math.max(from, to)];

@@ -1,7 +1,6 @@
 /** Labels compared with another column, such as a model's predictions: pictures of the classes that are confused, and a table. */
-import {amount, api, className, counted, escaped, go, link, make, refresh, stores, title} from "./app.js";
-import {pictured} from "./duplicates.js";
-import {empty} from "./icons.js";
+import {amount, api, counted, escaped, go, labelName, link, make, refresh, stores, title} from "./app.js";
+import {empty, pictured} from "./icons.js";
 import {classWord, key, quoted, words} from "./query.js";
 
 const [PAIRS, PICTURES] = [12, 3]; // confused pairs that are shown at a time, and the pictures of each
@@ -39,17 +38,13 @@ class Compare extends HTMLElement {
     return [...words(now.q), classWord(now.store, label), `${key(column)}=${quoted(value)}`].join(" ");
   }
 
-  name(now, value) {
-    return escaped(typeof value === "number" ? className(now.store, value) : value);
-  }
-
   /** Show the most frequent pairs, each with the pictures of its records with the greatest loss. */
   pairs(now, column, {pairs, different}, signal) {
     const list = make("div", {class: "cards confused"}), sort = stores[now.store].columns.loss ? "-loss" : "";
     const show = () => list.append(...pairs.slice(list.childElementCount, list.childElementCount + PAIRS).map((pair) => {
       const q = this.query(now, column, pair), four = make("div", {class: "four three"});
       api(`/api/${now.store}/rows`, {q, sort, start: 0, count: PICTURES}, signal).then(({rows}) => four.append(...rows.map(([index]) => pictured(now.store, index))), () => {});
-      return make("section", {class: "card"}, make("h3", {}, link({view: null, at: null, column: null, q, sort}, make("span", {class: "chip"}, this.name(now, pair[0])), "→", make("span", {class: "chip differs"}, this.name(now, pair[1]))),
+      return make("section", {class: "card"}, make("h3", {}, link({view: null, at: null, column: null, q, sort}, make("span", {class: "chip"}, labelName(now.store, pair[0])), "→", make("span", {class: "chip differs"}, labelName(now.store, pair[1]))),
         make("b", {}, counted(pair[2]))), four);
     }));
     const more = make("button", {onclick: () => { show(); more.hidden = list.childElementCount >= pairs.length; }}, "Show more");
@@ -65,12 +60,13 @@ class Compare extends HTMLElement {
     const isSame = ([label, value]) => own(value) === label, hasSame = cells.some(isSame), values = new Set(cells.map(([, value]) => own(value))), labels = new Set(cells.map(([label]) => label));
     const [rows, across] = hasSame ? [worst, worst] : [worst.filter((label) => labels.has(label)), worst.filter((value) => values.has(value))];
     const most = (same) => Math.max(1, ...cells.filter((cell) => isSame(cell) === same).map(([, , count]) => count)), [good, bad] = [most(true), most(false)];
-    const head = (value, scope) => make("th", {scope, title: this.name(now, value)}, make("span", {}, this.name(now, value)));
+    const name = (value) => labelName(now.store, value);
+    const head = (value, scope) => make("th", {scope, title: name(value)}, make("span", {}, name(value)));
     const body = rows.map((label) => make("tr", {}, head(label, "row"), ...across.map((value) => {
       const cell = at.get(JSON.stringify([label, value]));
       if (!cell) return make("td");
       const one = make("td", {class: isSame(cell) ? "same" : "differs"}, link({view: null, at: null, column: null, q: this.query(now, column, cell)}, counted(cell[2])));
-      one.firstChild.ariaLabel = `${this.name(now, label)}, ${escaped(column)} ${this.name(now, value)}: ${amount(cell[2], "record")}`;
+      one.firstChild.ariaLabel = `${name(label)}, ${escaped(column)} ${name(value)}: ${amount(cell[2], "record")}`;
       one.style.setProperty("--share", Math.sqrt(cell[2] / (isSame(cell) ? good : bad)));
       return one;
     })));

@@ -1,6 +1,6 @@
 /** Groups of duplicates, and the searches for duplicates in a store and between stores. */
-import {amount, api, ask, counted, errorOf, escaped, link, load, make, notice, picture, stores, title} from "./app.js";
-import {icon} from "./icons.js";
+import {amount, api, ask, counted, errorOf, escaped, link, make, notice, restart, stores, title} from "./app.js";
+import {pictured} from "./icons.js";
 import {mark} from "./marks.js";
 import {code} from "./record.js";
 
@@ -13,16 +13,12 @@ const SEARCHES = {
   leaks: ["duplicates.leak", "The stores have not been searched for images that are in both.", "Searching for images that are in both stores…", "Search for shared images"],
 };
 
-/** Return the picture of a record. If it cannot be shown, a sign with the reason takes its place. */
-export function pictured(store, index, px = 160) {
-  const image = make("img", {alt: "", loading: "lazy", draggable: false});
-  load(image, picture("thumb", store, index, {px}), (why) => image.replaceWith(make("span", {class: "broken", title: escaped(why)}, icon("nothing"))));
-  return image;
-}
-
-/** Return a link to a record: its picture, a text and its class. The class is red if `differs`. */
-export const recordLink = (store, index, text, label, differs) => link({view: "record", store, index, q: null, at: null}, pictured(store, index), make("span", {}, text),
+/** Return a link to a record: its picture, lines of text and its class. The class is red if `differs`. */
+export const recordLink = (store, index, lines, label, differs = false) => link({view: "record", store, index, q: null, at: null}, pictured(store, index), ...lines.map((line) => make("span", {}, line)),
   label === null ? null : make("span", {class: differs ? "error" : ""}, escaped(String(label))));
+
+/** Return in words how near a copy is. */
+export const nearness = ({difference, bits}) => (difference === "same" ? "same file" : bits ? `${bits} of 128 bits differ` : "same fingerprint");
 
 /** Return the button that starts or cancels a search, its progress, and the command that does the same. `head` shows the state of the search.
  * Once there is a result, `show(result)` is called, and the buttons are hidden. `what` is "duplicates" or "leaks". */
@@ -60,8 +56,7 @@ export function searcher(store, what, head, signal, show) {
 class Duplicates extends HTMLElement {
   async show({store}) {
     title("Duplicates");
-    this.controller?.abort();
-    const {signal} = (this.controller = new AbortController());
+    const signal = restart(this);
     const [head, list, more] = [make("p", {role: "status"}, "Loading…"), make("div", {class: "groups"}), make("button", {hidden: true}, "Show more")];
     const only = make("input", {type: "checkbox"}), choice = make("label", {hidden: true}, only, " only groups whose labels differ");
     const {why_not: why} = stores[store].marks;
@@ -96,10 +91,8 @@ class Duplicates extends HTMLElement {
   }
 
   group(s, {index, name, count, others, ...group}) {
-    const rest = others.map((row) => make("div", {}, recordLink(s, row.index,
-      `${counted(row.index)} · ${row.difference === "same" ? "same bytes" : `${amount(row.bits, "bit")} differ`}`,
-      row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: row.difference === "same", value: row.index}), " drop")));
-    const first = recordLink(s, index, `${counted(index)} · first`, group.class);
+    const rest = others.map((row) => make("div", {}, recordLink(s, row.index, [counted(row.index), nearness(row)], row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: row.difference === "same", value: row.index}), " drop")));
+    const first = recordLink(s, index, [counted(index), "first"], group.class);
     const left = count - others.length;
     return make("section", {class: "group card"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),
       make("div", {class: "pairs"}, first, ...rest), left ? make("p", {class: "muted"}, `and ${counted(left)} more`) : null);

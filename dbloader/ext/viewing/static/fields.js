@@ -9,7 +9,6 @@ class Field extends HTMLElement {
   /** Make the field of a column. Its values are requested when the field is opened. */
   connectedCallback() {
     const name = this.getAttribute("name"), kind = this.getAttribute("kind");
-    this.key = "";
     this.bars = make("db-bars", {name, hidden: true});
     this.values = make("div", {class: "values"});
     this.note = make("p", {class: "muted"});
@@ -63,9 +62,12 @@ class Field extends HTMLElement {
 }
 customElements.define("db-field", Field);
 
-/** Return two functions: whether some value below an edge, and whether some value from an edge on, fulfils the words that compare a field. */
+/** Return a function: whether some value of a bar fulfils the words that compare a field. Only the last bar contains its upper edge. */
 function searched(all, name) {
-  const bounds = all.filter((word) => comparing(name).test(word)).map((word) => word.match(/([<>]?=?)\s*(-?[\d.]+(?:e[+-]?\d+)?)$/i)).filter(Boolean);
-  const given = bounds.map(([, sign, number]) => [sign, Number(number)]);
-  return [(edge) => given.every(([sign, number]) => sign.startsWith("<") || edge > number), (edge) => given.every(([sign, number]) => sign.startsWith(">") || (sign === "<" ? edge < number : edge <= number))];
+  const compared = all.filter((word) => comparing(name).test(word) && !/^(-|not\s)|!=/.test(word));
+  const bounds = compared.map((word) => word.match(/([<>]?=?)\s*(-?[\d.]+(?:e[+-]?\d+)?)$/i)).filter(Boolean);
+  return (least, greatest, isLast) => bounds.every(([, sign, text]) => {
+    const number = Number(text), reaches = greatest > number || (isLast && sign !== ">" && greatest === number);
+    return (sign.startsWith("<") || reaches) && (sign.startsWith(">") || (sign === "<" ? least < number : least <= number));
+  });
 }

@@ -1,5 +1,5 @@
 /** The grid: all records of the search as thumbnails. */
-import {amount, api, className, counted, escaped, find, go, leave, link, listing, load, make, notice, over as overOf, overlays, picture, sized, state, stores, title, url} from "./app.js";
+import {amount, api, className, counted, escaped, find, go, labelName, leave, link, listing, load, make, notice, over as overOf, overlays, picture, restart, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
@@ -14,6 +14,7 @@ const WIDE = 140; // px of a thumbnail that has space for a prediction and a val
 const SIDES = [160, 240, 320, 480, 640]; // px of the thumbnails that the server makes
 const MOST = 20_000; // most records in a range
 const BESIDE = matchMedia("(min-width: 1100px)"); // a record opens beside the grid
+const PARTS = ["why", "kept", "marks", "number", "label", "guess", "value"]; // texts of a tile
 const LONGEST = 9_000; // most characters of the selected indices: a query has at most 10,000
 
 /** Return indices as text: 1,5-9. */
@@ -119,15 +120,14 @@ class Grid extends HTMLElement {
     if (key !== this.key) {
       const kept = this.listed === list && this.key !== ""; // only marks have changed
       [this.key, this.listed, this.anchor] = [key, list, null];
-      this.stop?.abort();
-      const {signal} = (this.stop = new AbortController());
+      const signal = restart(this);
       for (const chunk of this.chunks.values()) chunk.stop.abort();
       if (!kept) {
         this.chunks.clear();
         this.scroller.reset(0);
       }
       try {
-        const {count, of} = await api(`/api/${now.store}/select`, {q: now.q}, signal);
+        const {count} = await api(`/api/${now.store}/select`, {q: now.q}, signal), of = stores[now.store].records;
         if (signal.aborted) return;
         this.status.className = "";
         this.status.textContent = count === of ? amount(of, "record") : `${counted(count)} of ${amount(of, "record")}`;
@@ -215,8 +215,7 @@ class Grid extends HTMLElement {
   }
 
   tile() {
-    const [why, kept, marks, check, number, label, guess, value] = ["why", "kept", "marks", "check", "number", "label", "guess", "value"].map(
-      (part) => make("span", {class: part}));
+    const [why, kept, marks, number, label, guess, value, check] = [...PARTS, "check"].map((part) => make("span", {class: part}));
     const img = make("img", {alt: "", decoding: "async", draggable: false, onload: () => cell.classList.add("shown")}), name = make("bdi", {dir: "ltr"});
     const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, check, make("span", {class: "badges"}, marks, kept),
       make("span", {class: "facts"}, number, make("span", {class: "name"}, name))),
@@ -236,7 +235,7 @@ class Grid extends HTMLElement {
     cell.img.removeAttribute("src"); // cancels the request for the picture
     cell.index = null;
     cell.className = "tile";
-    for (const part of ["why", "kept", "marks", "name", "number", "label", "guess", "value"]) cell[part].textContent = "";
+    for (const part of [...PARTS, "name"]) cell[part].textContent = "";
   }
 
   fill(cell) {
@@ -253,8 +252,7 @@ class Grid extends HTMLElement {
     cell.marks.textContent = cell.marks.title = badge(fields);
     cell.marks.classList.toggle("drop", fields["mark.drop"] === "true");
     const by = sort.replace(/^-/, ""), size = width && `${width} × ${height}`, sorted = fields[by];
-    const named = escaped(className(store, label)), predicted = fields.prediction;
-    const guess = predicted == null ? "" : escaped(typeof predicted === "number" ? className(store, predicted) : predicted);
+    const named = labelName(store, label), predicted = fields.prediction, guess = labelName(store, predicted);
     const differs = guess && ![label, fields["mark.label"] ?? className(store, label)].includes(predicted); // an accepted prediction agrees
     cell.number.textContent = `${counted(index)} ·`;
     cell.label.textContent = named || cell.name.textContent;

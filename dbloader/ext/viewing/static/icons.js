@@ -1,5 +1,5 @@
-/** Icons of 24 × 24 units, drawn as lines in the color of the text. */
-import {make} from "./app.js";
+/** Icons of 24 × 24 units, drawn as lines in the color of the text, and pictures of records. */
+import {escaped, load, make, picture} from "./app.js";
 
 const PATHS = {
   grid: "M4 4h7v7H4zM13 4h7v7h-7zM4 13h7v7H4zM13 13h7v7h-7z", review: "M4 5h16v14H4zM8 12l3 3 5-6",
@@ -14,6 +14,13 @@ const PATHS = {
 
 /** Return an icon. Screen readers do not read it. */
 export const icon = (name) => make("svg:svg", {class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true"}, make("svg:path", {d: PATHS[name]}));
+
+/** Return the picture of a record. If it cannot be shown, a sign with the reason takes its place. */
+export function pictured(store, index, px = 160) {
+  const image = make("img", {alt: "", loading: "lazy", draggable: false});
+  load(image, picture("thumb", store, index, {px}), (why) => image.replaceWith(make("span", {class: "broken", title: escaped(why)}, icon("nothing"))));
+  return image;
+}
 
 /** Return what a page shows when it has nothing: an icon, a sentence, a second sentence, and at most one thing to do. */
 export const empty = (name, text, more, action) =>

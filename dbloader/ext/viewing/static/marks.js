@@ -1,6 +1,6 @@
 /** Marks: what people decide about records. The server keeps them in a file beside the store, which `dbloader copy --marks` applies. */
-import {amount, api, ask, counted, errorOf, escaped, find, go, link, load, make, notice, picture, state, stores} from "./app.js";
-import {empty, icon} from "./icons.js";
+import {amount, api, ask, counted, errorOf, escaped, find, go, link, make, notice, restart, state, stores} from "./app.js";
+import {empty, icon, pictured} from "./icons.js";
 import {keys} from "./keys.js";
 import {quoted} from "./query.js";
 import {code} from "./record.js";
@@ -86,11 +86,8 @@ async function showChanges(isAgain = false) {
     const q = key === "drop" ? "mark.drop" : key === "label" ? `mark.label=${quoted(value)}` : `mark.tags~${quoted(value)}`;
     return make("section", {}, make("h3", {}, make("span", {class: `chip ${key}`}, {drop: "Drop", label: `→ ${shown}`, tag: `Tag ${shown}`}[key]), make("span", {class: "muted"}, amount(number, "record")),
       link({view: null, index: null, at: null, q}, "Show"), button("Take back", () => back(q, what, number), {...off, ariaLabel: `Take back: ${words(key === "drop" ? {drop: true} : {[key]: value}, number)}`})),
-    make("div", {class: "thumbs"}, ...first.map((index) => {
-      const image = make("img", {alt: `Record ${counted(index)}`, loading: "lazy"});
-      load(image, picture("thumb", store, index, {px: 160}), () => image.removeAttribute("src"));
-      return make("span", {}, link({view: "record", index}, image), button("×", () => back(`index:${index}`, what, 1), {...off, class: "back", ariaLabel: `Take back the mark of record ${index}`}));
-    }), number > first.length ? make("span", {class: "more"}, `+ ${counted(number - first.length)}`) : null));
+    make("div", {class: "thumbs"}, ...first.map((index) => make("span", {}, Object.assign(link({view: "record", index}, pictured(store, index)), {ariaLabel: `Record ${counted(index)}`}),
+      button("×", () => back(`index:${index}`, what, 1), {...off, class: "back", ariaLabel: `Take back the mark of record ${index}`}))), number > first.length ? make("span", {class: "more"}, `+ ${counted(number - first.length)}`) : null));
   };
   const scrolled = panel.scrollTop;
   panel.replaceChildren(make("header", {}, make("h2", {id: "changes-title"}, amount(total, "change")), last("undo", "Undo", undo), last("redo", "Redo", redo), button("Close", () => panel.close())),
@@ -172,8 +169,7 @@ class Marks extends HTMLElement {
     this.accept.hidden = !columns.prediction;
     this.accept.textContent = count === 1 ? "Accept prediction" : "Accept predictions";
     this.why.textContent = marks.why_not === null ? "" : escaped(`Marks are off: ${marks.why_not}.`);
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
+    const signal = restart(this);
     const off = () => {
       for (const control of this.querySelectorAll("button, input")) {
         control.disabled = marks.why_not !== null;

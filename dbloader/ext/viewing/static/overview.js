@@ -1,12 +1,11 @@
 /** The overview of a store: its numbers, each with pictures and a link to the grid. Nothing here reads all records unless the user asks for it. */
-import {amount, api, className, counted, escaped, link, make, shortPlace, sized, stores, title} from "./app.js";
-import {pictured, searcher} from "./duplicates.js";
-import {empty, icon} from "./icons.js";
+import {amount, api, className, counted, escaped, link, make, restart, shortPlace, sized, stores, title} from "./app.js";
+import {searcher} from "./duplicates.js";
+import {empty, icon, pictured} from "./icons.js";
 import {classWord} from "./query.js";
 import {code} from "./record.js";
 
 const STRIP = 9; // pictures at the top
-const STEPS = 400; // most steps in the drawing of the class counts
 
 /** Return a word of a command, in quotes if the shell needs them. */
 const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
@@ -27,8 +26,7 @@ class Overview extends HTMLElement {
     const info = stores[store], key = `${store} ${info.marks.revision} ${Object.keys(info.columns)}`;
     if (key === this.key) return;
     this.key = key;
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController()), {records, width, height, labelled, label_counts: counts} = info;
+    const signal = restart(this), {records, width, height, labelled, label_counts: counts} = info;
     const rows = (q, sort = "", count = 4) => api(`/api/${store}/rows`, {q, sort, start: 0, count}, signal).then((found) => found.rows);
     const pictures = async (q, sort) => (await rows(q, sort)).map(([index]) => pictured(store, index));
     const count = async (q) => (await api(`/api/${store}/select`, {q}, signal)).count;
@@ -57,7 +55,7 @@ class Overview extends HTMLElement {
     this.replaceChildren(make("header", {}, heading, make("p", {class: "muted"}, facts.join(" · "))), strip, make("div", {class: "cards"},
       ...stores.length > 1 ? [this.sides(store)] : [],
       card("classes", info.classes.length ? "Classes" : "Labels", async () => classes.length ? {
-        figure: counted(classes.length), to: {sort: "label"}, more: [this.skyline(classes)],
+        figure: counted(classes.length), to: {sort: "label"},
         text: [`${range(few, many)} images each`, bare > 0 && `${counted(bare)} without an image`, labelled < records && `${amount(records - labelled, "image")} without a label`].filter(Boolean).join(", "),
         pictures: await Promise.all(classes.slice(0, 4).map(async ([label, number]) => {
           const q = classWord(store, label), name = escaped(className(store, label));
@@ -91,13 +89,6 @@ class Overview extends HTMLElement {
         return {figure: sized(info.image_bytes), to: {sort: "-bytes"}, pictures: largest.map(([index]) => pictured(store, index)),
           text: [...Object.entries(info.formats).map(([format, number]) => `${escaped(format)} ${counted(number)}`), `largest ${sized(largest[0][5] ?? 0)}`].join(", ")};
       })));
-  }
-
-  /** Draw the counts of all classes, the most frequent first. */
-  skyline(classes) {
-    const every = Math.ceil(classes.length / STEPS), high = classes.toReversed().filter((_, n) => n % every === 0).map(([, number]) => number);
-    const steps = high.map((number, n) => `V${100 - (100 * number) / high[0]}H${n + 1}`).join("");
-    return make("svg:svg", {class: "skyline", viewBox: `0 0 ${high.length} 100`, preserveAspectRatio: "none", "aria-hidden": "true"}, make("svg:path", {d: `M0 100${steps}V100z`}));
   }
 
   duplicates(store, signal, pictures) {

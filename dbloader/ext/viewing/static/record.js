@@ -37,7 +37,7 @@ function section(heading, rows) {
 
 /** Return code with a button that copies it. */
 export function code(text) {
-  const shown = make("code", {}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
+  const shown = make("code", {tabIndex: 0}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
   const copy = async () => {
     getSelection()?.selectAllChildren(shown); // without https, some browsers do not copy: then the user copies the marked text
     await navigator.clipboard?.writeText(shown.textContent).then(() => notice("Copied."), () => {});
@@ -47,8 +47,6 @@ export function code(text) {
 
 class Record extends HTMLElement {
   connectedCallback() {
-    this.key = "";
-    this.facts = null;
     const toggle = (name) => () => this.draw(name, !this.drawn().includes(name));
     keys({
       ArrowLeft: ["Previous record", () => this.step(-1)],
@@ -106,8 +104,7 @@ class Record extends HTMLElement {
     const before = this.facts?.index === facts.index && this.store === now.store && this.querySelector("db-marks");
     this.facts = facts;
     this.store = now.store;
-    const isDrawer = now.view === "grid", wasDrawer = this.isDrawer;
-    this.isDrawer = isDrawer;
+    const wasDrawer = this.isDrawer, isDrawer = (this.isDrawer = now.view === "grid");
     const name = facts.name ?? `record ${counted(facts.index)}`;
     title(name);
     const step = (text, by, to = by < 0 ? this.before : this.after) => {
@@ -133,9 +130,8 @@ class Record extends HTMLElement {
 
   /** Return the picture, the layers over it, and the choice of layers. */
   stage(now, facts) {
-    const turn = facts.orientation > 4;
-    const set = (width, height) => [this.width, this.height] = turn ? [height, width] : [width, height];
-    set(facts.width ?? 0, facts.height ?? 0);
+    const size = [facts.width ?? 0, facts.height ?? 0];
+    [this.width, this.height] = facts.orientation > 4 ? size.reverse() : size;
     this.image = make("img", {alt: `The image of record ${facts.index}`});
     this.image.onload = () => { if (!facts.width) { [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight]; this.paint(); } };
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
@@ -178,7 +174,7 @@ class Record extends HTMLElement {
     facts.files.forEach((file, n) => (this.masks[n].hidden = !shown.includes(file)));
     this.opacity.hidden = beside || !shown.length;
     this.opacity.querySelector("input").value = state().opacity;
-    this.frame.style.setProperty("--opacity", `${state().opacity}%`);
+    this.frame.style.setProperty("--opacity", `${beside ? 100 : state().opacity}%`);
     this.frame.style.setProperty("--columns", columns);
     this.frame.style.aspectRatio = String(columns * ratio);
     this.frame.style.width = state().zoom ? `${columns * this.width}px` : `min(100%, 60vh * ${columns * ratio}, ${ENLARGED * columns * this.width}px)`;
@@ -200,7 +196,7 @@ class Record extends HTMLElement {
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";
-      const hue = [...label].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 360, 7); // as in thumbnails.py
+      const hue = [...label].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 360, 7); // as in record.py
       parts.push(make("svg:rect", {x, y, width: Math.abs(bx - ax), height: Math.abs(by - ay), stroke: `hsl(${hue} 95% 60%)`}),
         make("svg:text", {x: x + size / 4, y: y + size, "font-size": size}, escaped(label)));
     }

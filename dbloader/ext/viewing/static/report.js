@@ -6,7 +6,6 @@ const PAGE = 200;
 
 class Report extends HTMLElement {
   connectedCallback() {
-    this.key = "";
     this.text = make("input", {type: "search", ariaLabel: "Search names and reasons", placeholder: "Search names and reasons", autocomplete: "off",
       onchange: () => go({text: this.text.value, start: null})});
     this.events = make("p", {class: "chips"});
@@ -37,9 +36,8 @@ class Report extends HTMLElement {
     this.events.replaceChildren(choice("", `all ${counted(lines)}`), ...all.map(([name, count]) => choice(name, `${name} ${counted(count)}`)));
     this.text.hidden = this.events.hidden = !lines;
     this.table.hidden = !rows.length;
-    const last = start + rows.length;
     this.none.replaceChildren(...lines ? [] : [empty("report", "The report is empty", "The conversion repaired, rejected and changed no file.")]);
-    this.status.textContent = !lines ? "" : rows.length ? `${counted(start + 1)} to ${counted(last)} of ${counted(total)} lines` : "No line matches.";
+    this.status.textContent = !lines ? "" : rows.length ? `${counted(start + 1)} to ${counted(start + rows.length)} of ${counted(total)} lines` : "No line matches.";
     this.body.replaceChildren(...rows.map((row) => make("tr", {}, make("td", {class: row.event}, row.event),
       make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),
       make("td", {}, escaped(row.reason)))));

@@ -1,5 +1,5 @@
 /** Review: one record after the other, each decided by one key. */
-import {amount, api, className, counted, escaped, go, load, make, notice, over as overOf, picture, refresh, say, state, stores, title} from "./app.js";
+import {amount, api, className, counted, escaped, go, labelName, load, make, notice, over as overOf, picture, refresh, say, state, stores, title} from "./app.js";
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
@@ -108,10 +108,10 @@ class Review extends HTMLElement {
     this.image.alt = `The image of record ${index}`;
     load(this.image, src(index), (why) => { this.why.hidden = false; this.why.textContent = escaped(why); });
     this.row(at + 1).then((next) => next && (this.next = Object.assign(new Image(), {src: src(next[0])})), () => {}); // the browser loads it in advance
-    const {prediction} = fields, guess = prediction == null ? null : escaped(typeof prediction === "number" ? className(store, prediction) : prediction);
-    const own = escaped(className(store, label) || "no label"), differs = guess !== null && ![label, className(store, label)].includes(prediction);
+    const {prediction} = fields, guess = labelName(store, prediction);
+    const own = labelName(store, label) || "no label", differs = guess && ![label, className(store, label)].includes(prediction);
     const by = state().sort.replace(/^-/, ""), value = fields[by], more = typeof value === "number" ? make("span", {class: "muted"}, `${escaped(by)} ${exact(value)}`) : null;
-    this.verdict.replaceChildren(make("span", {class: "chip"}, own), ...differs ? ["→", make("span", {class: "chip differs"}, guess)] : guess === null ? [] : [make("span", {class: "muted"}, "✓ predicted")],
+    this.verdict.replaceChildren(make("span", {class: "chip"}, own), ...differs ? ["→", make("span", {class: "chip differs"}, guess)] : !guess ? [] : [make("span", {class: "muted"}, "✓ predicted")],
       ...badge(fields) ? [make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, badge(fields))] : [], ...more ? [more] : []);
     this.accept.hidden = !columns.prediction;
     for (const control of this.actions.querySelectorAll("button, input")) {

@@ -1,6 +1,6 @@
 /** The search at the top, and the side bar: links to the views, classes, histograms, formats and events. */
 import "./fields.js";
-import {api, className, counted, escaped, find, go, link, listing, make, menu, refresh, state, stores, url} from "./app.js";
+import {api, className, counted, escaped, find, go, link, listing, make, refresh, state, stores, url} from "./app.js";
 import {comparable} from "./compare.js";
 import {icon} from "./icons.js";
 import {keys} from "./keys.js";
@@ -18,7 +18,6 @@ const OFFERED = 50; // most completions
 
 class Sidebar extends HTMLElement {
   connectedCallback() {
-    this.key = "";
     this.all = [];
     this.labels = this.all; // the listed classes
     const clear = () => go({q: this.search.value = "", at: null});
@@ -70,24 +69,29 @@ class Sidebar extends HTMLElement {
     this.facts.hidden = !FILTERED.includes(now.view);
     if (this.facts.hidden) return void (this.search.value = now.q);
     const key = `${now.store} ${now.q} ${stores[now.store].marks.revision}`;
-    if (key !== this.key && !await this.summarize(now, key)) return; // the fields of a wrong search would show the same error again
-    for (const field of this.fields.querySelectorAll("db-field")) field.show(now);
+    if (key !== this.key && !await this.summarize(now, key)) return;
+    for (const field of this.fields.querySelectorAll("db-field")) field.show({...now, q: this.q});
   }
 
-  /** Show the counts of a search, and return whether it is a search that can be counted. */
+  /** Show the counts of a search; of all records if the search is wrong. Return whether they are shown. */
   async summarize(now, key) {
-    this.search.value = now.q;
+    this.search.value = this.q = now.q;
     this.error.textContent = "";
     this.facts.ariaBusy = "true";
+    const count = (q, signal) => api(`/api/${now.store}/summary`, {q, among: words(q).filter((word) => !classesIn(word).length).join(" ")}, signal);
     return refresh(this, key, async (signal) => {
-      const facts = await api(`/api/${now.store}/summary`, {q: now.q, among: words(now.q).filter((word) => !classesIn(word).length).join(" ")}, signal);
+      const facts = await count(now.q, signal).catch((error) => {
+        if (signal.aborted || !now.q) throw error;
+        this.error.textContent = escaped(error.message);
+        if (document.activeElement === find("#main")) this.search.focus();
+        return count(this.q = "", signal);
+      });
       if (signal.aborted) return;
       this.facts.ariaBusy = "false";
-      this.draw(now, facts);
+      this.draw({...now, q: this.q}, facts);
     }, (why) => {
       this.error.textContent = why;
       this.facts.hidden = true;
-      if (document.activeElement === find("#main")) this.search.focus();
     });
   }
 

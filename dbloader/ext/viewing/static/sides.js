@@ -1,8 +1,8 @@
 /** Stores side by side, such as train and val: what both contain, their classes, sizes and formats. */
-import {amount, api, className, counted, escaped, go, link, make, notice, shortPlace, sized, stores, title} from "./app.js";
+import {amount, api, className, counted, escaped, go, link, make, notice, restart, shortPlace, sized, stores, title} from "./app.js";
 import {exact} from "./bars.js";
-import {pictured, recordLink, searcher} from "./duplicates.js";
-import {empty} from "./icons.js";
+import {nearness, recordLink, searcher} from "./duplicates.js";
+import {empty, pictured} from "./icons.js";
 import {toggleDrop} from "./marks.js";
 import {face} from "./overview.js";
 import {classWord} from "./query.js";
@@ -16,8 +16,7 @@ const percent = (share) => `${(100 * share).toFixed(share && share < 0.1 ? 1 : 0
 class Sides extends HTMLElement {
   async show({store}) {
     title("side by side");
-    this.stop?.abort();
-    const {signal} = (this.stop = new AbortController());
+    const signal = restart(this);
     if (stores.length < 2) return this.replaceChildren(make("h1", {}, "Side by side"), empty("sides", "There is one store", "Start the viewer with two: dbloader view train.lmdb val.lmdb"));
     if (!this.shared) {
       this.shared = make("section");
@@ -37,16 +36,10 @@ class Sides extends HTMLElement {
         }}, drops[n] ? `Dropped in ${shortPlace(n)}` : `Drop in ${shortPlace(n)}`)).filter(Boolean);
       result.replaceChildren(make("p", {class: "row links"}, ...buttons, link({view: null, at: null, sort: null, q: "duplicates.leak"}, `Show those of ${shortPlace(store)}`)),
         make("div", {class: "shared"}, ...pairs.map((pair) => make("div", {class: "pairs"},
-          recordLink(store, pair.index, shortPlace(store), pair.class, false),
-          this.other(pair)))));
+          recordLink(store, pair.index, [shortPlace(store)], pair.class),
+          recordLink(pair.store, pair.of, [shortPlace(pair.store), nearness(pair)], pair.of_class, pair.of_class !== pair.class)))));
     });
     this.shared.replaceChildren(make("h2", {}, "Images in more than one store"), head, search, result);
-  }
-
-  /** Return a link to the record of another store that is a copy. */
-  other({store, of, of_class: label, difference, bits, ...pair}) {
-    const text = `${shortPlace(store)} · ${difference === "same" ? "same bytes" : `${amount(bits, "bit")} differ`}`;
-    return link({view: "record", store, index: of}, pictured(store, of), make("span", {}, text), label === null ? null : make("span", {class: label === pair.class ? "" : "error"}, escaped(String(label))));
   }
 
   store(n) {
@@ -95,15 +88,12 @@ class Sides extends HTMLElement {
           return q ? Object.assign(link({store: n, view: null, q}, ...parts), {ariaLabel: `${name} in ${shortPlace(n)}: ${percent(share)}`}) : make("span", {class: "line"}, ...parts);
         })))));
       draw(FIRST);
+      const legend = make("p", {class: "legend"}, ...stores.map((_, n) => make("span", {class: `line side-${n % 4}`}, make("i"), shortPlace(n))));
       const more = make("button", {hidden: rows.length <= FIRST, onclick: () => { draw(rows.length); more.hidden = true; }}, `Show all ${counted(rows.length)}`);
-      return [make("section", {}, make("h2", {}, heading), this.legend(), all, more)];
+      return [make("section", {}, make("h2", {}, heading), legend, all, more)];
     };
     return [...list("Classes, the greatest difference first", count(({label_counts: counts}, n) => Object.entries(counts ?? {}).map(([label, number]) => [className(n, Number(label)), number, classWord(n, Number(label))]))),
       ...list("Formats", count(({formats}) => Object.entries(formats).map(([format, number]) => [format, number, null])))];
-  }
-
-  legend() {
-    return make("p", {class: "legend"}, ...stores.map((_, n) => make("span", {class: `line side-${n % 4}`}, make("i"), shortPlace(n))));
   }
 
   /** Draw the sizes of each store: a line from 5 % to 95 % of the images, a box from 25 % to 75 %, and the median. */

@@ -57,8 +57,7 @@ async function start() {
     go({store, ...ok && {q, sort}}); // keep the search if it is valid in the other store
   };
   find("#px").oninput = () => go({px: find("#px").value}, {replace: true});
-  keys({"?": ["Show these keys", help]});
-  keys({Escape: ["Back to the images", () => go({view: null})]});
+  keys({"?": ["Show these keys", help], Escape: ["Back to the images", () => go({view: null})]});
   addEventListener("keydown", pressed);
   try {
     const views = ["sidebar", ...[...find("#main").querySelectorAll(":scope > :not(.loading)")].map((view) => view.localName.slice(3))];

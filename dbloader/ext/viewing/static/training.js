@@ -4,7 +4,6 @@ import {keys} from "./keys.js";
 
 /** Options: name, label and default. The last two are for several GPUs. */
 const OPTIONS = [["seed", "Seed", 0], ["epoch", "Epoch", 0], ["step", "Step", 0], ["batch_size", "Batch size", 32], ["size", "Size", 224], ["world_size", "World size", 1], ["rank", "Rank", 0]];
-const SIDE = 156; // px of a picture: two fit side by side on a phone
 const PASTE = "To see what comes next, paste what print(loader.state_dict()) prints, or the state as JSON. The state sets the order, the seed and the epoch. Step 0 is the first batch after the state.";
 
 class Training extends HTMLElement {
@@ -22,6 +21,7 @@ class Training extends HTMLElement {
           make("button", {onclick: () => go({state: null, step: null})}, "Remove the state"))),
       make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Previous step"), step(1, "Next step")), this.where, this.overlays = make("span", {class: "overlays", ariaLabel: "Over the originals", role: "group"})), this.out);
     this.urls = [];
+    keys({ArrowRight: ["Next step", () => this.move(1)], ArrowLeft: ["Previous step", () => this.move(-1)]}, "training");
   }
 
   async show(now) {
@@ -87,7 +87,7 @@ class Training extends HTMLElement {
     const stored = make("img", {loading: "lazy", alt: `Original of ${sample.index}`});
     load(stored, picture("thumb", store, sample.index, {px: 320, over: over(store)}));
     const original = make("span", {class: "original"}, stored);
-    Object.assign(original.style, {width: `${SIDE * Math.min(1, width / height)}px`, height: `${SIDE * Math.min(1, height / width)}px`});
+    Object.assign(original.style, {width: `${100 * Math.min(1, width / height)}%`, height: `${100 * Math.min(1, height / width)}%`});
     if (sample.shares) {
       const [left, top, across, down] = sample.shares.map((share) => `${100 * share}%`);
       const crop = make("i", {class: "crop"});
@@ -131,5 +131,3 @@ class Training extends HTMLElement {
   }
 }
 customElements.define("db-training", Training);
-const element = () => document.querySelector("db-training");
-keys({ArrowRight: ["Next step", () => element().move(1)], ArrowLeft: ["Previous step", () => element().move(-1)]}, "training");
