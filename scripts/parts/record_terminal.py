@@ -30,7 +30,8 @@ import pyte
 HERE = Path(__file__).resolve().parents[2]
 COLUMNS, SHOWN = 92, 27  # characters, lines
 CELL, LINE, MARGIN = 8.4, 19, 16  # pixels
-READ_S, END_S, SLOWEST_S = 1.6, 8.0, 2.0  # seconds before a command, at the end, and between two lines
+READ_S, END_S, SLOWEST_S = 1.6, 6.0, 2.0  # seconds before a command, at the end, and between two lines
+STILL_S = 5.0  # seconds in which the finished conversion stands still
 TRAIN = """\
 from dbloader import LMDBDataset, create_loader
 
@@ -74,7 +75,7 @@ def record(folder: Path) -> list[Shown]:
     for number, command in enumerate(COMMANDS):
         if number == DONE:
             appeared = dict.fromkeys(appeared, 0.0)
-            now = 0.0
+            now = STILL_S
         feed(b"\x1b[32m$ \x1b[0m\x1b[1m" + command.encode() + b"\x1b[0m\r\n")
         now += READ_S / 2
         for waited, data in output(command, folder):
