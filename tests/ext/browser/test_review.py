@@ -109,7 +109,7 @@ def test_review_drops_keeps_goes_back_and_undoes(tabs: Tabs, doubtful: Doubtful)
     assert marks(doubtful) == {0: {"drop": True}}
     press(page, "ArrowLeft", "ArrowLeft")
     reviewing(page, 1, 50)
-    expect(page.locator("db-review .chip.drop")).to_have_text("drop")
+    expect(page.locator("db-review .chip.drop")).to_have_text("Marked: drop")
     press(page, "d")  # takes the mark back
     reviewing(page, 2, 50)
     assert marks(doubtful) == {}

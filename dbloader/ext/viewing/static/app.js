@@ -104,8 +104,7 @@ export function bar(changes) {
 Object.assign(bar, {away: "", slow: 0, note: ""});
 
 /** Return the message of a reply that is an error. */
-export const errorOf = async (reply) =>
-  (await reply.json().catch(() => ({}))).error ?? `The server answered ${reply.status} ${reply.statusText}`;
+export const errorOf = async (reply) => (await reply.json().catch(() => ({}))).error ?? `The server answered ${reply.status} ${reply.statusText}`;
 
 /** Return the JSON of a route, as in `api("/api/0/rows", {q, start: 0, count: 50}, signal)`. Parameters that are null are left out.
  * Throws an Error with the server's message, or an AbortError. */
@@ -165,7 +164,7 @@ export function address(path, params = {}) {
 }
 
 /** Return a link that downloads the records of a query as a listing. */
-export const listing = (store, q) => make("a", {href: address(`/listing/${store}`, {q}), download: ""}, "csv");
+export const listing = (store, q) => make("a", {href: address(`/listing/${store}`, {q}), download: ""}, "CSV");
 
 /** Return the URL of a picture of a record. `kind` is "thumb" or "image"; `params` are px and field. */
 export function picture(kind, store, index, params = {}) {
@@ -175,8 +174,7 @@ export function picture(kind, store, index, params = {}) {
 /** Return a checkbox for the boxes, and for each mask, that can be drawn over the thumbnails of a store. */
 export function overlays(store) {
   const chosen = (over(store) ?? "").split(",");
-  return layers(store).map(([key, name]) =>
-    make("label", {}, make("input", {type: "checkbox", checked: chosen.includes(key), onchange: (event) =>
+  return layers(store).map(([key, name]) => make("label", {}, make("input", {type: "checkbox", checked: chosen.includes(key), onchange: (event) =>
       go({over: [...chosen.filter((other) => other && other !== key), ...event.target.checked ? [key] : []].join()}, {replace: true})}), ` ${escaped(name)}`));
 }
 

@@ -70,9 +70,9 @@ class Compare extends HTMLElement {
       one.style.setProperty("--share", Math.sqrt(cell[2] / (isSame(cell) ? good : bad)));
       return one;
     })));
-    const table = make("table", {}, make("thead", {}, make("tr", {}, make("td"), ...across.map((value) => head(value, "col")))), make("tbody", {}, ...body));
+    const table = make("table", {}, make("thead", {}, make("tr", {}, make("td", {}, `label ↓, ${escaped(column)} →`), ...across.map((value) => head(value, "col")))), make("tbody", {}, ...body));
     table.style.setProperty("--count", across.length);
-    return [make("h2", {}, `${rows.length < new Set([...classes, ...rows]).size && hasSame && worst.length === 24 ? `The ${worst.length} classes with the most differences` : "All classes"}: labels at the left, ${escaped(column)} at the top`),
+    return [make("h2", {}, rows.length < new Set([...classes, ...rows]).size && hasSame && worst.length === 24 ? `The ${worst.length} classes with the most differences` : "All classes"),
       make("div", {class: "matrix", tabIndex: 0, role: "region", ariaLabel: "Labels and values"}, table)];
   }
 }

@@ -18,7 +18,7 @@ export const recordLink = (store, index, lines, label, differs = false) => link(
   label === null ? null : make("span", {class: differs ? "error" : ""}, escaped(String(label))));
 
 /** Return in words how near a copy is. */
-export const nearness = ({difference, bits}) => (difference === "same" ? "same file" : bits ? `${bits} of 128 bits differ` : "same fingerprint");
+export const nearness = ({difference, bits}) => (difference === "same" ? "same file" : bits ? `${bits} of 128 bits differ` : "looks identical");
 
 /** Return the button that starts or cancels a search, its progress, and the command that does the same. `head` shows the state of the search.
  * Once there is a result, `show(result)` is called, and the buttons are hidden. `what` is "duplicates" or "leaks". */

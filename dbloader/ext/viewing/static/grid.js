@@ -343,8 +343,8 @@ class Grid extends HTMLElement {
     const [some, {q: search}] = [`index:${ranges(this.selected)}`, state()];
     const q = this.isAll ? [this.selected.size && search ? `(${search})` : search, this.selected.size && `-${some}`].filter(Boolean).join(" ") : some;
     this.marks.show(count, q);
-    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "show"), link({view: "review", q, at: null, selected: null}, "review"), listing(state().store, q),
-      make("button", {onclick: () => this.select(new Set())}, "deselect"));
+    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "Show"), link({view: "review", q, at: null, selected: null}, "Review"), listing(state().store, q),
+      make("button", {onclick: () => this.select(new Set())}, "Deselect"));
   }
 }
 customElements.define("db-grid", Grid);

@@ -23,5 +23,4 @@ export function pictured(store, index, px = 160) {
 }
 
 /** Return what a page shows when it has nothing: an icon, a sentence, a second sentence, and at most one thing to do. */
-export const empty = (name, text, more, action) =>
-  make("div", {class: "empty"}, icon(name), make("strong", {}, text), more ? make("span", {}, more) : null, action);
+export const empty = (name, text, more, action) => make("div", {class: "empty"}, icon(name), make("strong", {}, text), more ? make("span", {}, more) : null, action);

@@ -38,7 +38,7 @@ export function help() {
   const table = (rows, tag) => make("table", {}, ...rows.map(([name, text]) =>
     make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
   const rows = [...bound].flatMap(([key, all]) =>
-    all.filter((each) => each.view === view || (each.view === null && !all.some((other) => other.view === view))).map(({text}) => [key.replace("Arrow", ""), text]));
+    all.filter((each) => each.view === view || (each.view === null && !all.some((other) => other.view === view))).map(({text}) => [key.replace("Arrow", "").replace("Ctrl-Z", "Ctrl+Shift+Z").replace("Ctrl-z", "Ctrl+Z"), text]));
   find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
     table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
   find("#keys").showModal();

@@ -58,8 +58,7 @@ export function classesIn(word) {
 export const key = (name) => (new RegExp(`^${NAME}$`, "u").test(name) ? name : quoted(name));
 
 /** Return a pattern for the words that compare a field. A field of bools may stand alone. */
-export const comparing = (name, isBool = false) =>
-  new RegExp(`^(-|not\\s+)*${key(name).replace(/[.*+?^$()[\]{}|\\]/g, "\\$&")}\\s*([<>=~]|!=${isBool ? "|$" : ""})`);
+export const comparing = (name, isBool = false) => new RegExp(`^(-|not\\s+)*${key(name).replace(/[.*+?^$()[\]{}|\\]/g, "\\$&")}\\s*([<>=~]|!=${isBool ? "|$" : ""})`);
 
 /** Replace the words of the query for which `isOld(word)` is true by other words, and show the result. */
 export function filter(isOld, added) {

@@ -144,8 +144,7 @@ class Record extends HTMLElement {
     this.masks = facts.files.map(() => make("img", {class: "mask", alt: ""}));
     facts.files.forEach((file, n) => load(this.masks[n], picture("thumb", now.store, facts.index, {px: 1600, field: file.field})));
     this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
-    const box = (name, text) => make("label", {}, make("input", {type: "checkbox", name,
-      onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);
+    const box = (name, text) => make("label", {}, make("input", {type: "checkbox", name, onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);
     const boxes = facts.boxes.length && box("boxes", facts.boxes.length === 1 ? "1 box" : `${counted(facts.boxes.length)} boxes`);
     const tiles = facts.jpeg.tiles && box("tiles", `${facts.jpeg.tiles.across} × ${facts.jpeg.tiles.down} tiles`);
     this.opacity = make("label", {}, "Opacity ", make("input", {type: "range", min: 0, max: 100, step: 5,
@@ -221,8 +220,7 @@ class Record extends HTMLElement {
       section("Joined", joined.filter(([name, value]) => !name.startsWith("mark.") && !(name.startsWith("duplicates.") && value === "false"))),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
-      make("section", {}, make("h2", {}, "In Python"),
-        code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]`)));
+      make("section", {}, make("h2", {}, "In Python"), code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]`)));
   }
 }
 customElements.define("db-record", Record);

@@ -24,7 +24,7 @@ class Review extends HTMLElement {
     this.why = make("p", {class: "damage", role: "alert", hidden: true});
     this.verdict = make("p", {class: "verdict"});
     this.accept = action("Accept prediction", "Enter", () => this.agree(), {class: "first"});
-    this.label = make("input", {placeholder: "class", ariaLabel: "Class of this record", autocomplete: "off", onkeydown: (event) => {
+    this.label = make("input", {placeholder: "class (l)", ariaLabel: "Class of this record", autocomplete: "off", onkeydown: (event) => {
       if (event.key !== "Enter" || !this.label.value.trim()) return;
       this.rename(this.label.value.trim());
       this.label.value = "";
@@ -35,7 +35,7 @@ class Review extends HTMLElement {
     this.classes = make("div", {class: "chips", role: "group", ariaLabel: "Recent classes"});
     this.stage = make("div", {class: "stage"}, this.image, this.why);
     this.actions = make("div", {class: "actions"}, action("Back", "←", () => this.move(-1), {ariaLabel: "Back"}), this.accept, action("Drop", "d", () => this.drop(), {ariaLabel: "Drop"}),
-      action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}), make("label", {}, this.label, make("kbd", {ariaHidden: "true"}, "l")), this.names);
+      action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}), this.label, this.names);
     this.body = make("div", {class: "body"}, this.stage, this.verdict, this.actions, this.classes);
     this.end = make("div", {hidden: true});
     this.append(make("header", {}, this.heading, this.where, this.meter), this.body, this.end);
@@ -87,15 +87,15 @@ class Review extends HTMLElement {
 
   /** Show the record at the present position. */
   async paint() {
-    const {at, count} = this, {store} = state(), over = overOf(store), {classes, columns, marks} = stores[store], isEnd = at >= count;
+    const {at, count} = this, {store, q} = state(), over = overOf(store), {classes, columns, marks} = stores[store], isEnd = at >= count;
     this.current = null;
-    [this.body.hidden, this.end.hidden] = [isEnd, !isEnd];
+    [this.body.hidden, this.meter.hidden, this.end.hidden] = [isEnd, isEnd, !isEnd];
     this.where.textContent = isEnd ? "" : `${counted(at + 1)} of ${counted(count)}`;
     this.meter.value = count ? at / count : 0;
     if (isEnd) {
       this.heading.textContent = "Review";
-      return this.end.replaceChildren(empty("review", count ? `All ${amount(count, "record")} reviewed` : "No record matches all conditions", marks.count ? `${amount(marks.count, "change")}. The button at the top right shows them.` : "",
-        make("button", {class: "first", onclick: () => go({view: null, at: null})}, "Back to the images")));
+      return this.end.replaceChildren(empty("review", count ? `All ${amount(count, "record")} reviewed` : "No record matches", !count ? q : marks.count ? `${amount(marks.count, "change")}. The button at the top right shows them.` : "",
+        make("button", {class: "first", onclick: () => go(count || !q ? {view: null, at: null} : {q: null, at: null})}, count || !q ? "Back to the images" : "Remove all conditions")));
     }
     const row = await this.row(at).catch((error) => void (error.name === "AbortError" || notice(error.message)));
     if (!row || at !== this.at || store !== state().store) return;
@@ -112,7 +112,7 @@ class Review extends HTMLElement {
     const own = labelName(store, label) || "no label", differs = guess && ![label, className(store, label)].includes(prediction);
     const by = state().sort.replace(/^-/, ""), value = fields[by], more = typeof value === "number" ? make("span", {class: "muted"}, `${escaped(by)} ${exact(value)}`) : null;
     this.verdict.replaceChildren(make("span", {class: "chip"}, own), ...differs ? ["→", make("span", {class: "chip differs"}, guess)] : !guess ? [] : [make("span", {class: "muted"}, "✓ predicted")],
-      ...badge(fields) ? [make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, badge(fields))] : [], ...more ? [more] : []);
+      ...badge(fields) ? [make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, `Marked: ${badge(fields)}`)] : [], ...more ? [more] : []);
     this.accept.hidden = !columns.prediction;
     for (const control of this.actions.querySelectorAll("button, input")) {
       control.disabled = marks.why_not !== null;

@@ -146,8 +146,7 @@ export class Scroller {
 
   take(position) {
     const cell = this.spare.shift() ?? this.layer.appendChild(this.use.tile());
-    Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false, ariaPosInSet: String(position + 1),
-      ariaSetSize: String(this.count)});
+    Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false, ariaPosInSet: String(position + 1), ariaSetSize: String(this.count)});
     this.cells.set(position, cell);
     this.use.fill(cell);
     return cell;

@@ -33,8 +33,7 @@ class Sidebar extends HTMLElement {
     this.search.setAttribute("list", "words");
     this.values = new Map(); // by store and field: its most frequent values
     this.pages = make("nav", {"aria-label": "Pages"});
-    this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off",
-      oninput: () => this.list()});
+    this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off", oninput: () => this.list()});
     this.order = make("button", {id: "order", title: "Change the order", onclick: () => this.list(NEXT[this.order.value])});
     this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true", title: "Ctrl-click or the box adds a class. Shift-click adds a range."});
     this.anchor = 0; // the row that was chosen last
@@ -101,8 +100,7 @@ class Sidebar extends HTMLElement {
     this.all = labels.length ? [...found.has(null) ? [null] : [], ...labels].map((label) => [label, found.get(label) ?? 0]) : facts.labels;
     this.classes.hidden = !this.all.length;
     this.list();
-    const button = (word, text, count) =>
-      make("button", {onclick: () => filter((old) => old === word, [word])}, `${text} `, make("b", {}, counted(count)));
+    const button = (word, text, count) => make("button", {onclick: () => filter((old) => old === word, [word])}, `${text} `, make("b", {}, counted(count)));
     const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
     this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
