@@ -40,10 +40,10 @@ class Shot(NamedTuple):
     stores: tuple[str, ...] = ("train.lmdb", "val.lmdb")
 
 
-KEPT = {"viewer": Shot("?px=140&sort=confidence")}  # in docs/images
+KEPT = {"viewer": Shot("?view=overview")}  # in docs/images
 SHOTS = {  # only for the site
-    "viewer-dark": Shot("?q=width%3E%3D400+-class%3Acat&px=140", scheme="dark"),
-    "viewer-phone": Shot("?px=120", PHONE),
+    "viewer-dark": Shot("?q=width%3E%3D400+-class%3Acat&px=140&sort=-loss", scheme="dark"),
+    "viewer-phone": Shot("?px=120&sort=-loss", PHONE),
     "viewer-record": Shot("?view=record&index=8&draw=boxes,tiles", stores=("objects.lmdb",)),
     "viewer-training": Shot("?view=training&batch_size=16&seed=0&epoch=0&step=3"),
 }

@@ -16,7 +16,7 @@ class Field extends HTMLElement {
     this.containing = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", autocomplete: "off",
       onchange: () => filter((word) => comparing(name).test(word), this.containing.value ? [`${named(name)}~${quoted(this.containing.value)}`] : [])});
     this.containing.hidden = kind !== "text";
-    this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.show(state())},
+    this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.closest("#sidebar")?.show(state())},
       make("summary", {}, escaped(name), this.constant), this.containing, this.bars, this.values, this.note);
     this.append(this.details);
   }

@@ -68,7 +68,7 @@ class Sidebar extends HTMLElement {
     this.facts.hidden = !FILTERED.includes(now.view);
     if (this.facts.hidden) return void (this.search.value = now.q);
     const key = `${now.store} ${now.q} ${stores[now.store].marks.revision}`;
-    if (key !== this.key && !await this.summarize(now, key)) return;
+    if (key === this.key ? this.facts.ariaBusy === "true" : !await this.summarize(now, key)) return; // or an earlier call shows the fields
     for (const field of this.fields.querySelectorAll("db-field")) field.show({...now, q: this.q});
   }
 
