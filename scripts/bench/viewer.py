@@ -115,7 +115,6 @@ def measure(place: str) -> None:
             found = show(f"`{query}` ({what})", f"/api/0/select?q={text}")
             show("- its histograms and counts", f"/api/0/summary?q={text}")
             show("- its last 200 rows", f"/api/0/rows?q={text}&start={max(0, found['count'] - 200)}&count=200")
-        show("the next class", "/api/0/position?q=&from=0&class=next")
         print(f"\nmemory of the server: {server.memory()}")
     finally:
         server.close()
