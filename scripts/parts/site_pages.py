@@ -31,9 +31,11 @@ ELSEWHERE = {
     "scripts/bench/README.md": "bench.md",
     "scripts/bench/figures.md": "figures.md",
 }
-# The pages of the API: the heading, a module, and those of its names that the page has; "*" are all.
+# The pages of the API: the heading, a module, and those of its names that the page has; "*" are all. "LMDBDataset.*"
+# are the members of a class, which then has two pages.
 API = {
     "lmdbdataset": ("The dataset of an LMDB file", "dbloader", "LMDBDataset"),
+    "lmdbdataset-members": ("What an LMDBDataset has", "dbloader", "LMDBDataset.*"),
     "create_loader": ("From a dataset to batches on the device", "dbloader", "create_loader Collate"),
     "prefetchloader": ("Batches of your own DataLoader, on the device", "dbloader", "PrefetchLoader Skip"),
     "datasets": ("Other datasets, and stores without one", "dbloader", "MongoDataset mix open_store Record"),
@@ -110,30 +112,29 @@ def api_pages() -> dict[str, str]:
     """Return the pages of the API, on which mkdocstrings shows the docstrings whole."""
     pages = {}
     seen: list[object] = []
+    apart = {names.removesuffix(".*") for _, _, names in API.values() if names.endswith(".*")}
     for page, (about, module, names) in API.items():
         exports = import_module(module)
         own = [name for name, value in vars(exports).items() if getattr(value, "__module__", None) == module]
         shown = sorted(getattr(exports, "__all__", own)) if names == "*" else names.split()
-        homes = ["dbloader" if hasattr(dbloader, name) else module for name in shown]
-        blocks = [
-            block(f"{home}.{name}", getattr(exports, name), seen) for home, name in zip(homes, shown, strict=True)
-        ]
+        blocks = []
+        for name in shown:
+            home = "dbloader" if hasattr(dbloader, name) else module
+            value = getattr(exports, name.removesuffix(".*"))
+            if name.endswith(".*"):
+                blocks += [block(f"{module}.{name[:-1]}{member}", [], full=False) for member in members(value, seen)]
+            else:
+                is_whole = isinstance(value, type) and name not in apart
+                blocks.append(block(f"{home}.{name}", members(value, seen) if is_whole else []))
         pages[f"api/{page}.md"] = "\n".join([f"# {about}", "", *blocks])
     return pages
 
 
-def block(path: str, value: object, seen: list[object]) -> str:
-    """Return the lines that make mkdocstrings show a name and, of a class, the members that are not yet seen."""
-    lines = [f"::: {path}"]
-    if isinstance(value, type):
-        own = members(value, seen)
-        shown = (
-            [f"      members: [{', '.join(own)}]"]
-            if own
-            else ["      members: false", "      inherited_members: false"]
-        )
-        lines += ["    options:", *shown]
-    return "\n".join(lines) + "\n"
+def block(path: str, members: list[str], full: bool = True) -> str:
+    """Return the lines that make mkdocstrings show a name and, of a class, these members."""
+    options = [f"members: [{', '.join(members)}]"] if members else ["members: false", "inherited_members: false"]
+    options += [] if full else ["show_root_full_path: false", "heading_level: 3"]
+    return "\n".join([f"::: {path}", "    options:", *(f"      {option}" for option in options)]) + "\n"
 
 
 def members(value: type, seen: list[object]) -> list[str]:
