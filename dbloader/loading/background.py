@@ -27,7 +27,7 @@ from dbloader.errors import LoaderError
 from dbloader.loading.stats import Clock
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
-EXIT_WAIT_S = 2.0  # at exit: a thread that returns from C++ code after the interpreter's end can abort the process
+EXIT_WAIT_S = 2.0  # wait, because a thread still in C++ code when the interpreter ends can abort the process
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class _Failure(NamedTuple):
 
 
 class BackgroundThread(threading.Thread, Generic[T]):
-    """The thread that iterates the source, and everything that it shares with its consumer."""
+    """The thread that iterates the source, and everything that the thread shares with the consumer."""
 
     def __init__(
         self, source: Iterator[T], depth: int, clock: Clock | None = None, on_start: Callable[[], None] | None = None
@@ -95,7 +95,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             if isinstance(last, _Failure):
                 error.__context__ = last.error
             last = _Failure(error)
-        del source  # so its workers and open files are gone before the consumer sees the end
+        del source  # free the source's workers and open files before the consumer sees the end
         self._items.put(last)
         del last  # otherwise the error's traceback and this frame would be a reference cycle
         if self.stopped:
@@ -125,7 +125,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         if self._reason is not None:
             raise LoaderError(self._reason)
         if not self.stopped:
-            self.wait()  # the thread is about to end (a stopped thread could stay busy in its source)
+            self.wait()  # the thread ends right after its last item; a stopped thread may stay busy in its source
         try:
             raise StopIteration if item is _End.END else item.error
         finally:
@@ -150,7 +150,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         self._room.put(None)
         try:
             source = self._source.pop()
-        except IndexError:  # the thread has taken the source
+        except IndexError:  # run() or an earlier stop() has popped the source
             return
         _close(source)
 
@@ -212,8 +212,8 @@ class BackgroundIterator(Iterator[T]):
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
     ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` (for
-    at most 10 s) and the exit of the interpreter (2 s) wait for this item. If making it raises an error, the error is
-    lost. If closing the source raises an error, ``threading.excepthook`` gets it.
+    at most 10 s) and the exit of the interpreter (2 s) wait for this item. An error from this item is lost.
+    If closing the source raises an error, ``threading.excepthook`` gets it.
 
     Args:
         source: The items.

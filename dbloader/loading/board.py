@@ -1,9 +1,9 @@
 """Shared memory and a pipe, through which worker processes make batches together.
 
-A part is some samples of a batch. Each unfinished batch has a cell: its description (the task), how many of its parts
-are taken and unfinished, and the parts that are already made. All workers read messages from one pipe. A message is the
-number of a cell. The next free worker reads the message, and makes one part of this batch after another until no part
-is left. A worker reads the 8 bytes of a message at once, so a killed worker cannot leave half of a message in the pipe.
+A part is some samples of a batch. Each unfinished batch has a cell: the description of the batch (the task), the
+numbers of taken and of unfinished parts, and the finished parts. All workers read messages from one pipe. A message is
+the number of a cell. The next free worker reads the message, and makes one part of this cell's batch after another
+until no part is left. A worker reads all 8 bytes of a message at once, so no killed worker leaves half a message.
 
 The states of a cell with n parts, by its counts::
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 _MESSAGE = 8  # bytes
-# The file begins with ``run`` and ``counts``. Each cell then has two areas: for its task, and for its stored parts.
+# The file begins with ``run`` and ``counts``. Then each cell has two areas: one for its task, one for stored parts.
 # Each area starts at a multiple of the stride. The gaps between areas take no memory. ulimit -f may lower the stride.
 _LARGEST_STRIDE, _LEAST_STRIDE = 2**36, 2**26  # bytes; the task of 10 million samples takes less than 2**26
 _FINISHED = -1
@@ -48,7 +48,7 @@ class Board:
             parts, the unfinished parts (-1 for a finished batch), and the bytes of the stored parts.
 
     Raises:
-        LoaderError: The limit on the size of files is too low.
+        LoaderError: The limit on the size of files (ulimit -f) is too low.
         OSError: The process may open no more files.
     """
 
@@ -78,14 +78,14 @@ class Board:
         os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
 
     def parts_left(self, cell: int) -> int:
-        """Return how many parts are left for more workers. One is kept for the reader of the batch's first message."""
+        """Return how many parts further workers could take, once the reader of the first message has taken one."""
         taken, parts = self.counts[cell, :2].tolist()
         return int(parts - max(1, taken))
 
     def close(self) -> None:
         """Close the pipe. The workers end after they have read the messages in it."""
         files = self._reader, self._writer, self._file
-        self._reader = self._writer = self._file = -1  # other files may get these numbers, and must not be written to
+        self._reader = self._writer = self._file = -1  # because the system may give these numbers to other files
         for file in files:
             os.close(file)
 
@@ -106,7 +106,7 @@ class Board:
         return bool(self.run[0] == run)
 
     def take(self, cell: int, run: int, *, all_parts: bool = False) -> range:
-        """Take the next part of a batch, or all remaining parts. Return their numbers: none if ``run`` has ended."""
+        """Take one or all remaining parts of a batch. Return the numbers of these parts: none if ``run`` has ended."""
         if not self.is_wanted(run):
             self.skip(cell)
         with self.lock:
@@ -123,7 +123,7 @@ class Board:
             self.counts[cell, 2] -= parts - taken
 
     def finish(self, cell: int, count: int) -> bool:
-        """Return whether this worker's ``count`` parts were the last unfinished ones. If so, it must join all parts."""
+        """Return whether this worker's ``count`` parts were the last, so this worker must join all parts."""
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:
@@ -134,7 +134,7 @@ class Board:
         """Store finished parts for the worker that will join all parts. Return whether this worker must join them."""
         with self.lock:
             start = int(self.counts[cell, 3])
-            fits = start + 8 + len(parts) <= self._stride  # if not, the worker that joins all parts makes these again
+            fits = start + 8 + len(parts) <= self._stride  # else the joining worker makes these parts again
             self.counts[cell, 3] += fits * (8 + len(parts))
         if fits:
             self._write((2 * cell + 2) * self._stride + start, parts)

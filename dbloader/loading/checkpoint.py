@@ -1,6 +1,6 @@
 """Resume an epoch after the last batch that its consumer received. Prefetched batches do not count.
 
-The latest event decides where the loader continues: a received batch, a ``set_epoch`` or a ``load_state_dict``.
+The loader continues from whichever came last: a received batch, ``set_epoch`` or ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
 Loaders are recognized by their attributes, and by their classes if the program has imported the classes' modules.
@@ -48,7 +48,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
 
 
 def keeps_order(batches: Any) -> bool:
-    """Return whether each batch of a batch sampler contains the next samples of its sampler; False if unknown."""
+    """Return whether a batch sampler fills batches with successive indices of its sampler; False if unknown."""
     for module, name in (
         ("torch.utils.data", "BatchSampler"),
         ("torchdata.stateful_dataloader.sampler", "BatchSampler"),
@@ -64,12 +64,12 @@ class Position:
     """How many batches of an iteration its consumer has received, for a loader with an unknown order.
 
     Args:
-        loader: The loader. It may have no length.
+        loader: The loader, with or without a length.
         state_dict: Returns the loader's own state, if it has one.
 
     Attributes:
-        received: The loader's own state after the last received batch. None at the beginning and at the end: then
-            the loader's present state is also the state of the consumer.
+        received: The loader's own state after the last received batch. None at the beginning and at the end,
+            when the loader is not ahead of the consumer.
     """
 
     _seed = 0
@@ -128,7 +128,7 @@ class LoaderCheckpoint:
         return self._latest
 
     def state(self) -> State:
-        """Return the state after the last received batch, or the state that was loaded since."""
+        """Return the state after the last received batch, or the state that was loaded later."""
         state = None if self._latest is None else self._latest.received
         return self._loader.state_dict() if state is None else state
 
@@ -150,7 +150,7 @@ class SamplerCheckpoint:
         self._drop_last = drop_last
         self._dataset = dataset
         self._latest: SamplerPosition | None = None
-        self._later: State | None = None  # where the iteration after the next one begins
+        self._later: State | None = None  # where the iteration after an empty one begins (see load)
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
@@ -190,9 +190,9 @@ class SamplerCheckpoint:
         longest = _longest_in_combined_loader()
         if longest is None:
             return
-        if not longest["position"]:  # Lightning begins an epoch with all loaders
+        if not longest["position"]:  # Lightning begins an epoch, so all its loaders begin it
             self._sampler.load_state_dict({**state, "epoch": longest["epoch"], "position": 0})
-        elif state["epoch"] > longest["epoch"]:  # this loader has ended the epoch that Lightning continues
+        elif state["epoch"] > longest["epoch"]:  # this loader has no batches left in Lightning's epoch
             self._later = self._sampler.next_state()
             self._sampler.load_state_dict({**state, "epoch": longest["epoch"], "position": state["length"]})
 
@@ -204,7 +204,7 @@ class SamplerCheckpoint:
 def _longest_in_combined_loader() -> State | None:
     """If a CombinedLoader of Lightning calls ``load_state_dict``, return the state of its longest loader, else None.
 
-    Lightning passes each loader only its own state. That state does not show whether the other loaders go on.
+    Lightning passes each loader only its own state. That state does not show whether other loaders have batches left.
     """
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_qualname != "CombinedLoader._load_state_dicts":
@@ -222,8 +222,8 @@ def _longest_in_combined_loader() -> State | None:
 class SamplerPosition(Position):
     """The position in an iteration over the order of one of dbloader's samplers.
 
-    Until the consumer has received a batch, this object keeps the sampler at ``start`` (``sampler.hold``): each
-    iteration over the sampler begins there.
+    Until the consumer has received a batch, this object holds the sampler (``sampler.hold``), so each iteration over
+    the sampler begins at ``start``.
 
     Attributes:
         start: The sampler's state at the beginning of the iteration.
@@ -279,7 +279,7 @@ class SamplerPosition(Position):
         return {**self.start, "position": min(position, self.start["length"])}
 
     def next_start(self) -> State:
-        """Return the state in which the next iteration starts: the next epoch, or ``start`` before the first batch."""
+        """Return the state in which the next iteration starts: the next epoch, or ``start`` if no batch was taken."""
         return self._next_epoch() if self._batches_received or self._ended else self.start
 
     def _next_epoch(self) -> State:

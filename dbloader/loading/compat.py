@@ -1,7 +1,7 @@
-"""Replacements for the prefetch_generator package and DataLoaderX. Existing code needs only another import.
+"""Replacements for the prefetch_generator package and DataLoaderX. Existing code changes only its imports.
 
 ``background`` and ``BackgroundGenerator`` have the interface of the prefetch_generator package. ``DataLoaderX``
-replaces a class of this name, which many projects define with this package.
+replaces a class of this name, which many projects define with prefetch_generator.
 """
 
 from __future__ import annotations

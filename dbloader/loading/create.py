@@ -54,7 +54,7 @@ _INSTEAD = {
     "shuffle": "is_training=True, which also crops at random and flips, or sampler=ShuffleSampler(dataset)",
     "generator worker_seeding": "seed=0, which decides all random numbers",
     "pin_memory pin_memory_device persistent_workers in_order use_prefetcher": "nothing, because this is always done",
-    "batch_sampler timeout worker_init_fn multiprocessing_context": "it to a DataLoader, and this to PrefetchLoader",
+    "batch_sampler timeout worker_init_fn multiprocessing_context": "it to a DataLoader, and that to PrefetchLoader",
     "mean std": "normalize=dbloader.device.Normalize(mean, std)",
     "img_dtype fp16 channels_last": "normalize=dbloader.device.Normalize(dtype=torch.float16, channels_last=True)",
     "scale ratio hflip interpolation crop_pct": "transform=RandomResizedCrop(...) or another of dbloader.decoding",
@@ -110,13 +110,12 @@ def create_loader(
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
-            torchvision or timm. It is not changed. With ``fields`` the batches are dicts, and a Decoder crops image,
+            torchvision or timm. It is not changed. If it has ``fields``, batches are dicts, and a Decoder crops image,
             masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as ``transform``:
             the ``decode`` of one of its datasets does not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
-            in timm; 224 if None. In evaluation, an image's shorter side is first resized to 1 / 0.875 of the longer of
-            height and width, and the center is cut out. ``input_size`` is refused for a dataset that has its own
-            ``transform`` or ``decode``.
+            in timm; 224 if None. In evaluation, an image's shorter side is first resized to max(height, width) / 0.875,
+            then the center is cropped. ``input_size`` is refused if a dataset has its own ``transform`` or ``decode``.
         batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
@@ -150,11 +149,11 @@ def create_loader(
             its container may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in
             the background thread.
         worker_type: ``"processes"`` are faster, because threads wait for each other in Python's code. ``"threads"``
-            start at once and need less memory. ``"auto"`` uses processes, but threads for a store's dataset with a
-            Decoder if processes are not forked, or may not be started (in a daemonic process). Worker processes do not
-            see later changes of the dataset.
-        prefetch_factor: Most batches that are made ahead of the batch that is copied next: for each worker process,
-            or for all threads together. None means 2 for processes. For threads, None means at least 2 batches, and
+            start at once and need less memory. ``"auto"`` uses processes. But for a store's dataset with a Decoder,
+            it uses threads where processes are not forked, and in a daemonic process, which may not start processes.
+            Worker processes do not see later changes of the dataset.
+        prefetch_factor: Most batches that each worker process, or all threads together, make ahead of the batch that
+            is copied next. None means 2 for processes. For threads, None means at least 2 batches, and
             at least 24 samples for each thread, so the other threads stay busy during a slow sample.
         unknown: Any other option raises a TypeError, which names the option to pass instead.
 
@@ -225,7 +224,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, to find the sample that comes next, got {name}"
             )
-        # ``tester`` makes samples one by one. Its collate_fn is len, because the user's may refuse a single sample.
+        # ``tester`` makes single samples. It collates with len, because the user's collate_fn may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = extension("ReplacingBatchFetcher")(fetcher, tester, batches.sampler, on_error)
     if even_batches:
@@ -278,7 +277,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
 def _has_transform(dataset: Any) -> bool:
     if isinstance(dataset, Subset):
         return _has_transform(dataset.dataset)
-    if isinstance(dataset, CompositeDataset):  # datasets without a transform get the default
+    if isinstance(dataset, CompositeDataset):  # its datasets without a transform get the default transform
         return all(map(_has_transform, dataset.datasets))
     if isinstance(dataset, ConcatDataset):
         return any(map(_has_transform, dataset.datasets))
@@ -305,8 +304,8 @@ def with_transform(
         inner, rest = with_transform(dataset.dataset, transform, only_missing=only_missing)
         return Subset(inner, dataset.indices), rest
     if transform is None or not isinstance(dataset, StoreDataset) or dataset.makes_own_samples:
-        return dataset, transform  # not a copy, so later changes of the caller's dataset take effect
-    dataset = copy.copy(dataset)  # the caller's dataset must not change
+        return dataset, transform  # no copy, so the loader sees later changes of the caller's dataset
+    dataset = copy.copy(dataset)  # because the caller's dataset must not change
     if isinstance(transform, Decoder):
         dataset.decode, dataset.transform = transform, None
     else:
@@ -375,10 +374,10 @@ def choose_workers(fetcher: BatchFetcher, num_workers: int) -> Literal["threads"
     if not fetcher.releases_gil:
         return "processes"
     # A fetcher that releases the GIL still holds it for a tenth of the work on an image, or half if the image is small.
-    # So processes are faster, unless a batch is not one tensor: then they must send batches through pipes.
+    # So processes are faster, except for batches that are not one tensor, which must be sent through pipes.
     if not num_workers or fetcher.image_nbytes is None:
         return "threads"
-    # Processes that are not forked import torch, which takes seconds. A daemonic process may not start any.
+    # Processes that are not forked import torch, which takes seconds. A daemonic process may not start processes.
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return "threads" if method != "fork" or multiprocessing.current_process().daemon else "processes"
 

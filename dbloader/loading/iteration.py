@@ -108,7 +108,7 @@ class Iteration(Iterator[BatchInTransit]):
     def _prepare(self, batch: Any, samples: int) -> Any:
         prepare = None
         if self._preparation is not None:
-            from torch import no_grad  # every preparation has imported torch
+            from torch import no_grad  # adds no time: the Preparation has imported torch already
 
             rng = self._position.sample_rng(self._number, samples)
             # no_grad applies to one thread, so the consumer's setting has no effect in this thread.
@@ -120,7 +120,7 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it. This is called in the consumer's thread."""
         made = in_transit.made
-        if made.skipped and self._check_skipped is not None:  # first: if this raises an error, the batch does not count
+        if made.skipped and self._check_skipped is not None:  # before the batch is counted: this may raise an error
             self._check_skipped(made.skipped, *self.clock.stats.skip(made.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
@@ -150,7 +150,7 @@ def _is_from_a_sample(stop: StopIteration) -> bool:
     """Return whether a sample or a preparation raised this StopIteration, so the epoch has not ended."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
-        # torch reads only map-style datasets with this class. For an iterable-style dataset, StopIteration is the end.
+        # _MapDatasetFetcher reads map-style datasets. For an iterable-style dataset, StopIteration is the normal end.
         if module == "torch.utils.data._utils.fetch" and code.co_qualname.startswith("_MapDatasetFetcher."):
             return True
         if module == "torch._utils" or code is Iteration._prepare.__code__:
@@ -188,7 +188,7 @@ class ActiveLoader:
         self.end_of_dataloader = False
 
     def receive(self, position: Position) -> None:
-        """Record that the consumer receives a batch. The position already counts this batch."""
+        """Record that the consumer receives a batch, which ``position`` already counts."""
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
@@ -221,11 +221,11 @@ class BackgroundBatches(BackgroundIterator[T]):
     def __next__(self) -> T:
         try:
             batch: T = self._iteration.receive(self.thread.take())  # type: ignore[arg-type] # a BatchInTransit
-            self.thread.make_room()  # after receive(), which records the CUDA event that the next batch waits for
+            self.thread.make_room()  # only now: receive() records the CUDA event that the next batch must wait for
         except BaseException as error:
             closed = self.thread.stopped
             self.thread.stop_after(error)
-            if not (closed and isinstance(error, StopIteration)):  # after close(), the epoch has not ended
+            if not (closed and isinstance(error, StopIteration)):  # close() does not end the epoch
                 self._iteration.finish(error)
             raise
         return batch

@@ -50,11 +50,11 @@ class PrefetchLoader(Generic[T]):
     DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier
     iterator, whose ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** With one of dbloader's samplers, the latest event decides where ``iter()`` begins. After a
-    received batch, ``iter()`` begins the next epoch. After ``set_epoch`` or ``load_state_dict``, ``iter()`` begins at
-    the chosen epoch or state. An iteration begins with its first ``next()``, so ``set_epoch`` may be called between
-    ``iter()`` and ``next()``. This object has two more methods if the loader has its own ``state_dict``, or if it has
-    one of dbloader's samplers, in a batch sampler of torch or a SeededBatchSampler:
+    **Epochs and resuming.** With one of dbloader's samplers, ``iter()`` begins the next epoch if a batch was received
+    last. If ``set_epoch`` or ``load_state_dict`` was called last, ``iter()`` begins at the chosen epoch or state. An
+    iteration begins with its first ``next()``, so ``set_epoch`` may be called between ``iter()`` and ``next()``. This
+    object has two more methods if the loader has its own ``state_dict``, or if it has one of dbloader's samplers, in a
+    batch sampler of torch or a SeededBatchSampler:
 
     - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
       torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one
@@ -81,8 +81,8 @@ class PrefetchLoader(Generic[T]):
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
             images. It runs in the background thread: under ``torch.no_grad()``, and without the consumer's
             ``torch.autocast``. On CUDA, it runs on the stream that copies batches, in parallel with the training.
-            With one of dbloader's samplers, its random numbers depend on the sample's position in the epoch. Otherwise
-            they depend on torch's global generator, from which each ``iter()`` draws one number.
+            With one of dbloader's samplers, the random numbers of a preparation depend on the sample's position in the
+            epoch. Otherwise they depend on torch's global generator, from which each ``iter()`` draws one number.
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
@@ -131,8 +131,8 @@ class PrefetchLoader(Generic[T]):
         self._running = _Running()
         if self._checkpoint is not None and not hasattr(type(self), "state_dict"):  # a subclass may have its own
             # Frameworks call state_dict if the object or its class has this attribute. So only an object that can
-            # resume gets these attributes. Neither function refers to this object: in a reference cycle, the
-            # workers of a dropped loader would live until the garbage collector runs.
+            # resume gets these attributes. Neither function refers to this object, because a reference cycle
+            # would keep the workers of a dropped loader alive until the garbage collector runs.
             load = functools.partial(self._running.load, self._checkpoint)
             vars(self).update(state_dict=self._checkpoint.state, load_state_dict=load)
 
@@ -152,7 +152,7 @@ class PrefetchLoader(Generic[T]):
             self._transfer,
             self.preparation,
             getattr(self._loader, "check_skipped", None),
-            # With batch_size=None the items of a DataLoader may be samples or batches.
+            # With batch_size=None, the items of a DataLoader may be samples, so no samples are counted.
             counts_samples=getattr(self._loader, "batch_sampler", self) is not None,
         )
         self._clock = iteration.clock
@@ -183,7 +183,7 @@ class PrefetchLoader(Generic[T]):
         return iterator, position
 
     def _announce_order(self, position: SamplerPosition) -> None:
-        """If the dataset has a cache, let it fetch shards in the order of the iteration that begins."""
+        """Pass the order of the new iteration to the dataset, so its cache fetches shards in this order."""
         expect_order = getattr(getattr(self._loader, "dataset", None), "expect_order", None)
         if expect_order is None:
             return
@@ -191,7 +191,7 @@ class PrefetchLoader(Generic[T]):
         if ahead is None:  # a DataLoader, or a loader like it
             workers = max(1, getattr(self._loader, "num_workers", 0))
             ahead = workers * (getattr(self._loader, "prefetch_factor", None) or 1)
-        margin = ahead * position.batch_size  # one worker may be so many samples behind another
+        margin = ahead * position.batch_size  # a worker may be this many samples behind another
         # Check the size of the cache only once: a cache that is too small must not end a training in a later epoch.
         expect_order(position.sampler, position.start, margin=margin, check=not self._cache_checked)
         self._cache_checked = True
@@ -299,7 +299,7 @@ class PrefetchLoader(Generic[T]):
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
             parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
-            parts.append(getattr(parts[0], "sampler", None))  # a given batch sampler has its own sampler
+            parts.append(getattr(parts[0], "sampler", None))  # with batch_sampler=, the DataLoader's own is not used
         for part in {id(part): part for part in parts if hasattr(part, "set_epoch")}.values():
             part.set_epoch(epoch)
 
@@ -334,7 +334,7 @@ def check_shared(loader: Any) -> None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     dispatcher = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderDispatcher", None)
-    if dispatcher is not None and isinstance(loader, dispatcher):  # one process reads and distributes the batches
+    if dispatcher is not None and isinstance(loader, dispatcher):  # one process reads batches for all processes
         return
     batches: Any = getattr(loader, "batch_sampler", Ellipsis)
     world = distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""A loader whose workers are processes. Each makes a whole batch, and idle workers help with a late batch."""
+"""A loader whose workers are processes. Each worker makes a whole batch, and idle workers help with a late batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SEEDED_PART = 2
 
 
 class ProcessLoader(ThreadLoader):
-    """A ThreadLoader whose workers are processes. They make the batches in memory that they share with this process.
+    """A ThreadLoader whose workers are processes, which make the batches in memory shared with this process.
 
     At most ``prefetch_factor`` batches for each worker are made ahead of the batch that the consumer takes. The workers
     start with the first ``iter()``, and end with ``end_workers()``, or when nothing refers to this object and its
@@ -78,7 +78,7 @@ class ProcessLoader(ThreadLoader):
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
             if is_distributed() and torch.distributed.get_rank():
                 seed = int(derive_keys(1, "rank", seed, torch.distributed.get_rank())[0])
-            ahead = 1 + self.batches_ahead  # one more, because the consumer waits for the first
+            ahead = 1 + self.batches_ahead  # plus the batch that the consumer waits for
             team = _Team(self._fetcher, self.num_workers, ahead, self.batch_sampler.batch_size, seed)
         run = Batches(_Run(team), order, team.ahead - 1)
         run.begin()
@@ -103,7 +103,7 @@ class _Pending:
     cell: int  # on the Board
     slot: int | None  # in the SharedBatchPool; None without shared memory
     parts: int  # number of its parts
-    messages: int = 0  # number of messages with this cell that no worker has answered
+    messages: int = 0  # number of messages about this batch that no worker has answered
     finished: bool = False
     outcome: TimedBatch | ExceptionWrapper | None = None
 
@@ -125,7 +125,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A finished batch keeps its cell until all messages about it are answered. Each worker delays at most one cell.
+        # A finished batch keeps its cell until workers have answered all its messages: one more cell for each worker.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
@@ -135,7 +135,7 @@ class _Team:
         self._pool: SharedBatchPool | None = None
         if fetcher.image_nbytes is not None:
             self._pool = SharedBatchPool(ahead + _HELD_BATCHES, largest * fetcher.image_nbytes)
-        # Made after the pool, which may raise an error: the finalizer below must exist to close the board.
+        # Make the board after the pool: if the pool raised an error, no finalizer would close the board.
         self._board = Board(multiprocessing.get_context(), cells)
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []

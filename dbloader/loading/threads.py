@@ -34,13 +34,13 @@ _IDLE_SHARE = 0.05  # parts get smaller if workers are idle for more than this s
 class ThreadLoader:
     """Makes the batches of a BatchFetcher in threads of this process. Nothing is pickled or copied.
 
-    It suits fetchers that release the GIL. All threads read records from a file, or one thread requests them from a
+    Threads suit fetchers that release the GIL. All threads read records from a file, or one thread requests them from a
     server in one round trip. Then all threads decode images into the tensor of the batch. In each thread, torch's
     operations use one core, as in a DataLoader's worker processes.
 
-    Batches and errors are in order. The threads start with the first ``next()``. They have ended when ``next()`` raises
-    an error or StopIteration, and after the iterator's ``close()``. If the consumer only drops the iterator, they end
-    after the batches that they have begun.
+    Batches and errors are in order. The threads start with the first ``next()``. ``next()`` waits for their end before
+    it raises an error or StopIteration, and so does the iterator's ``close()``. If the consumer only drops the
+    iterator, the threads first finish the batches that they have begun.
 
     Args:
         fetcher: Makes the batches.
@@ -72,7 +72,7 @@ class ThreadLoader:
 
     @property
     def advice(self) -> str | None:
-        """Advice to use worker processes, which are usually faster; None if they are not, or may not be started."""
+        """Advice to use worker processes, which are usually faster; None if processes are not faster or not allowed."""
         alone = self._fetcher.releases_gil and self._fetcher.image_nbytes is None  # as in create.choose_workers
         if not self.num_workers or alone or multiprocessing.current_process().daemon:
             return None
@@ -145,7 +145,7 @@ class Batches(Iterator["TimedBatch"]):
             self.begin()
             if self._pending:
                 return self._pending.popleft()()
-        except StopIteration as stop:  # raised by a sample; it would silently end the epoch
+        except StopIteration as stop:  # from a sample: it would silently end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
         except BaseException as error:

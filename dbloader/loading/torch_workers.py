@@ -1,7 +1,7 @@
 """End the worker processes of a DataLoader when its iterator is dropped, and find a worker that was killed.
 
 torch's own shutdown asks each worker through a queue to end, and may wait 10 s. If the iterator is in a cycle of
-references, Python finalizes its queues first, so no worker is asked. In a forked child, torch would ask the workers of
+references, Python finalizes its queues first, so torch cannot ask. In a forked child, torch would ask the workers of
 the parent to end.
 """
 
@@ -68,7 +68,7 @@ def close_iterator(iterator: Any) -> None:
     if hasattr(iterator, "close"):
         iterator.close()
     elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
-        # A DataLoader's iterator has no close(). After an error, a reference cycle with the error keeps it alive.
+        # A DataLoader's iterator has no close(). After an error, a reference cycle keeps the iterator alive.
         iterator._shutdown_workers()
 
 
@@ -85,11 +85,11 @@ def end_workers(loader: Any, *, only_inherited: bool = False) -> None:
     if workers := getattr(iterator, "_workers", None):
         if workers[0]._parent_pid != os.getpid():
             if "_shutdown_workers" not in vars(iterator):  # torch's shutdown would end the parent's workers
-                from torch._C import _remove_worker_pids  # without this call, an iterator at the same address fails
+                from torch._C import _remove_worker_pids  # without this, a later iterator with the same id() fails
 
                 iterator._shutdown_workers = functools.partial(_remove_worker_pids, id(iterator))
             loader._iterator = None
-        elif not only_inherited and not hasattr(loader, "state_dict"):  # the state is in the iterator
+        elif not only_inherited and not hasattr(loader, "state_dict"):  # StatefulDataLoader's state is in its iterator
             loader._iterator = None
             iterator._shutdown_workers()
 

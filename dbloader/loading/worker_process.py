@@ -1,9 +1,9 @@
 """The program of a worker process of a ProcessLoader.
 
 Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
-the parts. A worker takes a part before it reads the records, so a cache keeps their shards: the batch is unfinished
-until all taken parts are made. Workers write images into the shared memory of the batch. The worker that
-finishes last joins all parts, and the other workers store everything but the images in the Board for this worker. The
+the parts. A worker takes a part before it reads the part's records. A batch is unfinished until all taken parts are
+made, so a cache keeps the shards of these records. Workers write images into the shared memory of the batch. The worker
+that finishes last joins all parts. The other workers store everything but the images in the Board for this worker. The
 batch is the same as if one worker had made it.
 """
 
@@ -40,10 +40,10 @@ class Task(NamedTuple):
     """A batch to make."""
 
     run: int  # number of the iteration
-    indices: Sequence[int]  # of the samples
+    indices: Sequence[int]  # indices of the samples
     size: int  # number of samples in each part of the batch; the last part may have fewer
-    slot: int | None  # of the SharedBatchPool, for the images; None without shared memory
-    seed: int | None  # of the global random generators, for transforms in Python; None if nothing draws from them
+    slot: int | None  # slot of the SharedBatchPool for the images; None without shared memory
+    seed: int | None  # seed of the global random generators; None if no transform draws from them
 
 
 class Reply(NamedTuple):
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
     cell: int  # the cell in the message
     finished: bool  # whether this worker finished the batch
-    outcome: TimedBatch | ExceptionWrapper | None = None  # the finished batch or its error; None if it is not wanted
+    outcome: TimedBatch | ExceptionWrapper | None = None  # the finished batch or its error; None if no longer wanted
 
 
 def run_worker(
@@ -71,7 +71,7 @@ def run_worker(
         id=number, num_workers=workers, seed=seed, dataset=fetcher.dataset
     )
     where = f"in DataLoader worker process {number}"
-    with suppress(KeyboardInterrupt, BrokenPipeError):  # the training's process ends too
+    with suppress(KeyboardInterrupt, BrokenPipeError):  # the training's process has ended or will end
         for cell in board.messages():
             reply = _reply(board, fetcher, pool, cell, where)
             try:
@@ -129,7 +129,7 @@ class _Parts:
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Keep a part for later. After the last part, call further functions at once, such as a search for damage."""
+        """Keep a part for later. After the last part, run further functions at once, such as a search for damage."""
         if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()
@@ -182,7 +182,7 @@ class _Parts:
         """Add the stored parts of a worker, which may be this worker."""
         results, errors = ForkingPickler.loads(stored)
         self._errors.update(errors)
-        if self._errors:  # the results are not needed, and the fetcher may have failed before it submitted the parts
+        if self._errors:  # after an error, results are not needed, and the fetcher may have submitted no parts
             return
         for part, result in results.items():
             if not self._calls[part][0].done():

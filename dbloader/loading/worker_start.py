@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class WorkerStart:
-    """Calls a function with arguments. A spawned process unpickles them without garbage collections.
+    """Calls a function with arguments. A spawned process unpickles the arguments without garbage collections.
 
     Unpickling imports torch. The objects of torch stay until the process ends. Garbage collections would look at them
     for a quarter of a second in each worker, and free nothing. This module is imported while the collector still runs,
@@ -38,7 +38,7 @@ class WorkerStart:
 
 
 def _stop_collecting() -> WorkerStart:
-    """Stop the garbage collector. Return a WorkerStart without its work, which is unpickled next."""
+    """Stop the garbage collector. Return an empty WorkerStart, whose function and arguments are unpickled next."""
     start = WorkerStart.__new__(WorkerStart)
     start._collects = gc.isenabled()  # the program may have stopped the collector
     gc.disable()
