@@ -126,7 +126,7 @@ class DatasetBatchFetcher(BatchFetcher):
 
 
 class OuterBatchFetcher(BatchFetcher):
-    """Makes its batches with another fetcher, to which it passes other indices."""
+    """Makes batches by passing changed indices to another fetcher."""
 
     def __init__(self, dataset: Any, fetcher: BatchFetcher) -> None:
         self.dataset = dataset

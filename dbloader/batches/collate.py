@@ -1,7 +1,7 @@
 """Make batches of samples.
 
-The boxes of a batch, and each field named in ``lists``, become a list with one element for each sample. A field of
-other lists of numbers, all of the same length, becomes one tensor.
+The boxes of a batch, and each field named in ``lists``, become a list with one element for each sample. Any
+other field of lists of numbers, all of the same length, becomes one tensor.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def collate(
 
 
 def _first_of_ours(dataset: Any) -> Any:
-    """Return the store's dataset or mixture inside a dataset (in a ConcatDataset, the first); None if it has none."""
+    """Return the first store's dataset or mixture inside a dataset; None if any part is another dataset."""
     if type(dataset) is ConcatDataset:
         found = [*map(_first_of_ours, dataset.datasets)]
         return None if None in found else found[0]

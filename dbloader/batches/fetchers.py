@@ -45,7 +45,7 @@ def create_fetcher(
     if isinstance(dataset, CompositeDataset):
         fetcher: BatchFetcher = dataset.fetcher(_create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
         return fetcher
-    if type(dataset) is Subset:  # a subclass may choose its samples in another way
+    if type(dataset) is Subset:  # a subclass of Subset may choose its samples differently
         inner = create_fetcher(dataset.dataset, collate_fn, transform=transform, pin_memory=pin_memory)
         return SubsetBatchFetcher(dataset, inner)
     rule = Collate() if collate_fn is None else collate_fn

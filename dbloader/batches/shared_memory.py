@@ -1,6 +1,6 @@
 """Reusable shared memory in which worker processes make batches.
 
-torch makes new shared memory for every batch. The system clears its pages at their first use, torch sends a descriptor
+torch makes new shared memory for every batch. The system clears new pages at their first use, torch sends a descriptor
 through a socket with a handshake and a thread of its own, and the training's process maps and unmaps the memory. In
 batches of 64 images of 224 x 224 pixels, this took a sixth to a quarter of the time that two workers needed to load an
 image. Reused memory saves this time.
@@ -211,7 +211,7 @@ class BatchPickler(ForkingPickler):
             return NotImplemented
         tensor = value.resolve_conj().resolve_neg()
         plain = tensor.dtype in _NUMPY_DTYPES and tensor.device.type == "cpu" and not tensor.requires_grad
-        # Arrays that are not contiguous are unpickled with other strides.
+        # Unpickling changes the strides of arrays that are not contiguous.
         if plain and tensor.is_contiguous() and tensor.nbytes <= _LARGEST_BY_VALUE:
             return _to_tensor, (tensor.numpy(),)
         # torch loses the marks of lazily conjugated and negated tensors, so their values would be wrong.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# When the files of planned images exceed this many bytes, a thread decodes them. A plan may copy nearly a whole file.
+# A thread plans images until their files exceed this many bytes, because a plan may copy nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
@@ -106,7 +106,7 @@ def decode_together(
 ) -> list[tuple[list[Any], Work]]:
     """Decode images of several datasets into ``pixels``.
 
-    Several images are planned, and then decoded. This takes less time than one image after the other: see
+    Planning several images before decoding them takes less time than planning and decoding each in turn: see
     ``Decoder.plan``.
 
     Args:
@@ -150,7 +150,7 @@ def _borrow(
     """
     for at, (_, (store, records, rows), part) in enumerate(parts):
         began = now()
-        wanted = records[part]  # records, or indices if the store has views
+        wanted = records[part]  # indices if the store has views, else records
         borrowed = stack.enter_context(store.borrow(wanted)) if store.has_views else iter(wanted)
         for record, row in zip(borrowed, rows[part], strict=True):
             seconds[at] += now() - began

@@ -100,8 +100,8 @@ class RecordDataset(Dataset[Any]):
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
 
-        Other targets that are numbers, booleans or texts are as in ``column``. If a target is a list of classes, each
-        class has a column of 0 and 1: uint8, shape (len, classes). To fill it, dbloader reads all records.
+        Other targets (numbers, booleans or texts) have the dtypes of ``column``. If a target is a list of classes, each
+        class has a column of 0 and 1: uint8, shape (len, classes). To fill this array, dbloader reads all records.
 
         Raises:
             OptionError: The target has no column, or the array for several classes does not fit into memory.
@@ -339,7 +339,7 @@ class CompositeDataset(Dataset[Any], ABC):
 
     @abstractmethod
     def replaced(self, datasets: list[Any]) -> Self:
-        """Return a copy with these datasets of the same records. Raise OptionError if their images differ in shape."""
+        """Return a copy with these datasets, which have the same records. Raise OptionError if image shapes differ."""
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
@@ -350,7 +350,7 @@ def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
 
 
 def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
-    """Return the indices of the records that a query finds, ascending. Warn if it finds none.
+    """Return the indices of the records that a query finds, ascending. Warn if there are none.
 
     The dtype is uint32, or int64 for a store of at least 2**32 records.
 
@@ -424,7 +424,7 @@ def check_whole(record: Record, root: str) -> None:
         )
 
 
-class NotedErrors:  # three times as fast as a @contextmanager; each sample enters it
+class NotedErrors:  # used for each sample, so not a @contextmanager, which takes three times as long
     """A context that adds a note with the record to each error raised inside."""
 
     __slots__ = ("dataset", "record")

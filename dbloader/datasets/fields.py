@@ -68,7 +68,7 @@ def checked_target(target: Any, fields: tuple[str, ...] | dict[str, str] | None,
 
 
 def names_of(fields: tuple[str, ...] | dict[str, str] | None, target: str = "label") -> dict[str, str]:
-    """Return a dict from names in the sample to fields. Without ``fields``, they are the image and the target."""
+    """Return a dict from names in the sample to fields. Without ``fields``, a sample has the image and the target."""
     if fields is None:
         return {"image": "image", "label": target}
     return fields if isinstance(fields, dict) else {name: name for name in fields}
@@ -121,7 +121,7 @@ def target_names(dataset: Any) -> list[str]:
         return []
     labels = [name for name, field in names.items() if field == dataset.target]
     found = labels or [name for name in names if name == "label"]
-    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # inside a mixture's UnitedLabels
+    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # a mixture wraps it in UnitedLabels
     if not found or (own is not None and labels and names.get("label", "label") not in ("label", dataset.target)):
         what = "two fields may be the label" if found else "fields= has no label"
         raise OptionError(f"target_transform= changes the label, but {what}: call one field 'label' by a dict; {way}")
@@ -208,7 +208,7 @@ def _target_value(dataset: Any, record: Any, value: Any) -> Any:
         way = f"where={query!r} selects the records with a value" if query else "leave such records out with a Subset"
         raise OptionError(f"{describe_record(record, dataset.root)} has no {dataset.target}: {way}")
     if isinstance(value, np.ndarray) and not value.shape:
-        return value.item()  # write_store keeps the dtype of such an array in a further field
+        return value.item()  # write_store stores NumPy numbers as such arrays, to keep their dtype
     names = class_names(dataset.manifest, dataset.target)
     if not names or not isinstance(value, (list, np.ndarray)):
         return value

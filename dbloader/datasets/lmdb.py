@@ -26,7 +26,7 @@ class LMDBDataset(StoreDataset):
     target)``. With ``fields``, a sample is a dict of these fields.
 
     Args:
-        place: Path of the store: an LMDB file, or a folder of shards. With ``cache``, it may be in object storage.
+        place: Path of the store: an LMDB file, or a folder of shards; with ``cache``, also in object storage.
         transform: Called with each decoded image, if there is one. A transform of albumentations gets an array, and the
             loader's random numbers seed it.
         target_transform: Called with each label or other target, if there is one.
@@ -39,8 +39,8 @@ class LMDBDataset(StoreDataset):
             transform of albumentations gets only the image.
         target: Name of the field that is the target: a float, int, bool or text, several classes, or a file such as a
             mask. None means the target that the conversion stored, else the label. Several classes, such as the list
-            ``[0, 2]`` in the field ``labels``, become a float32 tensor of 0 and 1 for each of ``classes``. A record
-            without a value is an error. With ``fields``, the target must be one of the fields.
+            ``[0, 2]`` in the field ``labels``, become a float32 tensor of 0 and 1 for each of ``classes``. Without
+            ``fields``, a record without a target is an error. With ``fields``, the target must be one of the fields.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A field
             that a record does not have is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Fields
@@ -66,8 +66,8 @@ class LMDBDataset(StoreDataset):
         StoreVersionError: The store has a newer format.
         DamagedStoreError: The store is cut short or corrupted.
         OptionError: No record has one of the fields; or no record has a label and no fields were chosen; or
-            ``transforms`` is given with another transform; or ``resize`` has another value, or is given with another
-            ``decode``; or ``where`` is wrong; or the cache is at the store's place, or smaller than a shard.
+            ``transforms`` is given with another transform; or ``resize`` has an unknown value, or is given with your
+            own ``decode``; or ``where`` is wrong; or the cache is at the store's place, or smaller than a shard.
         TypeError: The place is not a path, ``fields`` are not names, or a transform or ``decode`` is not callable.
     """
 

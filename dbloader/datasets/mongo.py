@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class MongoDataset(StoreDataset):
     """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
 
-    It works like LMDBDataset. Each batch needs one query, and each process that reads has one client. Reading continues
-    after a dropped connection, a restart of the server or an election. A minute without an answer is an error.
+    MongoDataset works like LMDBDataset. Each batch needs one query, and each reading process one client. Reading
+    continues after dropped connections, restarts of the server and elections. A minute without an answer is an error.
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
@@ -38,7 +38,7 @@ class MongoDataset(StoreDataset):
         cache, cache_bytes, root: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
-        PlaceError: The place is not such a URI, or names no database or collection.
+        PlaceError: The place is not a MongoDB URI, or names no database or collection.
         StoreUnreachableError: No server answers within seconds.
         StoreAccessError: The server refuses the user.
         OptionError: As in LMDBDataset; or the query cannot be sent to a server.

@@ -177,7 +177,7 @@ class StoreDataset(RecordDataset):
             only_label = self.fields is None and self.target == "label"
             rest = {"label": record.label} if only_label else other_fields(self, record, plan)
             if self.target_transform is not None or self.transform is not None:
-                for name in target_names(self):  # also refuses a transform that would change nothing
+                for name in target_names(self):  # raises an error if a transform would have no effect
                     rest[name] = None if rest[name] is None else self.target_transform(rest[name])  # type: ignore[misc]
             return (rest["label"],) if self.fields is None else rest
 

@@ -53,8 +53,8 @@ def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = Non
 def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None) -> Any:
     """Apply a transform to an image, or to a sample that is a dict.
 
-    Albumentations changes the fields of a sample that it knows, such as ``"image"`` and ``"mask"``. They may be PIL
-    images, arrays (height, width, channels), or tensors of a Decoder (channels, height, width).
+    Albumentations changes the fields of a sample that it knows, such as ``"image"`` and ``"mask"``. Images and masks
+    may be PIL images, arrays (height, width, channels), or tensors of a Decoder (channels, height, width).
 
     Args:
         transform: Any callable.
@@ -64,7 +64,7 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
     Raises:
         OptionError: Albumentations gets a dict without ``"image"``.
     """
-    if getattr(transform, "takes_seed", False):  # the steps that create_loader leaves to torchvision
+    if getattr(transform, "takes_seed", False):  # the steps of torchvision that create_loader did not fuse
         return transform(value, None if row is None else int(row[-1] * 2**53))
     if not is_albumentations(transform):
         return transform(value)

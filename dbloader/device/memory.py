@@ -49,7 +49,7 @@ class BatchMemory:
             block = np.empty(like.nbytes, np.uint8)
         array = block[: like.nbytes].view(ReleasingArray)
         array.release = functools.partial(self._free.append, block)
-        storage = torch.from_numpy(array).untyped_storage()  # keeps the array until the storage is freed
+        storage = torch.from_numpy(array).untyped_storage()  # the storage keeps the array alive
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, like.stride())
 
     def compute(self, images: torch.Tensor, function: Any, dtype: torch.dtype, layout: Any = None) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Preparation(nn.Module):
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
     Args:
-        *modules: Modules and callables, applied in this order. None is ignored. A Preparation adds its modules.
+        *modules: Modules and callables, applied in this order. None is ignored, a Preparation is flattened.
         image: Name of the images in a mapping.
         label: Name of the targets in a mapping.
 
@@ -63,7 +63,7 @@ class Preparation(nn.Module):
                 )
         self.steps = nn.ModuleList()
         for module in modules:
-            if isinstance(module, Preparation):  # flattened, or the streams of its modules would start at 0 again
+            if isinstance(module, Preparation):  # flat, or the random streams of its modules would start at 0 again
                 self.steps.extend(module.steps)
             elif module is not None:
                 self.steps.append(module if isinstance(module, nn.Module) else _Function(module))

@@ -29,7 +29,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
 
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
-    """Return the batch with ``function(leaf)`` for every tensor and every object that moves itself."""
+    """Return the batch with ``function(leaf)`` in place of each leaf: a tensor, or an object that moves itself."""
     # This check is first, because a PackedSequence is also a named tuple, and keeps one tensor on the CPU. It looks for
     # the method in the class, because some instances have every attribute. A UserDict, such as the tokenizers'
     # BatchEncoding, is treated as a container, because its `to` would change the batch, which the loader may still use.
@@ -106,7 +106,7 @@ class Transfer:
         """Start to move a batch, in the background thread, and return the argument for ``receive``.
 
         ``then`` is called with the batch on the device, and its result replaces the batch. It may queue work on the
-        current stream without waiting for it.
+        current stream without waiting for that work.
         """
         moved = to_device(batch, self.device)
         return moved if then is None else then(moved)
@@ -131,10 +131,10 @@ class CudaTransfer(Transfer):
     the tensor is done. Third, before the side stream copies a batch, it waits for all work that was in the consumer's
     stream when the consumer last received a batch, or began the iteration.
 
-    Some objects do not allow this: objects that move themselves and have no ``record_stream``, and subclasses of Tensor
-    that hide the tensors in which their values are. The consumer's stream moves such objects when the consumer receives
-    the batch: after ``then``, and without overlap with the training. If ``then`` may have made such an object on the
-    device, the consumer gets a deep copy, and the original is kept until the copy is complete.
+    Some objects do not allow these rules: objects that move themselves and have no ``record_stream``, and subclasses of
+    Tensor that hide the tensors in which their values are. The consumer's stream moves such objects when the consumer
+    receives the batch: after ``then``, and without overlap with the training. If ``then`` may have made such an object
+    on the device, the consumer gets a deep copy, and the original is kept until the copy is complete.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -172,7 +172,7 @@ class CudaTransfer(Transfer):
         def copy_to_device(leaf: Any) -> Any:
             if find_memory(leaf) is None:
                 return leaf
-            if leaf.is_cuda:  # the loader made the leaf in this thread
+            if leaf.is_cuda:  # the loader made the leaf on the GPU, in this thread's stream
                 stream.wait_stream(source_stream)
                 record(leaf, stream)  # `then` may drop the leaf while this stream still reads it
             else:
@@ -180,7 +180,7 @@ class CudaTransfer(Transfer):
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
-        # This also makes the device current. That is a setting of the thread, and every epoch has a new thread.
+        # This also makes the device current: each thread has a current device, and every epoch has a new thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
             return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)
@@ -199,7 +199,7 @@ class CudaTransfer(Transfer):
         self.await_copies(stream, in_transit.done)
         for copied in [*self._copied]:
             if copied.query():  # type: ignore[no-untyped-call]
-                self._copied.pop(copied, None)  # another thread may receive a batch of another iterator
+                self._copied.pop(copied, None)  # the consumer of another iterator may have removed it
 
         def hand_over(leaf: Any) -> Any:
             if find_memory(leaf) is None:
@@ -229,10 +229,10 @@ def find_memory(leaf: Any) -> list[Any] | None:
     if isinstance(leaf, PackedSequence):
         return [part for part in leaf if part is not None]
     if not isinstance(leaf, torch.Tensor):
-        names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these
+        names = ("record_stream", "pin_memory", "is_cuda")  # a graph of PyTorch Geometric has these attributes
         return [leaf] if all(hasattr(type(leaf), name) for name in names) else None
     own: list[Any] = []
-    if hasattr(leaf, "__tensor_flatten__"):  # it wraps other tensors, as a nested tensor of the layout jagged does
+    if hasattr(leaf, "__tensor_flatten__"):  # a wrapper of other tensors, such as a jagged nested tensor
         parts = [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
     elif leaf.layout in _SPARSE:
         parts = [getattr(leaf, name)() for name in _SPARSE[leaf.layout]]

@@ -49,8 +49,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     ``state_after(samples)`` in a loader of your own. After ``load_state_dict``, the next iteration starts at that
     state. Later iterations start at the beginning of an epoch.
 
-    It is a DistributedSampler, so frameworks do not divide its samples among the ranks again. Unlike torch's sampler,
-    it asks for the ranks when it is used, so torch.distributed may be initialized after the sampler is made.
+    This class is a DistributedSampler, so frameworks do not divide its samples among the ranks again. Unlike torch's
+    sampler, it asks for the ranks when it is used, so torch.distributed may be initialized after the sampler is made.
 
     Attributes:
         length: Positions in the global order, without padding.
@@ -130,7 +130,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._take(indices, None if self.is_held else self.times_chosen)
 
     def _take(self, indices: Iterator[int], times_chosen: int | None) -> Iterator[int]:
-        # This is not in iter(), because a DataLoader with workers makes two iterators and uses only one.
+        # Reset at the first index, not in iter(), because a DataLoader with workers makes two iterators and uses one.
         if times_chosen == self.times_chosen:
             self._position = 0
         yield from indices
@@ -206,10 +206,10 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._state(start._replace(position=position))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Start the next ``iter()`` at a state of an equal sampler or of its loader. Take the seed from the state too.
+        """Start the next ``iter()`` at a state, and use the seed in the state.
 
-        The state may come from another number of ranks. Loaders check that the state belongs to their dataset. The
-        sampler does not.
+        The state must be from a sampler with the same options, or from its loader; the number of ranks may differ.
+        Loaders check that the state belongs to their dataset. The sampler does not.
 
         Raises:
             OptionError: The state is of another order, lacks an entry, or has an unknown entry.

@@ -90,7 +90,7 @@ class ForeignBatchSampler(BatchSampler):
         at = epoch = 0
         for batch in super().__iter__():
             if not at:
-                # Counted here, not in iter(), because a DataLoader with workers makes two iterators and uses only one.
+                # Count epochs here, not in iter(): a DataLoader with workers makes two iterators and uses only one.
                 self.epoch = epoch = self.epoch + 1
             positions = range(at, at + len(batch))
             at += len(batch)

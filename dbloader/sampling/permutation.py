@@ -7,7 +7,7 @@ sqrt(n) rows and columns. One round adds a random function of the column to the 
 round adds a random function of the row to the column. Rounds can be undone. A result of n or above goes through the
 network again until it is below n ("cycle walking"). The table has fewer surplus cells than a column has cells, so for n
 above 4,096 fewer than 2 % of the positions go through the network again. With 2**k rows and 2**k columns, up to three
-quarters would. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with xor and
+quarters do so. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with xor and
 powers of two, a full table would have only even permutations.
 """
 

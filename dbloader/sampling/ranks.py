@@ -64,7 +64,7 @@ def check_shared_once(name: str, num_replicas: int) -> None:
     sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        # Read only that module's frames: before Python 3.13, reading f_locals keeps all variables of a frame alive.
+        # Read f_locals only in Accelerate's frames: before Python 3.13, this keeps all variables of a frame alive.
         shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
         if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(

@@ -101,7 +101,7 @@ class SampleRNG:
             raise OptionError(f"positions must be at least 0, got {positions.min()}")
         if as_index(self.epoch) < 0:
             raise OptionError(f"epoch must be at least 0, got {self.epoch}")
-        # Keys depend on the text of these numbers. Python's int has the same text for any type of integer.
+        # Keys depend on str() of these numbers, which may differ for NumPy's and torch's integers: make them ints.
         for name, value in (("positions", positions), ("seed", as_index(self.seed)), ("epoch", as_index(self.epoch))):
             object.__setattr__(self, name, value)
 
@@ -172,7 +172,7 @@ class SeededIndices(list[int]):
 def seed_like(whole: Sequence[int], indices: Sequence[int], places: slice | list[int] = slice(None)) -> Sequence[int]:
     """Return ``indices`` with the seed, the epoch and the positions of ``whole``, if these are SeededIndices.
 
-    ``places`` selects the entries of ``whole`` whose positions the indices get, in this order.
+    ``places`` selects entries of ``whole``. The indices get the positions of these entries, in this order.
     """
     if not isinstance(whole, SeededIndices):
         return indices
