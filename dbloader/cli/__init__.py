@@ -93,7 +93,7 @@ def main() -> None:
 def _run(arguments: list[str]) -> int:
     try:
         # group.main() would print errors differently, and return other exit statuses for Ctrl-C and closed pipes.
-        with group.make_context("dbloader", [*arguments]) as context:  # click empties the list
+        with group.make_context("dbloader", [*arguments]) as context:  # a copy, because click empties the list
             return group.invoke(context) or 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -116,7 +116,7 @@ def _run(arguments: list[str]) -> int:
         if not is_closed:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
-        # `dbloader ls | head` closes the pipe early, which is no error. Other commands may not have finished yet.
+        # `dbloader ls | head` closes the pipe early, which is no error. A command that writes may not have finished.
         is_help = not arguments or not {"-h", "--help"}.isdisjoint(arguments)
         is_list = is_help or COMMANDS.get(arguments[0]) in (None, "cli.info", "ext.cli.ls", "ext.cli.show")
         return 0 if is_closed and is_list else FAILED

@@ -84,7 +84,7 @@ _OPTIONS = (
 
 
 def conversion_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that ``convert`` and ``plan`` share to a command."""
+    """Add to a command the options that ``convert`` and ``plan`` share."""
     for option in reversed(_OPTIONS):
         command = option(command)
     if has_extensions():
@@ -196,7 +196,7 @@ def _show(meter: Meter, progress: Progress) -> None:
     """Show the progress. Before the first file is converted, also show how the files are read."""
     if progress.understood:
         meter.clear()
-    with suppress(OSError):  # printing the report shows this error, when the store is complete
+    with suppress(OSError):  # printing the report raises this error again, after the store is complete
         for line in progress.understood:
             say(f"  {line}")
     progress.show(meter)

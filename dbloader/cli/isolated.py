@@ -26,7 +26,7 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of dbloader in another process, or in this process if none of the places is a file.
 
-    ``function`` is its module and name, such as ``"stores.open.open_store"``. Its positional arguments are places.
+    ``function`` is a module and a name, such as ``"stores.open.open_store"``. All positional arguments are places.
     Return the function's result. A dataclass is returned as a dict. Errors and warnings of the function are raised in
     this process, and callbacks in the options, such as ``progress``, are called in this process.
 

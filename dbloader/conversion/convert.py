@@ -89,7 +89,7 @@ def convert(
         class_folder: Which folder of an image's path is its class: the ``"first"`` one, as in torchvision; the
             ``"last"`` one; or all of them, joined by ``/`` (``"path"``).
         boxes: ``"upright"`` if the boxes of annotations belong to the image as EXIF turns it, ``"stored"`` if not; and
-            ``"pixels"`` or ``"fractions"``, their unit. Both are given as ``"upright,pixels"``.
+            ``"pixels"`` or ``"fractions"``, their unit. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels, such as those of the training data: a list of names,
             a store's place, a ``.txt`` with a name on each line, or a ``.json`` list. Any other class is an error. With
@@ -109,7 +109,7 @@ def convert(
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
             uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
             ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit.
-            ``convert`` does not shut it down. All its machines must see source and destination at the same paths.
+            ``convert`` does not shut it down. The executor's machines must see source and destination at equal paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
             open continue to read its old state. On a disk, a warning shows how many images are now stored twice.

@@ -32,7 +32,7 @@ _CRC_BYTES = 4  # at the end of each entry
 
 
 class FileList:
-    """The entries and problems of a source, in its order. Threads may share a list. A ``with`` block closes the file.
+    """The entries and problems of a source, in order. Threads may share a list. A ``with`` block closes the file.
 
     Attributes:
         digest: SHA-256 of the list, hex; equal for equal sources. "" for the list of a part.
@@ -99,7 +99,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # `convert_file` unpacks the arrays of boxes: an invalid array rejects only its file
+        return Entry(**document)  # `convert_file` unpacks the arrays of boxes, so an invalid one rejects only its file
 
     def __enter__(self) -> Self:
         return self

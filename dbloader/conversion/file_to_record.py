@@ -61,8 +61,8 @@ def convert_file(
     """Return the result of a file: its record, or the reason why the file is rejected.
 
     ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-    freed. The bytes of stored pixels are not given back, because the record still needs them. If the cause of a failure
-    is not the file, an error is raised: OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
+    freed. The bytes of stored pixels stay counted, because the record still needs them. If the cause of a failure is
+    not the file, an error is raised: OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
     """
     files = [name for name in file_fields if name in entry.fields]
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))

@@ -33,10 +33,10 @@ class Progress(NamedTuple):
     """The progress of a conversion.
 
     Attributes:
-        found: Number of files found so far. It is final when ``done`` is not None.
+        found: Number of files found so far; final once ``done`` is a number.
         done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
-        understood: As in a Report, in the first Progress with a number in ``done``; empty in all others.
+        understood: As in a Report, but only in the first Progress whose ``done`` is a number; otherwise empty.
     """
 
     found: int
@@ -138,7 +138,7 @@ def finish_report(
 
     Args:
         manifest: The manifest of the store.
-        destination: Place of the store. The events are read from there.
+        destination: Place of the store, from which the events are read.
         path: Path of the report file.
         place: Place of the store without a password, for the report.
         started: ``time.monotonic()`` when the conversion began.
@@ -171,7 +171,7 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
 
 
 def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Write all events of a store, and ``late`` events that it lacks, to a file. If that fails, return a warning."""
+    """Write all events of a store, and then further ``late`` events, to a file. If that fails, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
         aside.unlink(missing_ok=True)  # a symbolic link of this name could lead to another file
@@ -221,8 +221,8 @@ def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool
         warnings.append(f"{what}: only the first is decoded; images stored smaller or as pixels keep only the first")
     if turned := outcome.get("turned"):
         warnings.append(
-            f"{counted(turned, 'image')} turned by EXIF, with boxes that fit the upright and the stored image: they "
-            "are taken as boxes of the stored image, as pycocotools and torchvision do; if they were drawn on upright "
+            f"{counted(turned, 'image')} turned by EXIF, with boxes that fit the upright and the stored image: "
+            "dbloader assumes the stored image, as pycocotools and torchvision do; if boxes were drawn on upright "
             "images, give boxes='upright' (--boxes upright), else boxes='stored' (--boxes stored)"
         )
     if found := outcome.get("mismatched"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
-_SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # in the order of Pillow's numbers 0, 1, 2
+_SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # Pillow calls these 0, 1 and 2
 
 # Bytes per pixel.
 _TILING = 9  # `tile` has three arrays of 3 bytes to compare pixels; before that, jpegtran takes 6
@@ -52,8 +52,8 @@ class ImageFormat:
             picture, are left out. An image that cannot be tiled is stored untiled, and reported.
         tile_width: Target width of tiles in pixels; default 32.
         raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns them.
-            They take about six times as many bytes as photographs in JPEG. Images with values of unknown range, such
-            as floats, are rejected.
+            Pixels take about six times as many bytes as JPEG photographs. Images with values of unknown range, such as
+            floats, are rejected.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -72,7 +72,7 @@ class ImageFormat:
         for name, most in (("short_side", None), ("max_side", None), ("tile_width", None), ("quality", 100)):
             option = f"{name} (--{name.replace('_', '-')})"
             number = whole_number(option, getattr(self, name), 1, most, none=True)
-            object.__setattr__(self, name, number)  # the manifest cannot hold NumPy's integers
+            object.__setattr__(self, name, number)  # the manifest cannot store NumPy's integers
         for name in ("tile", "raw"):
             object.__setattr__(self, name, checked_flag(name, getattr(self, name)))
         resizes = self.max_side is not None or self.short_side is not None

@@ -31,7 +31,7 @@ _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, 
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
-_MAX_EXTENSIONS = 1000  # most extensions to count; files called x.0001, x.0002, … must not fill the memory
+_MAX_EXTENSIONS = 1000  # count no more extensions, because files called x.0001, x.0002, … could fill the memory
 
 # In ``Entry.fields``, the values of these keys become attributes of the record, not further fields. Entries from stores
 # and exports have such keys. A ``name`` of None makes a record without a name.
@@ -40,7 +40,7 @@ KEPT_FIELDS = ("name", "damaged", "resized_from")
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing, and what its columns are, if their names do not show it. Otherwise, give `convert` only the path.
+    """A listing with columns whose names do not show their meaning. For other listings, give `convert` only the path.
 
     Args:
         path: Path of the file.
@@ -90,8 +90,8 @@ class Listing:
 class FieldFile(NamedTuple):
     """A file that is stored in a field of a record, such as a mask."""
 
-    name: str  # messages show it
-    location: tuple[Any, ...]  # as in an Entry
+    name: str  # for messages
+    location: tuple[Any, ...]  # like the location of an Entry
 
 
 class Entry(NamedTuple):
@@ -146,7 +146,7 @@ class Tally:
     def count_beside(self, fields: Iterable[str]) -> None:
         """Count an image, and the files beside it."""
         self.files += 1
-        self.beside.update([*fields])  # a Counter would add the values of a dict
+        self.beside.update([*fields])  # a list, because a Counter would add the values of a dict
 
     def in_words(self) -> Iterator[str]:
         """Yield lines about files beside images, about names, and about folders that were left out."""
@@ -200,7 +200,7 @@ class Source(ABC):
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # relative paths start from this folder
-        self.place = place or full_path(root)  # messages show it
+        self.place = place or full_path(root)  # for messages
         self.classes = classes  # names in the order of their labels; empty if they are unknown
         self.given_classes: tuple[str, ...] | None = None  # classes that the user gives, see `use_classes`
         self.label_table: Sequence[int] | None = None  # maps labels of entries to labels to store; None keeps them
@@ -227,7 +227,7 @@ class Source(ABC):
         """
 
     def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
-        """Yield an event for each file that is not in ``listed`` because it came later. Only folders look for these."""
+        """Yield an event for each file that was added after ``listed`` was made. Only folders have such files."""
         yield from ()
 
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
@@ -266,7 +266,7 @@ class Source(ABC):
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     def differs(self, entry: Entry) -> bool | None:
-        """Return None if no checksum contradicts an entry's bytes. Otherwise, whether checksums of other files fit."""
+        """Return None, or if a checksum contradicts an entry's bytes, whether the server's ETags are MD5s."""
         return None  # overridden for object storage
 
     def in_words(self, tally: Tally) -> list[str]:

@@ -146,9 +146,9 @@ class FolderSource(Source):
 
     @override
     def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
-        # Not a set, which would need several times the memory.
+        # An array, because a set would need several times the memory.
         known = np.unique(np.fromiter((hash(item.name) for item in listed), "i8"))
-        with suppress(SourceError):  # the folder is gone, or all images are
+        with suppress(SourceError):  # the folder or all its images are gone
             for item in self.opened_again().entries():
                 if not (known[known.searchsorted(hash(item.name)) :][:1] == hash(item.name)).any():
                     yield {"name": item.name, "event": "rejected", "reason": LATE}
@@ -160,13 +160,13 @@ class FolderSource(Source):
         """
         root = os.fsencode(self.root)
         pending = [(_order(folder), folder)]
-        visited = {self._identity: b"."}  # the root, because a link to it would mix all classes into this one
+        visited = {self._identity: b"."}  # with the root, because a link to it would mix all classes into one
         while pending:
             path = heapq.heappop(pending)[1]
             try:
                 same = visited.setdefault(_identity(posixpath.join(root, path)), path)
                 if same != path:
-                    reason = f"is the same folder as {readable(same)!r}, which is taken only once"
+                    reason = f"is the same folder as {readable(same)!r}, which is read only once"
                     yield Problem(readable(path), reason)
                     continue
                 contents = _list_folder(root, path, tally, sidecars=not self._as_one_class)
@@ -214,13 +214,13 @@ def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = Tru
                         contents.folders.append(entry.name)
                     continue
                 if entry.is_symlink():
-                    entry.stat()  # raises for a broken link, which may have led to a folder
+                    entry.stat()  # raises an error for a broken link, which may have led to a folder
             except OSError as error:
                 reason = f"the link cannot be followed: {error.strerror}"
                 contents.problems.append(Problem(readable(entry.name), reason))
                 continue
             if entry.name.lower().endswith(SUFFIXES):
-                contents.images.append(entry.name)  # or a named pipe, which becomes a problem when it is read
+                contents.images.append(entry.name)  # may be a named pipe, which `read` reports as a problem
                 continue
             others.append(entry.name)
     images = {name for image in contents.images if others for name in (image, posixpath.splitext(image)[0])}
@@ -230,7 +230,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = Tru
             contents.beside.setdefault(stem, {})[extension[1:].decode().lower()] = name
             continue
         tally.skip(name)
-        if readable(name) in METADATA_FILES:  # a folder with usable metadata would be another source
+        if readable(name) in METADATA_FILES:  # usable metadata would have made another kind of source
             tally.metadata = tally.metadata or readable(posixpath.join(path, name))
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
@@ -277,7 +277,7 @@ def describe_classes(classes: tuple[str, ...], folders: str = "the first folder"
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:
     """Raise SourceError if no class has an image, and add the last warnings to the tally.
 
-    They are about classes without images, metadata that is not used, and names that are not UTF-8.
+    The warnings are about classes without images, metadata that is not used, and names that are not UTF-8.
     """
     if not any(filled):
         others = tally.skipped.most_common(3)

@@ -144,7 +144,7 @@ def test_listing_a_loop_of_links_ends(tmp_path: Path, target: str) -> None:
     (tmp_path / "cat/a/loop").symlink_to(tmp_path / target)
     found, problems = split(FolderSource(tmp_path))
     assert found == ["cat/a/1.jpg", "dog/1.jpg"]
-    assert problems == {"cat/a/loop": f"is the same folder as {target or '.'!r}, which is taken only once"}
+    assert problems == {"cat/a/loop": f"is the same folder as {target or '.'!r}, which is read only once"}
 
 
 def test_broken_link_is_a_problem(tmp_path: Path) -> None:
