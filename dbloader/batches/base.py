@@ -31,7 +31,7 @@ Slot: TypeAlias = "Callable[[tuple[int, ...]], tuple[Any, Any]] | None"
 
 
 class BatchFetcher(ABC):
-    """Makes the batches of a dataset. It can be pickled if the dataset can.
+    """Makes the batches of a dataset. A BatchFetcher can be pickled if its dataset can.
 
     Attributes:
         dataset: The dataset whose samples are in the batches.
@@ -65,7 +65,7 @@ class BatchFetcher(ABC):
 
 
 class DatasetBatchFetcher(BatchFetcher):
-    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
+    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture does both for each dataset."""
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:

@@ -47,7 +47,7 @@ class Collate:
     - default_collate makes a batch of everything else.
 
     Args:
-        lists: Names of fields whose lengths or shapes differ, such as ``("tokens",)``. ``"image"`` may be one of them.
+        lists: Names of fields whose lengths or shapes differ, such as ``("tokens",)``. ``"image"`` is allowed.
 
     Raises:
         TypeError: ``lists`` contains something other than names.
@@ -117,7 +117,7 @@ def collate(
     collate_fn: Callable[[list[Any]], Any] | None,
     names: Sequence[str] = ELEMENTS,
 ) -> Any:
-    """Return the batch of some samples. ``dataset`` is None if it is unknown.
+    """Return the batch of some samples. ``dataset`` is None if the dataset is unknown.
 
     Without ``collate_fn``, the rules of `Collate` apply to a store's dataset, and default_collate to other datasets.
     ``names`` are the names of the elements if samples are tuples.

@@ -114,8 +114,8 @@ def decode_together(
         pixels: The memory for each image, in the order of the parts.
 
     Returns:
-        For each part: its samples without their images, and the time spent on it. The time of all decoding is in the
-        first part.
+        For each part: its samples without their images, and the time spent on it. The first part
+        contains the time of all decoding.
     """
     made: list[list[Any]] = [[] for _ in parts]
     read = [0.0] * len(parts)
@@ -150,7 +150,7 @@ def _borrow(
     """
     for at, (_, (store, records, rows), part) in enumerate(parts):
         began = now()
-        wanted = records[part]  # indices if the store has views, else records
+        wanted = records[part]  # indices if records can be borrowed (LMDB), else records
         borrowed = stack.enter_context(store.borrow(wanted)) if store.has_views else iter(wanted)
         for record, row in zip(borrowed, rows[part], strict=True):
             seconds[at] += now() - began

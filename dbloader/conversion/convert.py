@@ -114,7 +114,7 @@ def convert(
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
             open continue to read its old state. On a disk, a warning shows how many images are now stored twice.
         new_only: With ``append``: leave out each file if the store has a record with the same name, label, fields and
-            image. The old record of a changed file stays.
+            image. The old record of a changed file stays in the store.
         overwrite: Replace the store at the destination when the new store is finished.
         resume: Continue an interrupted conversion. If no conversion was interrupted, warn, and begin a new conversion.
             If the files or an option that affects records have changed, raise an error.

@@ -130,7 +130,7 @@ def _fill(result: FileResult, settings: Settings, entry: Entry, data: bytes, fil
 def _record(
     settings: Settings, entry: Entry, data: bytes, stored: Stored, image: Facts | None
 ) -> tuple[Record, dict[str, str]]:
-    """Return the record of a file, and remarks about its boxes by event."""
+    """Return the record of a file, and a dict from events to remarks about the file's boxes."""
     tiles = {} if stored.lengths is None else {TILES: stored.lengths}
     image_format, width, height = stored.facts[:3] if stored.facts else ("", None, None)
     fields = {**unpack(entry.fields), **tiles}  # FileList has packed the arrays

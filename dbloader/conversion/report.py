@@ -134,7 +134,7 @@ def finish_report(
     outcome: Mapping[str, int] | None = None,
     **facts: Any,
 ) -> Report:
-    """Write the events of a finished store to a file, and return the report.
+    """Write the report lines (events) of a finished store to a file, and return the report.
 
     Args:
         manifest: The manifest of the store.
@@ -171,7 +171,7 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
 
 
 def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Write all events of a store, and then further ``late`` events, to a file. If that fails, return a warning."""
+    """Write the report lines (events) of a store, then the ``late`` ones, to a file. On failure, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
         aside.unlink(missing_ok=True)  # a symbolic link of this name could lead to another file

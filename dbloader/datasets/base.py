@@ -1,4 +1,4 @@
-"""The base class of datasets that read a store. It has the attributes of torchvision's ImageFolder.
+"""The base class of datasets that read a store, with the attributes of torchvision's ImageFolder.
 
 Making a dataset reads the store's manifest. The labels and names of all records are read when they are first needed.
 """
@@ -170,7 +170,7 @@ class RecordDataset(Dataset[Any]):
     def content_digest(self) -> str:
         """A digest of the records and their order, equal for datasets with the same records.
 
-        It is the digest in the store's manifest. If a query selected records, a slash and the SHA-256 (hex) of their
+        The digest begins with the store's digest. If a query selected records, a slash and the SHA-256 (hex) of their
         indices (int64, little-endian) follow.
         """
         if self._indices is None or len(self._indices) == self.manifest.length:
@@ -242,7 +242,7 @@ class RecordDataset(Dataset[Any]):
         return [self.filename(index, basename, absolute) for index in range(len(self))]
 
     def close(self) -> None:
-        """Close the store. The next read opens it again."""
+        """Close the store, which the next read opens again."""
         self.store.close()
 
     def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:

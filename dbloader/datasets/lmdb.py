@@ -34,8 +34,8 @@ class LMDBDataset(StoreDataset):
             not decoded. The default returns an RGB PIL image, as ImageFolder does. If the conversion decoded the
             images to check them (its default), JPEGs are decoded when their pixels are needed, and a crop decodes only
             a part (docs/transforms.md). Other images are decoded at once, to find damage early.
-        transforms: Replaces ``transform`` and ``target_transform``. It is called with the image and the label, and
-            returns both. With ``fields``, it is called with the dict, and returns the sample. Without ``fields``, a
+        transforms: Replaces ``transform`` and ``target_transform``. It gets the image and the label, and returns
+            both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image.
         target: Name of the field that is the target: a float, int, bool or text, several classes, or a file such as a
             mask. None means the target that the conversion stored, else the label. Several classes, such as the list
@@ -46,7 +46,7 @@ class LMDBDataset(StoreDataset):
             that a record does not have is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Fields
             that are image files, such as masks, become PIL images of the file's own mode, or bytes with
             ``decode=None``. A Decoder crops, resizes and mirrors these images and ``"boxes"`` together with the
-            image (docs/masks.md). It drops boxes outside the crop, and their rows in ``iscrowd``, ``difficult``,
+            image (docs/masks.md). Boxes outside the crop are dropped, with their rows in ``iscrowd``, ``difficult``,
             ``truncated`` and all fields named ``box_...``.
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch;
             pixels differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but a JPEG is decoded at

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def class_names(manifest: Manifest, target: str) -> Sequence[str]:
-    """Return the names of the classes in a target field; () if it has none."""
+    """Return the names of the classes in a target field; () if there are none."""
     return manifest.classes if target == "label" else manifest.field_classes.get(target, ())
 
 

@@ -84,7 +84,7 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
 
 
 def apply_to_pair(transforms: Any, image: Any, label: Any) -> tuple[Any, Any]:
-    """Apply a transform to an image and a label. Raise TypeError if it does not return two values."""
+    """Apply a transform to an image and a label. Raise TypeError if the transform does not return two values."""
     pair = transforms(image, label)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"transforms= must return the image and the label, (image, label), got {short_repr(pair)}")

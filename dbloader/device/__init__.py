@@ -1,8 +1,8 @@
 """Send and prepare batches of images on the device of the training.
 
 The preparations are small torch modules without parameters, buffers or other state. They run on the device of the
-images, and never wait for it, so a CUDA stream can run them beside the training. They do not change their input, and
-``train()`` and ``eval()`` have no effect on them.
+images without waiting for it, so a CUDA stream can run them beside the training. Preparations do not change their
+input, and ``train()`` and ``eval()`` have no effect on them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Number of values computed at a time, so they stay in a CPU's cache. One image of 3 x 224 x 224 pixels has 150,528.
+# Number of values computed at a time, so they stay in a CPU's cache. An image of 224 x 224 pixels has 150,528 values.
 _AT_ONCE = 2**18
 
 
@@ -35,7 +35,7 @@ class BatchMemory:
     """
 
     def __init__(self) -> None:
-        # Four are enough: a loader makes a few batches ahead, and its consumer keeps one or two.
+        # Four blocks are enough: a loader makes a few batches ahead, and its consumer keeps one or two.
         self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=4)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8, layout: Any = None) -> torch.Tensor:

@@ -105,8 +105,8 @@ class Transfer:
     def start(self, batch: Batch, then: Callable[[Batch], Batch] | None = None) -> Batch:
         """Start to move a batch, in the background thread, and return the argument for ``receive``.
 
-        ``then`` is called with the batch on the device, and its result replaces the batch. It may queue work on the
-        current stream without waiting for that work.
+        ``then`` is called with the batch on the device, and its result replaces the batch. ``then`` may queue work on
+        the current stream without waiting for that work.
         """
         moved = to_device(batch, self.device)
         return moved if then is None else then(moved)

@@ -156,7 +156,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
 
     def stop_after(self, error: BaseException) -> None:
         """Stop the thread, because ``next()`` raises this error or StopIteration. Later, ``take`` names the error."""
-        line = format_exception_only(error)[0].splitlines()[0]  # unlike str(error), this raises no error
+        line = format_exception_only(error)[0].splitlines()[0]  # unlike str(error), this never raises an error
         what = cut(line.removeprefix(f"{type(error).__module__}."), 200)
         ended = isinstance(error, StopIteration)
         self.stop(None if ended else f"an error ended this iterator ({what}): call iter() again")
@@ -212,7 +212,7 @@ class BackgroundIterator(Iterator[T]):
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
     ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` (for
-    at most 10 s) and the exit of the interpreter (2 s) wait for this item. An error from this item is lost.
+    at most 10 s) and the exit of the interpreter (2 s) wait for this item. An error of this last item is lost.
     If closing the source raises an error, ``threading.excepthook`` gets it.
 
     Args:

@@ -121,7 +121,7 @@ def create_loader(
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), or nothing if the dataset has its own
             ``transform`` or ``decode``. A transform that you pass replaces the transform of a store's dataset. For
-            other datasets, it is applied after their own transform. None adds no transform.
+            other datasets, your transform is applied after their own. None adds no transform.
         collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
             None means `Collate`, which is faster. It makes a list of tensors from the samples' boxes, and one tensor
             from the samples' lists of numbers.
@@ -132,7 +132,7 @@ def create_loader(
         preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several steps.
         fuse: Whether to run known steps of a transform of torchvision or timm as a Decoder, and on batches on the
-            device (docs/transforms.md). ``print(loader)`` shows which steps.
+            device (docs/transforms.md). ``print(loader)`` shows these steps.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. A sampler of dbloader must be made for a
             dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
             resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random decoding

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # ``__getattr__`` does not take these from the loader, whose state counts batches that the consumer has not received.
 _STATE = ("state_dict", "load_state_dict")
-# Options of a DataLoader. They are always assigned to the loader, which may refuse them.
+# Options of a DataLoader. Assigning one sets it on the loader, even if the loader then raises an error.
 _OPTIONS = ("collate_fn", "generator", "num_workers", "pin_memory", "prefetch_factor", "timeout", "worker_init_fn")
 
 
@@ -59,13 +59,13 @@ class PrefetchLoader(Generic[T]):
     - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
       torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one
       of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and what
-      the order depends on. The position does not count samples that were only prefetched. The state is valid for other
-      numbers of workers and ranks and another batch size. With other samplers, the state is the loader's own state
+      the order depends on. The position does not count samples that were only prefetched. The state also fits other
+      numbers of workers and ranks, and another batch size. With other samplers, the state is the loader's own state
       after the last received batch.
     - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. The call
-      takes the same time at any position. It ends all live iterators, so end your loop over the loader first. It raises
-      OptionError for a state of another order or dataset, or with missing or unknown keys. It raises TypeError for
-      anything but a dict of ints and strs.
+      takes the same time at any position. The call ends all live iterators, so end your loop over the loader first. It
+      raises OptionError for a state of another order or dataset, or with missing or unknown keys. It raises TypeError
+      for anything but a dict of ints and strs.
 
     The state for an LMDBDataset or a MongoDataset also has the dataset's ``content_digest``, as ``"dataset"``. The
     state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
@@ -79,8 +79,8 @@ class PrefetchLoader(Generic[T]):
             leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
         depth: Most batches ahead of the consumer, including the batch in production.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
-            images. It runs in the background thread: under ``torch.no_grad()``, and without the consumer's
-            ``torch.autocast``. On CUDA, it runs on the stream that copies batches, in parallel with the training.
+            images. Preparations run in the background thread: under ``torch.no_grad()``, and without the consumer's
+            ``torch.autocast``. On CUDA, they run on the stream that copies batches, in parallel with the training.
             With one of dbloader's samplers, the random numbers of a preparation depend on the sample's position in the
             epoch. Otherwise they depend on torch's global generator, from which each ``iter()`` draws one number.
 
@@ -188,7 +188,7 @@ class PrefetchLoader(Generic[T]):
         if expect_order is None:
             return
         ahead = getattr(self._loader, "batches_ahead", None)
-        if ahead is None:  # a DataLoader, or a loader like it
+        if ahead is None:  # a loader that create_loader did not make
             workers = max(1, getattr(self._loader, "num_workers", 0))
             ahead = workers * (getattr(self._loader, "prefetch_factor", None) or 1)
         margin = ahead * position.batch_size  # a worker may be this many samples behind another
@@ -299,7 +299,7 @@ class PrefetchLoader(Generic[T]):
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):
             parts = [getattr(self, name, None) for name in ("batch_sampler", "sampler", "dataset")]
-            parts.append(getattr(parts[0], "sampler", None))  # with batch_sampler=, the DataLoader's own is not used
+            parts.append(getattr(parts[0], "sampler", None))  # with batch_sampler=, the loader's own sampler is unused
         for part in {id(part): part for part in parts if hasattr(part, "set_epoch")}.values():
             part.set_epoch(epoch)
 

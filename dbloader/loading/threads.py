@@ -162,7 +162,7 @@ class Batches(Iterator["TimedBatch"]):
 
 
 class _Threads:
-    """The threads of one iteration. They start with the first batch."""
+    """The threads of one iteration, which start with the first batch."""
 
     def __init__(self, fetcher: BatchFetcher, threads: int, ahead: int) -> None:
         self._fetcher, self._threads, self._ahead = fetcher, threads, ahead
@@ -263,7 +263,7 @@ def limit_intraop_threads() -> None:
     would slow each other down. OpenMP, which torch uses for this, stores the size of the team for each thread.
     ``torch.set_num_threads`` would change the size for all later threads.
     """
-    torch.get_num_threads()  # torch's first call in a thread sets the size, and would undo an earlier limit
+    torch.get_num_threads()  # torch's first call in a thread sets the number of threads, which would undo the limit
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

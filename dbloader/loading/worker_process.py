@@ -2,7 +2,7 @@
 
 Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
 the parts. A worker takes a part before it reads the part's records. A batch is unfinished until all taken parts are
-made, so a cache keeps the shards of these records. Workers write images into the shared memory of the batch. The worker
+made, so a cache keeps the shards of their records. Workers write images into the shared memory of the batch. The worker
 that finishes last joins all parts. The other workers store everything but the images in the Board for this worker. The
 batch is the same as if one worker had made it.
 """
@@ -137,7 +137,7 @@ class _Parts:
         return future
 
     def make(self, part: int) -> bool:
-        """Make a part, unless it is already made. Return False if it has an error."""
+        """Make a part, unless it is already made. Return False if the part has an error."""
         if part in self._errors:
             return False
         future, function, arguments = self._calls[part]

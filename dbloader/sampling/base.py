@@ -50,7 +50,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
     state. Later iterations start at the beginning of an epoch.
 
     This class is a DistributedSampler, so frameworks do not divide its samples among the ranks again. Unlike torch's
-    sampler, it asks for the ranks when it is used, so torch.distributed may be initialized after the sampler is made.
+    sampler, this class asks for the ranks when used, so torch.distributed may be initialized after the sampler is made.
 
     Attributes:
         length: Positions in the global order, without padding.
@@ -194,7 +194,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
                 ``iter()``, if ``set_epoch`` or ``load_state_dict`` was called since.
 
         Raises:
-            OptionError: ``consumed`` is more than the iteration has, or ``since`` is of another sampler.
+            OptionError: ``consumed`` is more than the iteration has, or ``since`` is a state of another sampler.
             TypeError: ``consumed`` is not an int.
         """
         consumed = whole_number("consumed", consumed)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class SeededBatchSampler(Sampler[list[int]]):
     """Batches of a sampler's indices, with their positions in the epoch, in place of torch's BatchSampler.
 
-    Pass it to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a pure
-    function of seed, epoch and position, in any process.
+    Pass this object to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a
+    pure function of seed, epoch and position, in any process.
 
     In a DataLoader, torch's Subset passes on the indices without their positions, so torch's generator draws the
     crops. ``create_loader`` keeps the positions of a Subset too.

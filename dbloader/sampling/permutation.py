@@ -7,8 +7,8 @@ sqrt(n) rows and columns. One round adds a random function of the column to the 
 round adds a random function of the row to the column. Rounds can be undone. A result of n or above goes through the
 network again until it is below n ("cycle walking"). The table has fewer surplus cells than a column has cells, so for n
 above 4,096 fewer than 2 % of the positions go through the network again. With 2**k rows and 2**k columns, up to three
-quarters do so. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with xor and
-powers of two, a full table would have only even permutations.
+quarters go through again. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with
+xor and powers of two, a full table would have only even permutations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ROUNDS = 8
 LARGEST_TABLE = 4096
 
-# Positions computed at a time. With the temporary arrays, they fit into a core's second-level cache: a million
+# Positions computed at a time. With its temporary arrays, this block fits into a core's second-level cache: a million
 # positions of any n above LARGEST_TABLE take 18 to 23 ms in one thread, and 22 to 29 ms in blocks of 8,192.
 _BLOCK = 16_384
 

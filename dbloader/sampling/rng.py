@@ -2,8 +2,8 @@
 
 A generator must run from its start to reach its ten-millionth number. A function computes any number directly (Salmon,
 Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). This function is SplitMix64 (Steele, Lea
-and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants. It is
-implemented here, so no version of a library can change the numbers.
+and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants.
+SplitMix64 is implemented here, so no version of a library can change the numbers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SampleRNG:
         seed: The seed of the training.
         epoch: The epoch, from 0.
         positions: Integers from 0, shape (N,), on the CPU: the position of each sample in the global order of the
-            epoch, which does not depend on the number of ranks. They are not indices of the dataset: if a weighted
+            epoch, which does not depend on the number of ranks. Positions are not indices of the dataset: if a weighted
             order repeats a sample, the sample gets other numbers each time.
         stream: Modules with different streams draw different numbers for the same samples.
 

@@ -227,13 +227,13 @@ class Source(ABC):
         """
 
     def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
-        """Yield an event for each file that was added after ``listed`` was made. Only folders have such files."""
+        """Yield a report line for each file that was added after ``listed`` was made. Only folders have such files."""
         yield from ()
 
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
         """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
 
-        ``hold`` limits memory. It is called with a number of bytes, if possible before they are read, and may wait
+        ``hold`` limits memory: it is called with a number of bytes, if possible before they are read, and may wait
         until other bytes are freed. An OSError is raised only if the machine fails. This implementation reads files. A
         location is (path,), or (path, start, number of bytes) for a part of a file.
         """
