@@ -38,8 +38,8 @@ class BatchFetcher(ABC):
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         check_skipped: None if errors are not skipped. Otherwise a function that warns about each skipped sample once,
-            and raises LoaderError if too many are skipped. The loader calls it with the newly skipped samples, the
-            number of all samples that this process has skipped in the epoch, and the first 100 skipped samples.
+            and raises LoaderError if too many are skipped. The loader calls this function with the newly skipped
+            samples, the number of samples that this process has skipped in the epoch, and the first 100 of them.
     """
 
     dataset: Any
@@ -55,8 +55,8 @@ class BatchFetcher(ABC):
             indices: The indices of the samples. SeededIndices decide all random numbers of the batch.
             submit: Like ``Executor.submit``, it calls a function with some arguments in any thread, now or later.
             size: The number of samples in a part.
-            read: Whether to read all samples now. If not, each part reads its own samples when it is made, because this
-                worker makes only some of the parts.
+            read: Whether to read all samples now. If False, each part reads its own samples when it is made, because
+                this worker makes only some of the parts.
             slot: Allocates images of a shape in shared memory, as ``SharedBatchPool.allocate`` does; else None.
 
         Returns:

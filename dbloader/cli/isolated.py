@@ -79,7 +79,7 @@ def _run(
     signal.signal(signal.SIGTERM, _end_once)  # lets the function clean up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Discard stderr (descriptor 2), because LMDB prints failed assertions there. But if the command was started without
-    # stderr, descriptor 2 may be the pipe to the parent. Then keep it.
+    # stderr, descriptor 2 may be the pipe to the parent: keep it.
     if sender.fileno() != 2:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:

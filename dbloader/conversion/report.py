@@ -72,7 +72,7 @@ class Report:
         transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
         turned: Number of images that EXIF turns, and whose boxes fit the upright and the stored image. dbloader assumes
             that these boxes belong to the stored image (see ``boxes`` of `convert`).
-        flat: Number of images with boxes that have no area. These boxes were left out.
+        flat: Number of images whose boxes without an area were left out.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
         mismatched: Number of objects whose bytes do not match the MD5 that the server states.
         resumed_at: Number of files that an earlier, interrupted run has converted.

@@ -102,7 +102,7 @@ class Settings:
         return replace(self, classes=self.given_classes())
 
     def open(self) -> Source:
-        """Open the source. Without ``dbloader.ext``, it can only be a folder of images."""
+        """Open the source. Without ``dbloader.ext``, the source can only be a folder of images."""
         given = (self.listing, self.name_field, self.image_field, self.file_fields or None, self.where, self.classes)
         is_given = any(option is not None for option in given)
         if has_extensions() or is_given or self.reading() or "://" in str(self.source) or Path(self.source).is_file():

@@ -208,7 +208,7 @@ def _target_value(dataset: Any, record: Any, value: Any) -> Any:
         way = f"where={query!r} selects the records with a value" if query else "leave such records out with a Subset"
         raise OptionError(f"{describe_record(record, dataset.root)} has no {dataset.target}: {way}")
     if isinstance(value, np.ndarray) and not value.shape:
-        return value.item()  # write_store stores NumPy numbers as such arrays, to keep their dtype
+        return value.item()  # write_store stores NumPy numbers as arrays without axes, to keep the dtype
     names = class_names(dataset.manifest, dataset.target)
     if not names or not isinstance(value, (list, np.ndarray)):
         return value

@@ -34,7 +34,7 @@ class LMDBDataset(StoreDataset):
             not decoded. The default returns an RGB PIL image, as ImageFolder does. If the conversion decoded the
             images to check them (its default), JPEGs are decoded when their pixels are needed, and a crop decodes only
             a part (docs/transforms.md). Other images are decoded at once, to find damage early.
-        transforms: Replaces ``transform`` and ``target_transform``. It gets the image and the label, and returns
+        transforms: Called with the image and the label, in place of ``transform`` and ``target_transform``; returns
             both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image.
         target: Name of the field that is the target: a float, int, bool or text, several classes, or a file such as a

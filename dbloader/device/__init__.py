@@ -1,7 +1,7 @@
 """Send and prepare batches of images on the device of the training.
 
-The preparations are small torch modules without parameters, buffers or other state. They run on the device of the
-images without waiting for it, so a CUDA stream can run them beside the training. Preparations do not change their
+The preparations are small torch modules without parameters, buffers or other state. Preparations run on the device of
+the images without waiting for it, so a CUDA stream can run them beside the training. Preparations do not change their
 input, and ``train()`` and ``eval()`` have no effect on them.
 """
 

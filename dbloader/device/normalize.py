@@ -22,13 +22,13 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Normalize(nn.Module):
     """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
 
-    It takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 from 0 to 255, or floats from 0
-    to 1. So images can be sent to the device as uint8, a quarter of the bytes of floats. The conversion to floats needs
-    no extra pass. The result ranges from about -3 to 3 and keeps the order of channels. On a CPU, images are normalized
-    one by one, into the memory of an earlier result that is no longer used: 64 images take 5 ms instead of 41 ms.
+    Normalize takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 from 0 to 255, or floats
+    from 0 to 1. So images can be sent to the device as uint8, a quarter of the bytes of floats. The conversion to
+    floats needs no extra pass. The result ranges from about -3 to 3 and keeps the order of channels. On a CPU, images
+    are normalized one by one, into the memory of an unused earlier result: 64 images take 5 ms instead of 41 ms.
 
-    It computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines subtraction and
-    multiplication exactly, so a GPU and a CPU give the same bits.
+    Normalize computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines
+    subtraction and multiplication exactly, so a GPU and a CPU give the same bits.
 
     Args:
         mean: One number from 0 to 1 for each channel; ImageNet's by default.

@@ -30,8 +30,8 @@ def to_device(batch: Batch, device: Device) -> Batch:
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     """Return the batch with ``function(leaf)`` in place of each leaf: a tensor, or an object that moves itself."""
-    # This check is first, because a PackedSequence is also a named tuple, and keeps one tensor on the CPU. It looks for
-    # the method in the class, because some instances have every attribute. A UserDict, such as the tokenizers'
+    # Check for ``to`` first, because a PackedSequence is also a named tuple, and keeps one tensor on the CPU. Look for
+    # ``to`` in the class, because some instances have every attribute. A UserDict, such as the tokenizers'
     # BatchEncoding, is treated as a container, because its `to` would change the batch, which the loader may still use.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
@@ -180,7 +180,7 @@ class CudaTransfer(Transfer):
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
-        # This also makes the device current: each thread has a current device, and every epoch has a new thread.
+        # torch.cuda.stream also sets the current device, which each thread has for itself: each epoch has a new thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
             return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)

@@ -212,8 +212,8 @@ class BackgroundIterator(Iterator[T]):
 
     The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
     ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` (for
-    at most 10 s) and the exit of the interpreter (2 s) wait for this item. An error of this last item is lost.
-    If closing the source raises an error, ``threading.excepthook`` gets it.
+    at most 10 s) and the exit of the interpreter (2 s) wait for an item in production. An error of this last item is
+    lost. If closing the source raises an error, ``threading.excepthook`` gets it.
 
     Args:
         source: The items.

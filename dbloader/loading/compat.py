@@ -51,7 +51,7 @@ def background(max_prefetch: int = 1) -> Callable[[Callable[P, Iterable[T]]], Ca
 class DataLoaderX(PrefetchLoader[T]):
     """A PrefetchLoader that makes its own DataLoader.
 
-    It replaces the recipe ``class DataLoaderX(DataLoader): def __iter__(self): return
+    This class replaces the recipe ``class DataLoaderX(DataLoader): def __iter__(self): return
     BackgroundGenerator(super().__iter__())``, with the promises of PrefetchLoader on order, errors, ``break``, threads
     and resuming.
 

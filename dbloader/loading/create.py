@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 _IMAGENET = Normalize()
 
-# The least number of samples made ahead for each thread. It keeps all other threads busy while one sample takes 20
-# times longer than usual.
+# The least number of samples made ahead for each thread, so other threads stay busy while one sample takes 20 times
+# longer than usual.
 _SAMPLES_AHEAD = 24
 
 # For options of torch's DataLoader and of timm's create_loader: what to pass to this create_loader instead.
@@ -110,9 +110,9 @@ def create_loader(
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
-            torchvision or timm. It is not changed. If it has ``fields``, batches are dicts, and a Decoder crops image,
-            masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as ``transform``:
-            the ``decode`` of one of its datasets does not get the position in the epoch.
+            torchvision or timm. The dataset is not changed. If it has ``fields``, batches are dicts, and a Decoder
+            crops image, masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as
+            ``transform``: the ``decode`` of one of its datasets does not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, an image's shorter side is first resized to max(height, width) / 0.875,
             then the center is cropped. ``input_size`` is refused if a dataset has its own ``transform`` or ``decode``.
@@ -123,7 +123,7 @@ def create_loader(
             ``transform`` or ``decode``. A transform that you pass replaces the transform of a store's dataset. For
             other datasets, your transform is applied after their own. None adds no transform.
         collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
-            None means `Collate`, which is faster. It makes a list of tensors from the samples' boxes, and one tensor
+            None means `Collate`, which is faster, and makes a list of tensors from the samples' boxes, and one tensor
             from the samples' lists of numbers.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
@@ -224,7 +224,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, to find the sample that comes next, got {name}"
             )
-        # ``tester`` makes single samples. It collates with len, because the user's collate_fn may refuse one sample.
+        # ``tester`` makes single samples, and collates with len, because the user's collate_fn may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = extension("ReplacingBatchFetcher")(fetcher, tester, batches.sampler, on_error)
     if even_batches:

@@ -43,7 +43,7 @@ class PrefetchLoader(Generic[T]):
     The loader's iterator is made in the caller's thread: in ``iter()``, or in the first ``next()`` if the loader can be
     resumed. The background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its
     workers in the same thread as without prefetching, and ``torch.manual_seed`` gives the same order. With
-    ``num_workers=0`` the background thread makes the samples. Then samples and training draw from the global random
+    ``num_workers=0`` the background thread makes the samples, so samples and training draw from the global random
     generators in an undefined order: use workers, or dbloader's samplers and decoders.
 
     After ``break`` the next ``iter()`` waits for the batch in production. Several iterators may run side by side. But a
@@ -63,9 +63,9 @@ class PrefetchLoader(Generic[T]):
       numbers of workers and ranks, and another batch size. With other samplers, the state is the loader's own state
       after the last received batch.
     - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. The call
-      takes the same time at any position. The call ends all live iterators, so end your loop over the loader first. It
-      raises OptionError for a state of another order or dataset, or with missing or unknown keys. It raises TypeError
-      for anything but a dict of ints and strs.
+      takes the same time at any position. The call ends all live iterators, so end your loop over the loader first.
+      ``load_state_dict`` raises OptionError for a state of another order or dataset, or with missing or unknown keys,
+      and TypeError for anything but a dict of ints and strs.
 
     The state for an LMDBDataset or a MongoDataset also has the dataset's ``content_digest``, as ``"dataset"``. The
     state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
@@ -82,7 +82,7 @@ class PrefetchLoader(Generic[T]):
             images. Preparations run in the background thread: under ``torch.no_grad()``, and without the consumer's
             ``torch.autocast``. On CUDA, they run on the stream that copies batches, in parallel with the training.
             With one of dbloader's samplers, the random numbers of a preparation depend on the sample's position in the
-            epoch. Otherwise they depend on torch's global generator, from which each ``iter()`` draws one number.
+            epoch. Otherwise the numbers depend on torch's global generator, from which each ``iter()`` draws one.
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
@@ -311,7 +311,7 @@ class _Running:
         self.threads: weakref.WeakSet[BackgroundThread[Any]] = weakref.WeakSet()
 
     def stop(self, reason: str) -> None:
-        """Ask all iterators to end. Then their ``next()`` raises a LoaderError with the reason."""
+        """Ask all iterators to end, so their ``next()`` raises a LoaderError with the reason."""
         for thread in [*self.threads]:
             thread.stop(reason)
 

@@ -45,7 +45,7 @@ class Stats:
         skipped: Number of damaged samples that were skipped, with ``create_loader(on_error=Skip())``.
         skipped_samples: The first 100 skipped samples, each with its index, name and reason.
         steps: Number of batches that the consumer has finished.
-        first_s: Seconds until the first batch. They include the start of the workers, and do not count as waiting.
+        first_s: Seconds until the first batch. These include the start of the workers, and do not count as waiting.
         waited_s: Seconds that the consumer waited for all other batches.
         computed_s: Seconds that the consumer worked.
         ahead: Number of batches that the loader has made, received or not.
@@ -108,7 +108,7 @@ class Stats:
 
     @property
     def _measures_only(self) -> bool:
-        # A consumer that works for at most 2 % of the time does not train. It measures the loader.
+        # A consumer that works for at most 2 % of the time does not train, but measures the loader.
         return self.computed_s <= 0.02 * self.seconds
 
     @property

@@ -111,7 +111,7 @@ class Batches(Iterator["TimedBatch"]):
     """One iteration over a ThreadLoader or a ProcessLoader.
 
     This is not a generator that shuts its executor down in a ``finally``. Garbage collection may run the ``finally`` of
-    a dropped generator at any moment, even while the thread holds a lock that the shutdown needs. Then the thread would
+    a dropped generator at any moment, even while the thread holds a lock that the shutdown needs: the thread would then
     wait forever. A dropped executor ends its threads without locks.
 
     Args:

@@ -247,8 +247,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """Let ``set_epoch`` and ``load_state_dict`` decide again where ``iter()`` starts.
 
         Args:
-            received: Whether the training has received a batch, or has reached the end. If not, the next iteration
-                starts at the same position.
+            received: Whether the training has received a batch, or has reached the end. If False, the next
+                iteration starts at the same position.
 
         Raises:
             LoaderError: ``received`` is true, but ``iter()`` was not called since ``hold``.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ShuffleSampler(ResumableSampler):
     """All indices of a dataset in a random order that is computed, in place of DistributedSampler and RandomSampler.
 
-    It makes no list of indices. An epoch of a billion samples starts at any sample within a millisecond. See
+    The sampler makes no list of indices. An epoch of a billion samples starts at any sample within a millisecond. See
     ResumableSampler for resuming.
 
     Args:

@@ -98,8 +98,8 @@ class Entry(NamedTuple):
     """A file to be converted."""
 
     name: str  # path below the root, POSIX, always valid UTF-8: the name of the record
-    # Where the source finds the file. In most sources it is ``(path,)``: the path in bytes, relative to the root or
-    # absolute. Other sources use keys or numbers of their own. A conversion stores locations as BSON.
+    # Where the source finds the file. In most sources the location is ``(path,)``: the path in bytes, relative to the
+    # root or absolute. Other sources use keys or numbers of their own. A conversion stores locations as BSON.
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty for a folder of images

@@ -1,10 +1,10 @@
 """A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-dbloader differs from ImageFolder in six ways. It reads files of more formats, such as GIF and HEIC. It leaves out
-names that begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies), and
-folders that a Mac, a NAS or Windows has added. In each class, it reads a folder only once, so loops of links end. It
-keeps a class without images, with a warning. If no folder has images, it reads the images directly in the root, without
-labels. A ``x.txt`` or ``x.json`` beside ``x.jpg`` becomes a field.
+dbloader differs from ImageFolder in six ways. It reads more formats, such as GIF and HEIC. It leaves out names that
+begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies), and folders that a
+Mac, a NAS or Windows has added. In each class, it reads a folder only once, so loops of links end. A class without
+images stays, with a warning. If no folder has images, it reads the images directly in the root, without labels. A
+``x.txt`` or ``x.json`` beside ``x.jpg`` becomes a field.
 """
 
 from __future__ import annotations
