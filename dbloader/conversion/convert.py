@@ -109,7 +109,7 @@ def convert(
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
             uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
             ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit.
-            ``convert`` does not shut it down. The executor's machines must see source and destination at equal paths.
+            ``convert`` does not shut down the executor, whose machines must see source and destination at equal paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
             open continue to read its old state. On a disk, a warning shows how many images are now stored twice.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OWN_FIELDS = (*STANDARD_FIELDS, "index")
 
 _BOXES = "boxes"
-_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # annotations of COCO and VOC have these
+_FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # flags in annotations of COCO and VOC
 
 # Queries for the records with a value, by the kind of the column.
 _WITH_VALUE = {

@@ -24,7 +24,7 @@ Batch: TypeAlias = Any
 class Preparation(nn.Module):
     """Applies modules, one after another, to the images of a batch; everything else in the batch stays as it is.
 
-    A batch is one of these. The result has the same type, and the batch itself is not changed.
+    A batch has one of the types below. The result has the same type, and the batch itself is not changed.
 
     - a tensor: the images;
     - a tuple, named tuple or list: the images first, then the targets, if any;

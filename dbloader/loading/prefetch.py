@@ -216,7 +216,7 @@ class PrefetchLoader(Generic[T]):
     def stats(self) -> Stats:
         """Return how the latest iteration spent its time. As a str, the result names what limits the speed."""
         num_workers, sources = getattr(self._loader, "num_workers", None), self._clock.stats.sources
-        # A Subset of a mixture has sources too, but does not count passes.
+        # A Subset of a mixture has sources too, but no method ``passes``.
         if sources and isinstance(self._checkpoint, SamplerCheckpoint) and hasattr(self.dataset, "passes"):
             passes = self.dataset.passes(self._checkpoint.state())
             sources = {name: dataclasses.replace(one, passes=passes[name]) for name, one in sources.items()}

@@ -125,7 +125,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A finished batch keeps its cell until workers have answered all its messages: one more cell for each worker.
+        # A finished batch keeps its cell until workers have answered all its messages, so each worker adds one cell.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration

@@ -37,7 +37,7 @@ class Stats:
     """How an iteration has spent its time so far. As a str, it is a verdict in one line.
 
     The consumer's times are measured in its Python code. On a GPU, Python runs ahead of the device until it waits for
-    the device, such as in ``loss.item()``. With such a wait in each step, the times include the device's work.
+    the device, such as in ``loss.item()``. If each step waits so, the times include the device's work.
 
     Attributes:
         batches: Number of batches received.

@@ -27,7 +27,7 @@ NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # The network file system cannot be reached, so all files fail.
 _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
 # A bad part of a disk causes these errors for one file. A removed disk, or an NFS server that does not answer, causes
-# them for all files.
+# these errors for all files.
 _FAILED = (errno.EIO, errno.EREMOTEIO)
 # A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
 MAX_BYTES = 2**31 - 2**16
