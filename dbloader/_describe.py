@@ -10,9 +10,9 @@ from dbloader.errors import LoaderError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Zero-width joiners: Persian and Indian spelling needs them.
+# `printable` keeps zero-width joiners, because Persian and Indian spelling needs them.
 _JOINERS = "\u200c\u200d"
-_LISTED = 10  # most items of one list that the text of a report shows
+_LISTED = 10  # a report that is printed shows at most this many items of each list
 
 
 def short_repr(value: object, most: int = 100) -> str:
@@ -50,7 +50,7 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # a stream has no length, or the number of ranks is not known yet
+    except (TypeError, OptionError):  # no length: an iterable dataset, or the number of ranks is not known yet
         return None
 
 
@@ -91,13 +91,13 @@ def report_in_lines(report: Any) -> str:
 
 
 def in_lines(facts: Mapping[str, str]) -> str:
-    """Return facts as text, a line for each fact that is known."""
+    """Return text with one line for each fact: its title and its value. Omit facts whose value is empty."""
     width = max(map(len, facts), default=0)
     return "\n".join(f"{name:{width}}  {fact}" for name, fact in facts.items() if fact)
 
 
 def print_pretty(shown: object, printer: Any, _cycle: bool) -> None:
-    """Make IPython and notebooks show an object's str, not its repr. Classes assign this to ``_repr_pretty_``."""
+    """Make IPython and notebooks show an object's str, not its repr. Use it as a class's ``_repr_pretty_``."""
     printer.text(str(shown))
 
 

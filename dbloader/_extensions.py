@@ -1,6 +1,6 @@
-"""Names of what stands around the core, in ``dbloader.ext``. No other module of the core imports it.
+"""Names in ``dbloader.ext`` that the rest of dbloader uses. Other modules get them with ``extension``.
 
-Each name is imported at its first use, so the core works without these modules, and imports none of them needlessly.
+Each name is imported at its first use. So dbloader also works without ``dbloader.ext``, and imports only what it needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from dbloader.errors import DBLoaderError
 
-# The module of each name, below dbloader.ext.
+# For each name, the module that defines it, relative to dbloader.ext.
 EXTENSIONS = {
     "CachedStore": "caching.store",
     "CollectionDataset": "datasets.collection",
@@ -39,7 +39,7 @@ EXTENSIONS = {
     "with_head": "fusing.plan",
 }
 
-# The module of each command of the command line, below dbloader, in the order of ``dbloader --help``.
+# For each command, in the order of ``dbloader --help``: the module that defines it, relative to dbloader.
 COMMANDS = {
     "convert": "cli.convert", "info": "cli.info", "ls": "ext.cli.ls", "show": "ext.cli.show", "view": "ext.cli.view",
     "verify": "cli.verify", "duplicates": "ext.cli.duplicates", "copy": "ext.cli.copy", "export": "ext.cli.copy",
@@ -52,7 +52,7 @@ MISSING = "dbloader.ext, which is not installed here: install dbloader again"
 
 @cache
 def has_extensions() -> bool:
-    """Return whether what stands around the core is installed."""
+    """Return whether ``dbloader.ext`` is installed."""
     return find_spec("dbloader.ext") is not None
 
 
@@ -62,13 +62,13 @@ def installed_commands() -> list[str]:
 
 
 def extension(name: str) -> Any:
-    """Return a class or function that stands around the core; DBLoaderError if that is not installed."""
+    """Return a class or function of ``dbloader.ext``. Raise DBLoaderError if ``dbloader.ext`` is not installed."""
     if not has_extensions():
         raise DBLoaderError(f"{name} is in {MISSING}")
     return getattr(import_module(f"dbloader.ext.{EXTENSIONS[name]}"), name)
 
 
 def html(name: str, *arguments: Any) -> str | None:
-    """Call a function that returns HTML for a notebook. None, for which a notebook shows the repr, if it is missing."""
+    """Return HTML for a notebook, made by a function of ``dbloader.ext``. Without it, return None, to show the repr."""
     shown: str | None = extension(name)(*arguments) if has_extensions() else None
     return shown

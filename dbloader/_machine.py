@@ -2,7 +2,7 @@
 
 The control groups (cgroups) of a container limit its CPUs and memory. Linux documents the files of control groups in
 admin-guide/cgroup-v2 (``cpu.max``, ``memory.max``), and for version 1 in scheduler/sched-bwc and
-admin-guide/cgroup-v1/memory. In all functions, ``root`` is the folder that contains ``proc`` and ``sys``.
+admin-guide/cgroup-v1/memory. The argument ``root`` is the folder that contains ``proc`` and ``sys``.
 """
 
 from __future__ import annotations
@@ -101,17 +101,17 @@ def _numbers(file: Path) -> list[int]:
 
 @contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread during a ``with`` block. Processes that are started in the block never unblock it.
+    """Block SIGINT in this thread during a ``with`` block. In processes that start in the block, SIGINT stays blocked.
 
     Otherwise Ctrl-C would interrupt new processes during their imports, and each would print a traceback.
     """
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # before SIGINT is blocked, because starting the tracker unblocks it
+    resource_tracker.ensure_running()  # before the next line, because starting the tracker unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # The system may deliver SIGINT to another thread, such as a thread of OpenBLAS. Python then calls the handler in
-    # the main thread in spite of the mask. A KeyboardInterrupt in the block could leave a new process without its data,
-    # and the process would print a traceback. So the handler only notes the signal, which is raised after the block.
+    # the main thread, although SIGINT is blocked there. A KeyboardInterrupt here could leave a new process without its
+    # data, and that process would print a traceback. So the handler only notes the signal, which is raised later.
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     deferred = callable(handler) and threading.current_thread() is threading.main_thread()

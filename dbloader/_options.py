@@ -1,4 +1,4 @@
-"""Check the values of options. Each function takes the name of the option, for the message, and its value."""
+"""Check the values of options. Each function takes the option's name, which its errors show, and the value."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return a bool of Python or NumPy as Python's bool. With ``none``, None is allowed too.
+    """Return a bool of Python or NumPy as Python's bool. If ``none`` is true, None is allowed too.
 
-    Other values raise TypeError. For example, the text ``"no"`` would be true in Python.
+    Other values raise TypeError. Otherwise, the text ``"no"`` would count as true.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -45,7 +45,7 @@ def whole_number(
 def whole_number(
     name: str, value: Any, least: int | None = None, most: int | None = None, *, none: bool = False
 ) -> int | None:
-    """Return an int of Python or NumPy from ``least`` to ``most``. With ``none``, None is allowed too.
+    """Return an int of Python or NumPy from ``least`` to ``most``. If ``none`` is true, None is allowed too.
 
     An int outside this range raises OptionError. Values of other types, such as text, 3.0 and True, raise TypeError.
     """
@@ -64,7 +64,7 @@ def whole_number(
 
 
 def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
-    """Return a finite number from ``least`` to ``most``. With ``above``, it must be greater than ``least``.
+    """Return a finite number from ``least`` to ``most``. If ``above`` is true, ``least`` itself is not allowed.
 
     A number outside this range, infinity and NaN raise OptionError. Values that are not numbers raise TypeError.
     """
@@ -79,7 +79,7 @@ def real_number(name: str, value: Any, least: float = 0.0, most: float = math.in
 
 
 def check_path(name: str, value: object, *, none: bool = False) -> None:
-    """Raise TypeError unless an option is a str or a path; with ``none``, None is allowed.
+    """Raise TypeError unless an option is a str or a path. If ``none`` is true, None is allowed too.
 
     The message shows only the type of the value, because the value may be large.
     """

@@ -24,14 +24,14 @@ Result = TypeVar("Result")
 MEMORY_LIMIT = 96 * 2**20
 """Most bytes of files and pixels in memory for all tasks together, including results that the caller still uses."""
 
-# A conversion divides its entries into tasks for threads. Each task calls ``read`` with this many entries. With more
-# entries in a task, some threads could lack work. With fewer, handing tasks to threads would cost time.
+# A conversion divides its files into tasks for threads. This is the number of files in one task. With larger tasks,
+# some threads could lack work. With smaller tasks, handing tasks to threads would cost time.
 TASK_FILES = 16
 
 # M_MMAP_THRESHOLD of malloc.h; see mallopt(3).
 _M_MMAP_THRESHOLD = -3
 
-# Pillow's settings are global. The first running conversion changes them, and the last running one restores them.
+# Pillow's settings are global. The first running conversion changes them, and the last to end restores them.
 _pillow_settings, _pillow_lock = ExitStack(), threading.Lock()
 _pillow_users = 0
 
@@ -47,9 +47,9 @@ def work_in_order(
     """Divide the positions from 0 to ``count`` - 1 into tasks, call a function for each, and yield results in order.
 
     Args:
-        work: The function. It is called in a thread with a slice of the positions, and ``hold``. It must call ``hold``
-            with a number of bytes before it allocates them. If the result is no longer needed, ``hold`` raises
-            CancelledError.
+        work: The function. A thread calls it with a slice of the positions and a function ``hold``. Before ``work``
+            allocates memory, it must call ``hold`` with the number of bytes. If the result is no longer needed,
+            ``hold`` raises CancelledError.
         count: Number of positions.
         workers: Number of threads.
         task_files: Number of positions in one task.
@@ -120,7 +120,7 @@ class MemoryBudget:
 
 @contextmanager
 def reserved(hold: Hold, nbytes: int) -> Iterator[None]:
-    """Call ``hold`` with a number of bytes before a block, and with the negative number after the block."""
+    """Call ``hold`` with a number of bytes before a ``with`` block, and with the negative number after the block."""
     if nbytes:
         hold(nbytes)
     try:
@@ -131,7 +131,7 @@ def reserved(hold: Hold, nbytes: int) -> Iterator[None]:
 
 
 def return_large_blocks() -> None:
-    """Make glibc return freed blocks of 4 MiB or more to the system. Otherwise MemoryBudget would not limit memory.
+    """Make glibc return freed blocks of 4 MiB or more to the system, because MemoryBudget counts them as free.
 
     By default, glibc keeps blocks of up to 32 MiB for each thread. With a budget of 96 MiB, 12 threads that decoded
     WebP images used up to 1,150 MB by default, and up to 245 MB with this setting.

@@ -15,7 +15,7 @@ from dbloader.errors import PlaceError
 WRITABLE = ("s3", "gs", "az")
 _PLACE = re.compile(r"(s3|gs|az|https?):/(/?)([^/]*)/*(.*)", re.DOTALL | re.IGNORECASE)
 _BUCKET = re.compile(r"[\w.-]+", re.ASCII)
-# The beginning of a connection string, even if mistyped.
+# The beginning of a MongoDB connection string, even if it is mistyped.
 _LIKE_MONGO = re.compile(r"mongo(db)?(\+srv)?(:|//)", re.IGNORECASE)
 _STORE = "the path of an LMDB file or mongodb://host/database.collection"
 _WEB_SERVER = re.compile(r"([\w.-]+|\[[\w.:]+\])(:\d+)?", re.ASCII)
@@ -36,7 +36,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The server's URL: from the environment for s3, from the place for http(s); "" for the cloud's own server."""
+        """The server's URL: from the environment for s3, from the place for http(s); "" for the cloud's default."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         if self.scheme == "s3":
@@ -53,7 +53,7 @@ def is_mongo(place: object) -> bool:
 
 
 def is_remote(place: object) -> bool:
-    """Return whether a place begins like a place in object storage. The rest of the place may be mistyped."""
+    """Return whether a place begins like a URL of object storage, such as ``s3:/``. The rest may be mistyped."""
     return isinstance(place, (str, os.PathLike)) and bool(_PLACE.match(str(place)))
 
 
@@ -85,7 +85,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as a file path, or raise an error. No message repeats a URI, because it may contain a password."""
+    """Return a place as a file path. Raise an error for other places, without their URI: it may contain a password."""
     if not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"a place must be {_STORE}, got {type(place).__name__}")
     path = os.fspath(place)
@@ -111,6 +111,6 @@ def checked_path(place: str | os.PathLike[str]) -> str:
 
 
 def path_beside(place: str, ending: str) -> Path:
-    """Return the path of a file beside a store. The place may end in a slash, or be "."."""
+    """Return the path of a store, followed by ``ending``. The place may end in a slash, or be "."."""
     path = Path(place) if Path(place).name.strip(".") else Path(place).resolve()
     return path.with_name(f"{path.name}{ending}")

@@ -29,7 +29,7 @@ DBLoaderError
 ├── LoaderError             (RuntimeError)       a loader cannot go on without losing batches
 └── OptionError             (ValueError)         an option is out of its range, or two options exclude each other
 
-Each class can be made from one string, because PyTorch sends an error of a DataLoader worker as class and string.
+Each class accepts one str, because PyTorch rebuilds an error of a DataLoader worker from its class and its message.
 """
 
 

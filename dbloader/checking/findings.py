@@ -28,7 +28,7 @@ class Findings:
     Attributes:
         counts: Number of findings of each kind.
         first: The first thousand findings. Each is a dict with the keyword arguments of `add`, and with ``difference``:
-            its kinds, joined by commas.
+            the kinds of the finding, joined by commas.
     """
 
     def __init__(self, file: IO[bytes] | None, found: Callable[[dict[str, Any]], object]) -> None:
@@ -37,7 +37,7 @@ class Findings:
         self._file, self._found = file, found
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
-        """Add a finding of one or more kinds. Do not write it to the file if ``listed`` is false."""
+        """Add a finding of one or more kinds. If ``listed`` is false, do not write it to the file."""
         self.counts.update(kinds)
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:
@@ -56,11 +56,11 @@ def collect_findings(
         yield Findings(None, found)
         return
     path = Path(output)
-    if os.path.lexists(path):  # for example the store, given by mistake
+    if os.path.lexists(path):  # never overwrite: the path could be the store itself
         raise OptionError(f"output (--output) must be a new file, but {path} exists: choose another name")
     if not path.parent.is_dir():
         raise OptionError(f"--output {path}: there is no folder {path.parent}; make it first")
-    if path.suffix != ".jsonl":  # --drop and --select recognize the format by the extension
+    if path.suffix != ".jsonl":  # dbloader copy (--drop, --select) detects the format by the extension
         raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {path}")
     with durable(path) as file:
         yield Findings(file, found)

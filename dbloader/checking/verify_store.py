@@ -45,8 +45,8 @@ class VerifyReport:
             (the conversion appended the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the
             record is damaged, and was not compared); ``changed`` (the conversion resized or tiled the image, or stored
             its pixels, so the image was not compared); ``moved`` (the same record has a new index in the other store).
-        notes: Remarks that are not problems. They are about files that a source leaves out, and files in a folder of
-            shards that are not part of the store.
+        notes: Remarks that are not problems. They name files that a comparison with a source ignores, and files in a
+            folder of shards that are not part of the store.
     """
 
     place: str
@@ -79,7 +79,7 @@ def verify_store(
         decode: Also decode every image, and the images in file fields, such as masks.
         against: A source of any kind that ``convert`` accepts, or another store. Each record is compared with the file
             or record of the same name.
-        listing: Listing of the source.
+        listing: File that lists the files of the source, as for ``convert``.
         output: New file of JSON lines, one line for each problem.
         found: Called with each of the first thousand problems when it is found.
         progress: Called with the step, the number of finished records or files, and the total.
@@ -109,7 +109,7 @@ def verify_store(
 
         for damage in find_damage(store, count):
             findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
-        readable = done == total  # find_damage stops early if a shard is missing or the length is wrong
+        readable = done == total  # find_damage stops early if a shard is missing or the manifest's length is wrong
         for batch in _decode_images(store) if decode and readable else ():
             for index, name, problem in batch:
                 if problem:
@@ -136,7 +136,7 @@ def verify_store(
 
 
 def _decode_images(store: Store) -> Iterator[list[tuple[int, str | None, str]]]:
-    """Yield (index, name, problem) of all records in order. The problem is "" if all image files decode."""
+    """Yield (index, name, problem) of all records in order. The problem is "" if all images of the record decode."""
 
     def work(part: slice, hold: Hold) -> list[tuple[int, str | None, str]]:
         return [(index, *_decode_image(store, index, hold)) for index in range(part.start, part.stop)]
@@ -148,7 +148,7 @@ def _decode_image(store: Store, index: int, hold: Hold) -> tuple[str | None, str
     try:
         (record,) = store.read([index])
     except (DamagedRecordError, DamagedStoreError):
-        return None, ""  # verify_store has already reported this record
+        return None, ""  # find_damage has already reported that this record is damaged
     files = [name for name in store.manifest.file_fields if name in record.fields]
     images = (record.image, *(record.fields[name] for name in files))
     hold(2 * sum(len(image) for image in images if isinstance(image, bytes)))

@@ -1,7 +1,7 @@
 """Decode intact PNG and WebP files with imagecodecs, which releases the GIL, to the same pixels as Pillow.
 
 Pillow reads the headers of these formats in Python, which takes longer than decoding 32 x 32 pixels. Pillow still
-decodes rare kinds of PNG and WebP, and all files that may be damaged, because it decides whether a file is damaged.
+decodes rare kinds of PNG and WebP. It also decodes all files that may be damaged, so Pillow decides what is damage.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PNG = struct.Struct(">16s2I3BxB4xI4s")
 _PNG_START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _CHUNK = struct.Struct(">I4s")
 _GRAY = 0
-_BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # the bits of a value, for each color type
-# Chunks before the pixels. Other chunks may belong to an animation, or make libpng print a warning for each image.
+_BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bits of a value, for each color type
+# Allowed chunks before the pixels. Others may belong to an animation, or make libpng print a warning for each image.
 _CHUNKS = (b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
 # The start of a WebP: its first chunk is lossy (VP8), lossless (VP8L) or has the size of the canvas (VP8X).
@@ -41,7 +41,7 @@ class CodecImage(NamedTuple):
     data: bytes | memoryview
     width: int
     height: int
-    is_gray: bool  # whether it is a PNG with one 8-bit value per pixel
+    is_gray: bool  # whether the file is a PNG with one 8-bit value per pixel
     codec: Callable[[bytes | memoryview], npt.NDArray[np.uint8]]
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> Callable[[], npt.NDArray[np.uint8]]:
@@ -57,7 +57,7 @@ class CodecImage(NamedTuple):
         """Return all pixels: uint8, shape (height, width, channels); gray or RGB, perhaps with opacity."""
         try:
             pixels = self.codec(self.data)
-        except RuntimeError:  # Pillow decides whether the file is damaged
+        except RuntimeError:  # let Pillow decide whether the file is damaged
             return PillowImage(open_file(self.data)).crop(0, 0, self.width, self.height)
         return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -73,7 +73,7 @@ def open_codec(data: bytes | memoryview) -> CodecImage | None:
 
 
 def is_bare(data: bytes | memoryview) -> bool:
-    """Return whether a file is a PNG without any metadata. If so, Pillow's ``info`` of it is empty."""
+    """Return whether a file is a PNG without any metadata, for which Pillow's ``info`` is empty."""
     at, kind = _PNG.size - _CHUNK.size, b"IDAT" if data[:4] == _PNG_START[:4] else b""
     while kind == b"IDAT" and at + _CHUNK.size <= len(data):
         length, kind = _CHUNK.unpack_from(data, at)

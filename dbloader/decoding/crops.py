@@ -17,7 +17,7 @@ from dbloader.errors import OptionError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_CROP_PCT = 0.875  # 224 of 256 pixels, the usual evaluation on ImageNet
+_CROP_PCT = 0.875  # crop 224 of 256 pixels, as is usual for evaluation on ImageNet
 _RANDOM = "random"
 _ATTEMPTS = 10  # number of random crops to try until one fits into the image, as in torchvision
 
@@ -76,7 +76,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return where a centered window begins. Like CenterCrop, round halves to even numbers, and round padding down."""
+    """Return the first row or column of a center crop. Like CenterCrop, round halves to even, and padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
@@ -93,13 +93,13 @@ class RandomCrop(Decoder):
         size: Height and width of the output in pixels, or one number for both.
         padding: Number of black pixels to add around the image, less than ``size``: one number for all sides, (left and
             right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
-        pad_if_needed: Whether to pad further if the padded image is still smaller than ``size``. If n pixels of a width
-            or height are missing, n black pixels are added on each of both sides, as in torchvision.
+        pad_if_needed: Whether to pad further if the padded image is still smaller than ``size``. If the
+            padded image is n pixels too narrow (or too low), n black pixels are added on both sides, as in torchvision.
         flip: Probability that the output is mirrored.
         exif_transpose: Whether to turn images upright according to their EXIF.
 
     Raises:
-        OptionError: An option is out of range. From a call: the padded image is smaller than the output.
+        OptionError: An option is out of range. A call also raises it if the padded image is smaller than the output.
         TypeError: An option has the wrong type, or ``padding`` the wrong length.
     """
 
@@ -147,14 +147,14 @@ class RandomResizedCrop(Decoder):
     """Decodes a random part of an image, resizes it, and mirrors it at random.
 
     It replaces torchvision's RandomResizedCrop and RandomHorizontalFlip. It draws the same crops with the same
-    probability, rounds as they do, and resizes with antialiasing. From a tiled JPEG it decodes only the tiles that the
-    crop touches.
+    probability, rounds like torchvision, and resizes with antialiasing. From a tiled JPEG it decodes only the tiles
+    that the crop touches.
 
-    Each sample takes one random number for mirroring (the output is mirrored if this number is below ``flip``), one for
-    the upper edge of the crop, one for its left edge, and ten pairs. Each pair gives a crop's share of the area and its
-    aspect ratio. The first pair with a crop that fits into the image is used. If no pair fits, the largest allowed crop
-    in the center is used. With ``interpolation="random"``, one more number chooses the filter: bilinear if this number
-    is below 0.5.
+    Each sample takes 23 random numbers: one for mirroring (the output is mirrored if this number is below ``flip``),
+    one for the upper edge of the crop, one for its left edge, and ten pairs. Each pair gives a crop's share of the
+    image's area and its aspect ratio. The first pair with a crop that fits into the image is used. If no pair fits, the
+    largest allowed crop in the center is used. With ``interpolation="random"``, a sample takes one more random number,
+    which chooses the filter: bilinear if the number is below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
@@ -164,9 +164,9 @@ class RandomResizedCrop(Decoder):
         flip: Probability that the output is mirrored.
         scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
             times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
-            the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean difference was
-            1.4 of 255 levels (6.4 in the worst image), and the root mean square was 2.9. A sample took 15.7 ms instead
-            of 23.4 ms; from tiled JPEGs, 6.8 ms instead of 10.2 ms.
+            the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, pixels changed by 1.4
+            of 255 levels on average (6.4 in the worst image); the root mean square was 2.9. A sample took 15.7 ms, not
+            23.4 ms; from tiled JPEGs, 6.8 ms instead of 10.2 ms.
         interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these
             two for each sample, as in timm. Pillow applies "nearest", "box", "hamming" and "lanczos", and is several
             times slower.
@@ -214,7 +214,7 @@ class RandomResizedCrop(Decoder):
             aspect = math.exp(low + values[at + 1] * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                # Even after rounding, the product of an integer and a float64 below 1 is less than the integer.
+                # A number below 1 times an integer is less than the integer, even after rounding. So the crop fits.
                 left, top = int(values[2] * (width - w + 1)), int(values[1] * (height - h + 1))
                 break
         else:

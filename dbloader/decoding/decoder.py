@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     """An image that is ready to be decoded."""
 
-    part: Callable[[], npt.NDArray[np.uint8]]  # decodes the crop's part of the image
+    part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop shows
     crop: Crop
     size: tuple[int, int] | None  # height and width of the output; None for the size of the resized part
-    width: int  # pixels of the whole image, after its EXIF rotation if ``exif_transpose`` is true
+    width: int  # in pixels of the whole image, after its EXIF rotation if ``exif_transpose`` is true
     height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        """Return the output: uint8, shape (height, width, 3), RGB, contiguous. Write it into ``out``, if given.
+        """Return the output, in ``out`` if given: uint8, shape (height, width, 3), RGB, contiguous.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning.
@@ -68,7 +68,7 @@ class Decoder(ABC):
 
     @property
     def changes_size(self) -> bool:
-        """Whether outputs differ in size from their images, so masks of the images do not fit the outputs."""
+        """Whether an output may differ in size from its image. If so, a mask of the image would not fit the output."""
         return self.size is not None
 
     def __init__(self, *, exif_transpose: bool = False) -> None:
@@ -113,12 +113,12 @@ class Decoder(ABC):
             uint8, shape (3, height, width), a view of memory (height, width, 3). It shares no memory with the image.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning; or the tiles are of another image.
-                Pillow, which decodes CMYK and rare chroma subsamplings, reports no warnings.
-            NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
-            PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
-            OptionError: There are not ``draws`` random numbers, or one is not in [0, 1); or an array has another dtype
-                or shape.
+            DamagedImageError: The image does not decode, or only with a warning; or ``tiles`` belongs to another image.
+                JPEGs in CMYK or with a rare chroma subsampling are decoded with Pillow, which reports no warnings.
+            NotAnImageError: The image's format is unknown, or the image has more pixels than are allowed.
+            PixelRangeError: The image's values are floats, signed or of 32 bits, so their range is not known.
+            OptionError: The number of random numbers is not ``draws``, or one is not in [0, 1); or an array has a dtype
+                or shape that is not allowed.
         """
         return self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).tensor()
 
@@ -130,12 +130,12 @@ class Decoder(ABC):
         tiles: bytes | memoryview | None = None,
         known_intact: bool = False,
     ) -> Plan:
-        """Do all work that needs Python. The returned plan decodes in libraries, which release the GIL.
+        """Do all work of decoding that needs Python. The returned plan decodes in libraries, which release the GIL.
 
         A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
         planning it, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
 
-        Arguments and errors are as in a call. This method or the plan raises the errors.
+        The arguments and errors are those of ``__call__``. Some errors are raised only by ``Plan.decode``.
 
         Returns:
             The plan, which may refer to the image.
@@ -149,7 +149,7 @@ class Decoder(ABC):
 
     @property
     def can_plan(self) -> bool:
-        """Whether ``plan`` may be used instead of a call; False if a subclass overrides the call."""
+        """Whether ``plan`` may be used instead of ``__call__``; False if a subclass overrides ``__call__``."""
         return type(self).__call__ is Decoder.__call__
 
     def reduction(self, crop: Crop) -> int:
@@ -161,7 +161,7 @@ class Decoder(ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
     def check_random_numbers(self, random_numbers: Sequence[float] | npt.NDArray[Any]) -> list[float]:
-        """Return the random numbers as Python's floats, which Python reads several times faster than NumPy's."""
+        """Check random numbers. Return them as Python's floats, which are several times faster to read than NumPy's."""
         values: list[float] = random_numbers.tolist() if hasattr(random_numbers, "tolist") else list(random_numbers)
         if len(values) != self.draws:
             raise OptionError(f"random_numbers must have {self.draws} values for each image, got {len(values)}")

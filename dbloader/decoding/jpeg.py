@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
-# than the same pixels of an ordinary JPEG. Decoding tiles took as long as decoding the whole image if they had 0.7 of
-# its area (for 300 x 256 pixels), 0.85 (for 465 x 394) or 0.95 (for 2 to 16 megapixels).
+# than the same pixels of an ordinary JPEG. Decoding tiles took as long as decoding the whole image if the tiles covered
+# 0.7 of the image's area (for 300 x 256 pixels), 0.85 (for 465 x 394) or 0.95 (for 2 to 16 megapixels).
 _JOINING = 18_000
 _LARGEST_CROP = 0.95  # share of the image's area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CMYK to RGB in a way of its own
 
-# Width of the border around a crop that is decoded too, in pixels of the smaller image. Chroma upsampling needs only 1.
-# But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
+# Width of the border around a crop that is decoded too, in pixels of the smaller image. Chroma upsampling needs
+# only 1 pixel. But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-# Decoding only the upper rows saves time if more pixels than these are skipped: reading the header takes as long.
+# Reading the header takes as long as decoding this many pixels. So decode only the upper rows if more are skipped.
 _SKIPPED = 8_000
 _HEIGHT = struct.Struct(">H")
 
-# Side of a block in pixels. Smaller images are decoded at full size, because several factors give them the same size.
+# Side of a block in pixels. Images below this size are not shrunk, because several factors would give the same size.
 _BLOCK = 8
 
 
@@ -53,7 +53,7 @@ def open_jpeg(
     if data[:2] != markers.START:
         return None
     try:
-        height, width, color_space, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # 1 us; Pillow takes 15
+        height, width, color_space, _ = simplejpeg.decode_jpeg_header(data, strict=False)  # in 1 us; Pillow takes 15 us
     except (ValueError, KeyError):  # KeyError: a chroma subsampling that simplejpeg does not support
         return None
     if color_space not in _COLOR_SPACES or width * height > max_pixels():
@@ -120,7 +120,7 @@ class JPEG(NamedTuple):
             header = read_header(memoryview(self.data))
         except NotTiledError:
             return None
-        # Whole MCUs, which include the rows below ``bottom`` that chroma upsampling reads.
+        # Round up to whole MCUs (minimum coded units), with the rows below ``bottom`` that chroma upsampling reads.
         height = -(-(bottom + header.margin_y) * factor // header.mcu_height) * header.mcu_height
         if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
@@ -138,7 +138,7 @@ class JPEG(NamedTuple):
         joined, inner_x, inner_y = join_tiles(
             self.data, tiles, x, y, right - x, bottom - y, check_lengths=not self.known_intact
         )
-        # Tiles begin at multiples of 8, and so of the factor.
+        # Tiles begin at multiples of 8 pixels, which are also multiples of ``factor``.
         rows, columns = scale(top + inner_y - y, height, factor), scale(left + inner_x - x, width, factor)
 
         def decode() -> npt.NDArray[np.uint8]:
@@ -162,10 +162,10 @@ def _decode_smaller(
 
 
 def shrink_factor(height: int, width: int, size: tuple[int, int]) -> int:
-    """Return the greatest factor, at most 8, by which pixels can shrink and stay at least ``size``, (height, width)."""
+    """Return 8, 4, 2 or 1: the greatest factor by which a part can shrink without becoming smaller than ``size``."""
     return next((factor for factor in (8, 4, 2) if height >= factor * size[0] and width >= factor * size[1]), 1)
 
 
 def scale(first: int, length: int, factor: int) -> slice:
-    """Return which pixels a part covers in an image that is ``factor`` times smaller. Edges are rounded, halves up."""
+    """Return which pixels a part covers in an image shrunk by ``factor``. The part's edges are rounded, halves up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

@@ -42,7 +42,7 @@ class Pixels:
     def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
         self.image = image
         self._whole = image.array if isinstance(image, ArrayImage) else None
-        self._spent = 0.0  # work for all crops so far; 1 is the work for the whole image
+        self._spent = 0.0  # work of decoding all crops so far; decoding the whole image would be 1
         self._lock = threading.Lock()
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:
@@ -110,7 +110,7 @@ def open_lazy(
         opened = open_jpeg(data, tiles, known_intact=True) or open_codec(data)
     if isinstance(opened, CodecImage):
         pixels = np.ascontiguousarray(opened.crop(0, 0, opened.width, opened.height))
-        if resize == "exact" and is_bare(data):  # an ordinary image takes less time for a small image
+        if resize == "exact" and is_bare(data):  # for a small image, a LazyImage would take more time
             return Image.fromarray(pixels)
         opened = ArrayImage(pixels)
     if opened is not None:
@@ -128,16 +128,16 @@ class LazyImage(Image.Image):
     them and changes its class to ``PIL.Image.Image``. So pickles contain ordinary images.
 
     Threads may share an image, so another thread may change the class while a method runs. Private methods are then
-    missing: call functions of the module instead. Each method reads ``_view`` only once, and ``_file`` before ``info``.
+    missing: call functions of the module. So each method reads ``_view`` only once, and ``_file`` before ``info``.
 
-    ``info`` is the ``info`` of the image, or the file whose header contains it.
+    The argument ``info`` is Pillow's ``info`` of the image, or the image file that contains this ``info``.
     """
 
     def __init__(self, view: View, info: bytes | dict[Any, Any], resize: str, note: str) -> None:
-        vars(self).update(vars(Image.Image()))  # Image.__init__ would assign to `im`
+        vars(self).update(vars(Image.Image()))  # calling Image.__init__ would call the setter of `im`
         self._mode = "RGB"
         self._size = (view.width, view.height)
-        self._view: View | None = view  # None once the image is an ordinary image
+        self._view: View | None = view  # None after the image has become an ordinary image
         self._resize, self._note = resize, note
         self._lock = threading.Lock()
         del vars(self)["info"]
@@ -151,7 +151,7 @@ class LazyImage(Image.Image):
         file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
             with _noted(self, open_file if file[:2] == START else decode_pil, file) as image:
-                known.setdefault("info", image.info)  # Pillow completes the info of WebP when it decodes
+                known.setdefault("info", image.info)  # Pillow reads the whole info of a WebP only when it decodes
         info: dict[Any, Any] = known["info"]
         return info
 
@@ -270,7 +270,7 @@ def _settle(image: LazyImage, im: Any) -> None:
     """Make the image an ordinary image with the pixels ``im``."""
     plain = Image.Image()
     plain.im = im
-    # The name depends on Pillow's version.
+    # The name of Pillow's attribute, ``im`` or ``_im``, depends on Pillow's version.
     pixels = {name: value for name, value in vars(plain).items() if name in ("im", "_im")}
     vars(image).update(pixels, info=image.info)
     image.__class__ = Image.Image  # type: ignore[assignment]

@@ -55,7 +55,7 @@ def decode_field(data: bytes | memoryview, *, known_intact: bool = False) -> Ima
 
 
 def _decode(image: Image.Image, data: bytes | memoryview) -> Image.Image:
-    # Pillow hides libjpeg's warnings, and does not invert 16-bit values if 0 is white.
+    # Do not let Pillow decode: it hides libjpeg's warnings, and does not invert 16-bit values in which 0 is white.
     if image.mode in GRAY_16 or open_jpeg(data) is not None:
         decoded = Image.fromarray(read_values(data, image))
         decoded.info = image.info
@@ -83,9 +83,9 @@ def crop_field(
 ) -> torch.Tensor:
     """Decode the file of a field, and crop, resize and mirror it as the plan does with the image.
 
-    The field must have the size of the image, or exactly k times its width and height. Then its output is k times as
-    large too. With ``exif_transpose``, the field is first turned upright according to its own EXIF. ``known_intact``
-    is as in ``Decoder.__call__``.
+    The field must have the size of the image, or exactly k times the image's width and height. The output of the field
+    is then k times as large as the output of the image. With ``exif_transpose``, the field is first turned upright
+    according to its own EXIF. ``known_intact`` is as in ``Decoder.__call__``.
 
     Returns:
         For one channel: shape (height, width), resized to the nearest values, and 0 outside the image. The dtype is
@@ -93,7 +93,7 @@ def crop_field(
         F. For colors: uint8, shape (3, height, width), RGB.
 
     Raises:
-        OptionError: The field has another size.
+        OptionError: The size of the field does not fit the size of the image.
         ImageError: As in `decode_field`.
     """
     gray = open_codec(data) if known_intact and not exif_transpose else None
@@ -136,7 +136,7 @@ def _output_size(plan: Plan) -> tuple[int, int]:
 
 
 def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]]:
-    """Return the crop of a field of this size, and the height and width of its output."""
+    """Return the crop for a field of ``width`` x ``height`` pixels, and the height and width of the field's output."""
     k = width // plan.width
     if not k or (width, height) != (k * plan.width, k * plan.height):
         raise OptionError(
@@ -157,7 +157,7 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
 
 
 def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Return the output of a crop, where each pixel has the nearest value of ``pixels``: shape ``size``."""
+    """Cut a crop out of ``pixels``, and resize it to the nearest values: shape ``size``."""
     resized = crop.resized or size
     rows = _sources(crop.top, crop.height, resized[0], crop.window[0], size[0])
     columns = _sources(crop.left, crop.width, resized[1], crop.window[1], size[1])
@@ -172,7 +172,7 @@ def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt
 def _sources(first: int, length: int, resized: int, window: int, count: int) -> npt.NDArray[np.int64]:
     """Return which row (or column) of the image each row (or column) of the output shows; -1 outside the part."""
     at = np.arange(window, window + count)
-    # The middle of a pixel, at + 1/2, lies at (at + 1/2) * length / resized in the part. Integers make this exact.
+    # The middle of output pixel ``at`` lies at (at + 1/2) * length / resized in the part. Integers make this exact.
     return np.where((at >= 0) & (at < resized), first + (2 * at + 1) * length // (2 * resized), -1)
 
 
@@ -204,7 +204,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
         return
     of_image = {image.shape[:2]} if isinstance(image, np.ndarray) and image.ndim == 3 else _sizes(image)
     for name, sizes in suspects.items():
-        # EXIF may turn the image but not the mask.
+        # Also compare the turned size, because EXIF may turn the image but not the mask.
         if any(size in sizes or size[::-1] in sizes for size in of_image):
             height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
             raise OptionError(
@@ -215,7 +215,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return each (height, width) in pixels that a value, or a value in a container, may have as an image."""
+    """Return each (height, width) in pixels that a value may have if it is, or contains, an image."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

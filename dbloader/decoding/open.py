@@ -75,8 +75,8 @@ def decode_pil(data: bytes | memoryview) -> Image.Image:
 
     Raises:
         DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
-        NotAnImageError: Its format is unknown, or it has more pixels than are allowed (docs/reliability.md).
-        PixelRangeError: Its values are floats, signed or of 32 bits, and therefore have no known range.
+        NotAnImageError: The format is unknown, or there are more pixels than are allowed (docs/reliability.md).
+        PixelRangeError: The image's values are floats, signed or of 32 bits, so their range is not known.
     """
     with open_file(data) as image:
         jpeg = open_jpeg(data)
@@ -103,7 +103,7 @@ def decode_gray(data: bytes | memoryview) -> Image.Image:
     Raises:
         DamagedImageError: As in `decode_pil`.
         NotAnImageError: As in `decode_pil`.
-        PixelRangeError: Its values have more than 8 bits, or no known range.
+        PixelRangeError: The image's values have more than 8 bits, or their range is not known.
     """
     gray = decode_pil(data).convert("L")
     depth = read_facts(bytes(data)).depth

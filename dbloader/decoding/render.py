@@ -2,7 +2,7 @@
 
 The decoders in ``crops.py`` choose a crop, and ``jpeg.py`` decodes its part of the image.
 
-Loaders decode in many threads, so no step may use further threads. Loaders limit torch to one intra-op
+Loaders decode in many threads, so no step may start threads of its own. Loaders limit torch to one intra-op
 thread in their workers. Views of arrays are made with NumPy, because torch releases the GIL for each view, and another
 thread may then take the GIL.
 """
@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-TORCH_FILTERS = ("bilinear", "bicubic")  # four times faster than Pillow's
+TORCH_FILTERS = ("bilinear", "bicubic")  # torch resizes with these, four times faster than Pillow
 FILTERS = (*TORCH_FILTERS, "nearest", "box", "hamming", "lanczos")
 
 
@@ -55,17 +55,17 @@ class Crop(NamedTuple):
 def render(
     pixels: npt.NDArray[np.uint8], crop: Crop, size: tuple[int, int] | None, out: npt.NDArray[np.uint8] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Return the output of a crop: uint8, shape (height, width, 3), contiguous. Write it into ``out``, if given.
+    """Return the output of a crop: uint8, shape (height, width, 3), contiguous, in ``out`` if given.
 
-    ``pixels`` is the crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. It may
-    become the output. ``size`` is (height, width) of the output; None for the size of the resized part.
+    ``pixels`` is the crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. The
+    output may reuse its memory. ``size`` is (height, width) of the output; None for the size of the resized part.
     """
     resized = crop.resized or size
     if resized is not None and resized != pixels.shape[:2]:
         pixels = resize_pixels(pixels, resized, crop.interpolation)
     if size is not None and size != pixels.shape[:2]:
         pixels = _cut(pixels, crop.window, size)
-    if crop.flip:  # the last step, because the output is usually smaller than the part
+    if crop.flip:  # mirror last, because the output is usually smaller than the part
         pixels = mirror(pixels)
     if out is None:
         return np.ascontiguousarray(pixels)
@@ -77,7 +77,7 @@ def resize_pixels(pixels: npt.NDArray[np.uint8], size: tuple[int, int], interpol
     """Resize to a height and width with antialiasing, unless the filter is "nearest".
 
     torch's AVX2 kernel for bytes takes 104 us, and Pillow 490 us (bilinear, random-resized crops of 465 x 394 pixels to
-    224 x 224, one core of an EPYC). Their results differ by at most 2 of 255 levels. Both resize rows, round to
+    224 x 224, one core of an EPYC). Results differ by at most 2 of 255 levels. Both libraries resize rows, round to
     bytes, resize columns, and round again; but Pillow 13 begins with the columns if that is less work. The first
     rounding changes the final value by at most 0.5, and torch's 16-bit weights change it by 0.03. So the two final
     values differ by less than 1.1 before they are rounded, and by at most 2 afterwards. With "bicubic", the order of
@@ -101,7 +101,7 @@ def mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Return the window that begins at row and column ``window`` of the pixels. Outside of the pixels, it is black."""
+    """Return the window that begins at row and column ``window`` of the pixels, black outside of the pixels."""
     inside, outside = [], []
     for first, length, full in zip(window, size, pixels.shape[:2], strict=True):
         start, stop = max(first, 0), min(first + length, full)

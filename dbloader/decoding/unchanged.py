@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-# Pillow's raw modes of colors with 16 bits. The keys unpack the upper byte, and the values the lower byte.
+# Pillow's raw modes for 16-bit colors: a key makes Pillow unpack the upper bytes, and the key's value the lower bytes.
 _LOWER = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA")
@@ -55,7 +55,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
 
     Raises:
         DamagedImageError: The image does not decode, or it is a JPEG and libjpeg warns of wrong pixels.
-        NotAnImageError: Its format is unknown, or it has more pixels than are allowed.
+        NotAnImageError: The image's format is unknown, or the image has more pixels than are allowed.
         PixelRangeError: Pillow does not read all bits of the image, for example of an AVIF with 10 bits.
     """
     with open_file(data) as image:
@@ -92,7 +92,7 @@ def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
         values = gray_values(image)
         return values >> np.uint16(4) if depth == "12-bit" else values
     array: npt.NDArray[Any] = np.array(image, order="C")
-    if depth == "32-bit" and array.min() < 0:  # Pillow reads unsigned values as signed
+    if depth == "32-bit" and array.min() < 0:  # Pillow reads unsigned 32-bit values as signed
         raise PixelRangeError("its values are 32-bit, and some are above 2,147,483,647, which Pillow reads as negative")
     if depth == "8-bit signed":  # Pillow reads signed values as unsigned
         return array.view(np.int8)
@@ -103,7 +103,7 @@ def _read_both_bytes(data: bytes | memoryview, image: Image.Image, depth: str) -
     """Return the values of colors with 16 bits. Pillow reads the file twice, 8 bits of each value at a time."""
     lower: Any = open_file(data)
     tiles = []
-    planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # Pillow unpacks only the upper byte of planes
+    planar = getattr(lower, "tag_v2", {}).get(PLANES, 1) != 1  # Pillow unpacks only the upper bytes of planar values
     for tile in getattr(lower, "tile", ()):
         codec, extents, offset, options = tile
         raw, *rest = options if isinstance(options, tuple) else (options,)
