@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # difference: padding repeats one value, and the left-over bytes of the 705 photos had several values.
 _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
-_NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as coded data
+_NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as if they were coded pixels
 
 UNREAD_TIFF = (
     "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
@@ -55,7 +55,7 @@ class CheckedImage(NamedTuple):
     data: bytes  # the file, with its end marker
     facts: Facts | None  # None for an unknown format; only ``check="none"`` accepts such files
     repaired: str  # description of the repair; "" if there was none
-    transparent: bool = False  # whether any pixel is not opaque; False if the check does not decode
+    transparent: bool = False  # whether any pixel is not opaque; False if the check does not decode pixels
 
 
 def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
@@ -134,11 +134,11 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether Pillow can convert the mode to RGB. Converting all needs 4 bytes per pixel.
+                # One pixel shows whether Pillow can convert the mode to RGB. Converting all pixels needs 4 bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
             return facts.transparent and has_transparent_pixels(image)
     except MemoryError:
-        raise  # the file may be intact
+        raise  # the file may be intact although memory was short
     except Exception as error:  # Pillow's parsers raise many types of errors
         kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
         raise DamagedImageError(f"does not decode: {describe(error)}{kind}") from error
@@ -147,12 +147,12 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
 def _check_jpeg(data: bytes) -> bool:
     """Check a JPEG with libjpeg-turbo; return False if only Pillow can decode it."""
     with translate_errors("its header cannot be read"):
-        open_pillow(data).close()  # training opens the file with Pillow, which parses more of the header
+        open_pillow(data).close()  # training uses Pillow, which parses more of the header than libjpeg
     warning = find_warning(data)
     if not warning:
         return True
     end = examine(data).end - len(END)
-    # TurboJPEG refuses the sampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo does not support the process.
+    # TurboJPEG refuses the subsampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo cannot decode such JPEGs.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False
@@ -191,7 +191,7 @@ def _check_chunks(data: bytes | bytearray | memoryview) -> None:
     start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
     while start + 12 <= len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) and data[start + 4 : start + 8] == b"IDAT":  # Pillow tolerates this if few bytes are missing
+        if end > len(data) and data[start + 4 : start + 8] == b"IDAT":  # Pillow may tolerate a truncated chunk
             raise DamagedImageError(f"does not decode: its chunk IDAT at byte {start} is truncated")
         if end <= len(data) and zlib.crc32(data[start + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             kind = bytes(data[start + 4 : start + 8]).decode("ascii", "backslashreplace")

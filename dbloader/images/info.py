@@ -36,7 +36,7 @@ UPRIGHT = 1  # EXIF orientation of an image that is stored upright
 class Facts(NamedTuple):
     """Properties of an image file, read from its header."""
 
-    format: str  # Pillow's name
+    format: str  # Pillow's name of the image format
     width: int  # in pixels, as encoded
     height: int
     depth: str = EIGHT_BITS  # bits of a pixel value: "8-bit" (or fewer), "10-bit", "16-bit", "32-bit float" and so on
@@ -45,7 +45,7 @@ class Facts(NamedTuple):
 
 
 def read_facts(data: bytes) -> Facts:
-    """Read the header of an image file without decoding pixels. Raise NotAnImageError if it cannot be read."""
+    """Read the header of an image file without decoding pixels. Raise NotAnImageError if the header cannot be read."""
     if data.startswith(b"\xff\xd8"):
         # simplejpeg takes 3 us. Pillow takes 45 us, which would slow conversions with check="none".
         try:
@@ -57,7 +57,7 @@ def read_facts(data: bytes) -> Facts:
     try:
         with open_pillow(data) as image:
             name = format_name(image)
-            # Pillow's has_transparency_data fails if a palette is missing.
+            # Do not use Pillow's has_transparency_data, which fails if a palette is missing.
             depth, transparent = _depth(data, image), "A" in image.getbands() or "transparency" in image.info
             return Facts(name, image.width, image.height, depth, _has_frames(image), transparent)
     except UnidentifiedImageError as error:
@@ -87,7 +87,7 @@ def count_depth(image: bytes | memoryview | npt.NDArray[Any] | None) -> dict[str
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth in the header. Pillow's mode does not show it, because Pillow reduces deep colors to 8 bits."""
+    """Return the depth in the header. Pillow's mode may not show it, because Pillow reduces deep colors to 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR

@@ -130,7 +130,7 @@ def without_oddities(data: bytes) -> bytes:
         if previous not in _METADATA or lost:
             parts.append(stray)
         elif previous in _COLORS and stray.strip(b"\xff"):
-            parts.pop()  # the stray bytes may belong to this segment, so the colors must be the same without it
+            parts.pop()  # drop the segment: stray bytes may belong to it. The caller checks that colors stay the same
         position, previous = segment.end, segment.code
         is_sequential |= segment.code in markers.SEQUENTIAL
         if segment.code == markers.SOS:

@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 
     def mcu_size(self) -> tuple[int, int]:
         """Return width and height in pixels of a minimum coded unit (T.81 A.2.3)."""
-        if len(self.sampling) == 1:  # then an MCU is one block, even if the factors are not 1 (T.81 A.2.2)
+        if len(self.sampling) == 1:  # an MCU of one component is one block, even if its factors are not 1 (T.81 A.2.2)
             return 8, 8
         return 8 * max(h for h, _ in self.sampling), 8 * max(v for _, v in self.sampling)
 
@@ -63,7 +63,7 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
     code = data[begin - 1]
     if code in (EOI, TEM):
         return Segment(code, start, begin, begin)
-    if code < SOF0 or RST0 <= code <= SOI:  # reserved, restart or start of image
+    if code < SOF0 or RST0 <= code <= SOI:  # a reserved marker, a restart, or the start of a second image
         what = "a second image begins" if code == SOI else f"marker FF{code:02X} is out of place"
         raise DamagedImageError(f"{what} at byte {start}")
     size = int.from_bytes(data[begin : begin + 2], "big")

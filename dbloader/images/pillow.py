@@ -38,7 +38,7 @@ These formats contain only pixels. For other formats, Pillow runs a program (EPS
 file of any kind (IPTC). TGA is last, because a TGA file has no signature.
 """
 
-_ALWAYS_IMPORTED = FORMATS[:5]  # each PIL.Image.open imports the plug-ins of these formats
+_ALWAYS_IMPORTED = FORMATS[:5]  # PIL.Image.open imports the plug-ins of these formats in any case
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
 # RGBA) and 16-bit AVIF keep copies. TIFFs of one strip and rotated TIFFs need more.
@@ -80,7 +80,7 @@ TURNS = {
 def turn_boxes(
     boxes: npt.NDArray[np.float64], orientation: int, width: int, height: int, *, back: bool = False
 ) -> npt.NDArray[np.float64]:
-    """Convert boxes from coordinates in the stored image to coordinates in the upright image; ``back``: the reverse.
+    """Convert boxes from coordinates in the stored image to coordinates in the upright image, or vice versa (``back``).
 
     ``boxes`` has the shape (n, 4): x_min, y_min, x_max, y_max. ``width`` and ``height`` are of the upright image.
     """
@@ -187,7 +187,7 @@ def max_pixels() -> float:
     if limit is None:
         return float("inf") if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
     if Image.MAX_IMAGE_PIXELS is not None and limit > Image.MAX_IMAGE_PIXELS:
-        Image.MAX_IMAGE_PIXELS = limit  # Pillow warns about images with more pixels
+        Image.MAX_IMAGE_PIXELS = limit  # otherwise Pillow would warn about large images that our limit allows
     return limit
 
 
@@ -230,13 +230,13 @@ def has_transparent_pixels(image: Image.Image) -> bool:
     if image.mode == "P" and transparent is not None:
         opacity = [*transparent] if isinstance(transparent, bytes) else [255] * transparent + [0]
         return any(count and value < 255 for count, value in zip(image.histogram(), opacity, strict=False))
-    return transparent is not None  # one color of an image without a palette
+    return transparent is not None  # in an image without a palette, one color may be transparent
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return a copy of an image in mode RGB, without its opacity, and without Pillow's warning about palettes."""
     if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")  # has the same colors
+        image = image.convert("RGBA")  # has the same colors, without Pillow's warning
     return image.convert("RGB")
 
 
@@ -283,7 +283,7 @@ def gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
 
 
 def _is_inverted(image: Image.Image) -> bool:
-    """Return whether 0 is white. Pillow inverts such values only up to 8 bits."""
+    """Return whether 0 means white. Pillow inverts such values only if they have at most 8 bits."""
     tags = _tiff_tags(image)
     return tags is not None and bool(tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 
@@ -294,7 +294,7 @@ def _is_misread_planar(image: ImageFile.ImageFile) -> bool:
     if tags is None or tags.get(PLANES, 1) == 1:
         return False
     if not image.tile or image.tile[0][0] != "raw":
-        return False  # libtiff reads the pixels
+        return False  # libtiff reads the planes correctly
     plain = set(tags.get(_BITS, (1,))) == {8} and tags.get(_FILL_ORDER, 1) == 1
     return not plain or bool(tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
 

@@ -10,12 +10,12 @@ _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _METADATA = (*_TEXTS, b"iCCP", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"pHYs", b"tIME", b"bKGD", b"hIST", b"sPLT")
 _CHUNK = struct.Struct(">I4s")  # length and type; the data and a CRC of 4 bytes follow
 
-_MOST_BYTES = 2**20  # of a decompressed text or profile, PngImagePlugin.MAX_TEXT_CHUNK
-_LEAST_BYTES = _MOST_BYTES // 1032  # zlib compresses no better
+_MOST_BYTES = 2**20  # Pillow's limit for a decompressed text or profile, PngImagePlugin.MAX_TEXT_CHUNK
+_LEAST_BYTES = _MOST_BYTES // 1032  # zlib compresses to no less than 1/1032
 
 
 def without_refused(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-    """Return a PNG without the metadata that make Pillow refuse it. If it has none, return ``data`` itself.
+    """Return a PNG without the metadata that make Pillow refuse it; ``data`` itself if it has no such metadata.
 
     Pillow refuses a text or profile of more than 1 MiB after decompression, and metadata with a wrong CRC.
     """
@@ -34,11 +34,11 @@ def _is_refused(kind: bytes, chunk: bytes) -> bool:
     """Return whether Pillow refuses a chunk, given without its length."""
     body = chunk[4:-4]
     if zlib.crc32(chunk[:-4]) != int.from_bytes(chunk[-4:], "big"):
-        # If the length is wrong, the chunk contains other chunks, which must not be left out.
+        # If the chunk's length is wrong, the chunk contains other chunks, which must be kept.
         return not any(other in body for other in (b"IDAT", b"PLTE", b"tRNS", b"IEND"))
     if len(body) < _LEAST_BYTES or kind not in (b"zTXt", b"iTXt", b"iCCP"):
         return False
-    _, _, packed = body.partition(b"\0")  # the method, then the compressed data
+    _, _, packed = body.partition(b"\0")  # ``packed``: the compression method, then the compressed data
     if kind == b"iTXt":
         if packed[:1] != b"\x01":  # not compressed
             return False

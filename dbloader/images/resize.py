@@ -24,13 +24,13 @@ DEFAULT_QUALITY = 95
 # Below this opacity (0 to 255), the colors that Pillow computes for a smaller image are inexact.
 _SEE_THROUGH = 16
 
-# Bytes per pixel of the image, measured.
+# Measured memory of resizing, in bytes per pixel of the image before resizing.
 _OPENED = 5  # 4 for RGB, and 1 more for a palette
 _TRANSPARENT = 12  # at most, for a transparent color: the image, a copy with alpha, and a copy multiplied by alpha
 _DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; measured 12.53 with glibc 2.41
 _WEBP = 8  # added for a WebP file, because libwebp needs memory too
 
-# Bytes per pixel, both of the smaller image and of Pillow's intermediate image (new width, old height).
+# Bytes per pixel of the smaller image, and of Pillow's intermediate image, which has the new width and the old height.
 _SMALLER = 4
 _SMALLER_TRANSPARENT = 7  # includes the separate bands, and the image composed of them
 
@@ -120,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also pass its
-    # bytes in thousands of pieces, of which malloc kept up to 64 MB for each thread.
+    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also pass the
+    # image's bytes in thousands of pieces, of which malloc kept up to 64 MB for each thread.
     image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)

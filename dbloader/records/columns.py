@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# 4,096 labels take 32 kB, which are read in microseconds. A column of a million records has 245 chunks.
+# Records per chunk. 4,096 labels take 32 kB, which are read in microseconds; a million records have 245 chunks.
 CHUNK = 4096
 
 NO_LABEL = -(2**63)
@@ -50,7 +50,7 @@ class ColumnChunk:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self._rows = bytearray()
-        self._fields: dict[str, list[Any]] = {}  # each list ends at the last record that has the field
+        self._fields: dict[str, list[Any]] = {}  # the values of each field, up to the last record that has the field
 
     def __len__(self) -> int:
         return len(self.names)
@@ -102,7 +102,7 @@ class ColumnChunk:
 
         Args:
             number: The number of this chunk.
-            fields: The further fields of all earlier chunks. This method adds the fields of this chunk.
+            fields: The further fields of all earlier chunks. This method adds the fields of this chunk to the set.
         """
         new = self._fields.keys() - fields
         fields |= new
@@ -127,7 +127,7 @@ class ColumnChunk:
 
 
 def stored_columns(fields: Collection[str]) -> list[str]:
-    """Return the names of all columns of a store with these further fields."""
+    """Return the names of all columns of a store whose records have these further fields."""
     return [*COLUMNS, *column_names(fields)]
 
 
@@ -161,7 +161,7 @@ def whole_chunk(column: str, number: int, stored: object, length: int, salt: int
 
 
 def is_whole(column: str, chunk: bytes | memoryview, count: int) -> bool:
-    """Return whether a chunk has the layout of ``count`` records."""
+    """Return whether a chunk has the right layout for ``count`` records."""
     if column.startswith(PREFIX):
         return is_field_chunk(chunk, count)
     return are_names(chunk, count) if column == "name" else len(chunk) == count * DTYPES[column].itemsize

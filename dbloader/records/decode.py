@@ -19,7 +19,7 @@ from dbloader.records.values import UINT32_MAX, unpack, unpack_array
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Elements that may precede the image: a str and an int64.
+# The beginnings of BSON elements that may precede the image: a str and an int64.
 _NAME, _LABEL = b"\x02name\x00", b"\x12label\x00"
 # Allowed types of decoded STANDARD_FIELDS, in their order.
 _TYPES = ((str,), (int,), (bytes, np.ndarray), (int,), (int,), (str,), (str,), (list,))
@@ -60,7 +60,7 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
 def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     """Return the record in a document that a database driver has decoded. Raise the same errors as ``decode``.
 
-    The driver decodes faster than this module. To check the CRC-32, this function encodes the values again. The
+    The driver decodes faster than ``decode``. To check the CRC-32, this function encodes the values again. The
     result equals the stored bytes, because BSON has only one encoding for each value that ``encode`` writes.
     """
     keys = list(values)
@@ -172,7 +172,7 @@ def _decode_error(error: Exception, what: str, index: int) -> Exception:
 def _record(values: dict[str, Any], index: int) -> Record:
     """Check the types of the standard fields, and return the record. ``values`` becomes the record's ``fields``."""
     if values.pop("_id", None) is None or values.pop("crc32", None) is None:
-        # `verify` has found both, so bson has read their bytes as part of an earlier element, which is damaged.
+        # `verify` has found both elements, so bson has read their bytes as part of an earlier, damaged element.
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

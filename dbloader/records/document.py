@@ -11,13 +11,13 @@ from isal.isal_zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A record's document is HEAD, elements, TAIL. HEAD: int32 length of the document, then the element _id.
+# A record's document consists of HEAD, elements and TAIL. HEAD: the document's length (int32), the element ``_id``.
 HEAD = struct.Struct("<i5sq")
 ID = b"\x12_id\x00"
-# TAIL: the element crc32, then the closing zero byte of the document.
+# TAIL: the element ``crc32``, then the closing zero byte of the document.
 TAIL = struct.Struct("<7sqB")
 CRC32 = b"\x12crc32\x00"
-# The element image begins with its name, the image's number of bytes, and BSON's subtype of these bytes.
+# The element ``image`` begins with its name, the image's number of bytes, and BSON's subtype of these bytes.
 IMAGE = struct.Struct("<7siB")
 IMAGE_TAG = b"\x05image\x00"
 LENGTH = struct.Struct("<i")  # length of a document or a str
@@ -72,6 +72,6 @@ def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) ->
         values: dict[str, Any] = bson.decode(document)
     except UNREADABLE as error:
         raise ValueError(f"its BSON cannot be decoded: {error}") from error
-    if values.pop("crc32", None) is None:  # bson has read its bytes as part of an earlier, damaged element
+    if values.pop("crc32", None) is None:  # bson has read crc32 as part of an earlier, damaged element
         raise ValueError("it has no crc32")
     return values

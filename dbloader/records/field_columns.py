@@ -33,8 +33,8 @@ OTHER = ...
 NO_BOOL = 2
 """In a column of booleans, the number for a record without a value."""
 
-_MAX_NAME = 200  # most bytes of a field's name, because an LMDB key has at most 511
-_EXACT = 2**53  # a float64 can hold each integer up to this number
+_MAX_NAME = 200  # longest name of a field with a column, in bytes: an LMDB key has at most 511
+_EXACT = 2**53  # a float64 represents each integer up to this number exactly
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
 _COUNT = struct.Struct("<I")
 _WIDE = b"wide"  # KindFinder's mark for a field with an integer beyond _EXACT
@@ -46,7 +46,7 @@ KINDS = tuple(_KINDS.values())
 
 
 def column_names(fields: Collection[str]) -> list[str]:
-    """Return the names of the columns that a store has for these further fields."""
+    """Return the names of the columns that contain the values of these further fields."""
     some = fields if len(fields) <= MAX_FIELDS else ()
     return [PREFIX + field for field in some if len(field.encode()) <= _MAX_NAME]
 
@@ -95,7 +95,7 @@ def unpack_values(chunk: bytes | memoryview) -> list[Any]:
 
 
 def is_field_chunk(chunk: bytes | memoryview, count: int) -> bool:
-    """Return whether a chunk has the layout of ``count`` records."""
+    """Return whether a chunk has the right layout for ``count`` records."""
     kind = bytes(chunk[:1])
     if kind == _TEXT:
         return are_names(chunk[1:], count)
@@ -111,7 +111,7 @@ class KindFinder:
         self._kinds: dict[str, set[bytes]] = {}
 
     def add(self, packed: dict[str, bytes]) -> None:
-        """Add the chunks of some columns, by name."""
+        """Add one chunk of each column in ``packed``, a dict from names of columns to chunks."""
         for column, chunk in packed.items():
             kinds = self._kinds.setdefault(column.removeprefix(PREFIX), set())
             kinds.add(chunk[:1])
@@ -178,7 +178,7 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
     begin = 0
     for chunk in chunks:
         if (own := bytes(chunk[:1])) in _DTYPES:
-            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # may be integers, even in a column of floats
+            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # integers are possible even in a column of floats
             np.copyto(values[begin : begin + len(part)], part, where=known_values(part))
             begin += len(part)
         else:

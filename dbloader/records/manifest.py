@@ -27,9 +27,9 @@ FORMAT = "dbloader"
 VERSION = 1
 # Keys of Manifest.source.
 FILE_FIELDS, FIELD_CLASSES, TARGET, UNDERSTOOD = "file_fields", "field_classes", "target", "understood"
-CLASS_LISTS = "labels"  # the field that lists all classes of a record, if this field is the target
+CLASS_LISTS = "labels"  # a target field of this name lists all classes of a record (multi-label)
 
-_MAX_DEPTH = 20  # levels of dicts and lists in Manifest.source
+_MAX_DEPTH = 20  # most nested levels of dicts and lists in Manifest.source
 
 # If a store has more different labels, such as regression targets, their counts would make the manifest large. Then the
 # manifest has no counts, and readers count the labels in the column.
@@ -116,7 +116,7 @@ class Manifest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that do not follow from the records. With them, ``write_index`` writes the same index again."""
+        """The values that cannot be computed from the records. Given these, ``write_index`` writes the same index."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:
@@ -365,7 +365,7 @@ class Totals:
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is none of the classes (0 to {len(classes) - 1})")
         described = dict(source or {})
-        if described.get(TARGET) == CLASS_LISTS:  # a copy with other classes keeps the names of the listed classes
+        if described.get(TARGET) == CLASS_LISTS:  # keep the class names that a copied store already has
             described[FIELD_CLASSES] = {CLASS_LISTS: [*classes], **(described.get(FIELD_CLASSES) or {})}
         manifest = Manifest(
             length=self.length,

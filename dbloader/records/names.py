@@ -86,7 +86,7 @@ def pack_names(names: Sequence[bytes]) -> bytes:
 
 
 def are_names(chunk: bytes | memoryview, count: int) -> bool:
-    """Return whether a chunk has the layout of ``count`` packed names."""
+    """Return whether a chunk has the right layout for ``count`` packed names."""
     head = _OFFSET.itemsize * (count + 2)
     if len(chunk) < head or np.frombuffer(chunk, _OFFSET, 1)[0] != count:
         return False
@@ -116,7 +116,7 @@ def name_at(chunk: bytes | memoryview, position: int) -> str:
 
 
 def names_with(chunk: bytes | memoryview, part: bytes) -> Array:
-    """Return which names of a chunk contain some bytes: bool, shape (names,)."""
+    """Return which names of a chunk contain the bytes ``part``: bool, shape (names,)."""
     data, offsets = _unpack(chunk)
     found = np.zeros(len(offsets) - 1, bool)
     if not part or len(data) < len(part):

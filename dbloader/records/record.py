@@ -41,8 +41,8 @@ class Record:
     Attributes:
         name: Path of the image file below the converted folder, with slashes.
         label: Class index or any other int64.
-        image: Bytes of an image file, or an array of any dtype and shape. In a record borrowed from a store, the file
-            may be a memoryview, and the array read-only.
+        image: Bytes of an image file, or an array of any dtype and shape. In a record from ``Store.borrow``, the
+            file may be a memoryview, and the array may be read-only.
         width: In pixels, as encoded (before any EXIF rotation).
         height: In pixels, as encoded.
         format: Pillow's name of the image format, such as ``"JPEG"``.
@@ -130,7 +130,7 @@ class EncodedRecord(NamedTuple):
     fields: dict[str, Any]
 
     def document(self, index: int, salt: int) -> bytes:
-        """Return the BSON document for an index of a store with this salt."""
+        """Return the BSON document of the record at ``index`` in a store with this salt."""
         length = HEAD.size + sum(map(len, self.elements)) + TAIL.size
         crc = bound_crc32(self.crc32, index, salt)
         return b"".join((HEAD.pack(length, ID, index), *self.elements, TAIL.pack(CRC32, crc, 0)))
@@ -166,7 +166,7 @@ def encode(record: Record) -> EncodedRecord:
         after[checked_field_name(key)] = pack(key, value)
     try:
         elements = (bson.encode(before)[4:-1], *image, bson.encode(after)[4:-1])
-    except (bson.errors.BSONError, OverflowError, ValueError) as error:  # the fields have over 2 GiB in all
+    except (bson.errors.BSONError, OverflowError, ValueError) as error:  # all fields together have over 2 GiB
         raise FieldError(f"record {record.name!r} cannot be stored: {error}") from error
     if (size := HEAD.size + sum(map(len, elements)) + TAIL.size) > MAX_DOCUMENT:
         raise FieldError(f"record {record.name!r} has {size:,} bytes; a document has at most {MAX_DOCUMENT:,}")

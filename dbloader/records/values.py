@@ -54,7 +54,7 @@ def pack(key: str, value: Any, depth: int = 1) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
-        return float(value)  # turns np.float64, a subclass of float, into a plain float
+        return float(value)  # turns a subclass of float, such as np.float64, into a plain float
     if isinstance(value, str):
         return checked_str(key, value)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -102,7 +102,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
     try:
         np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
-    except ValueError:  # long or non-Latin field names; with version=None NumPy would warn
+    except ValueError:  # version 1 cannot store long or non-Latin field names; version=None would warn
         np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
     return file.getvalue()
 
@@ -124,9 +124,9 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
             begin = _HEADER.size + _HEADER.unpack_from(data)[1]
             shape, fortran_order, dtype = _read_header(bytes(data[:begin]))
             array = np.ndarray(shape, dtype, data, begin, order="F" if fortran_order else "C")
-    except Exception as error:  # NumPy's header parser raises many types, MemoryError among them
+    except Exception as error:  # NumPy's header parser raises many types of errors, even MemoryError
         raise DamagedRecordError(f"one of its arrays cannot be read: {error}") from error
-    if not array.dtype.itemsize:  # with such a dtype, a damaged header could claim any number of elements
+    if not array.dtype.itemsize:  # if elements have no bytes, a damaged header could claim any number of them
         raise DamagedRecordError(f"one of its arrays has the dtype {array.dtype}, whose elements have no bytes")
     return array
 
@@ -144,6 +144,6 @@ def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=len(header))
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded, because loading them could run any code")
-    if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by the itemsize
+    if not dtype.itemsize or min(shape, default=0) < 0:  # NumPy would divide by an itemsize of 0
         raise ValueError(f"its header has the shape {shape} and the dtype {dtype}")
     return shape, fortran_order, dtype

@@ -103,12 +103,12 @@ class Store(ABC):
         """Start loading records into memory, without waiting. Call this before ``borrow`` or ``encoded``."""
 
     def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:  # noqa: B027 - only a cache needs it
-        """Announce the order in which this process and its workers will read records. A cache uses it to fetch shards.
+        """Announce in which order this process and its workers will read records. A cache fetches shards in this order.
 
         Args:
-            sampler: One of dbloader's samplers. Its index -1 means a sample of another store in a mixture.
+            sampler: One of dbloader's samplers. In a mixture of stores, its index -1 means a sample of another store.
             since: The state of the sampler at the start of the iteration.
-            indices: An array with the index in the store of each sample; None if every record is a sample.
+            indices: An array that maps each sample to a record, by index; None if every record is a sample.
             margin: The largest number of samples by which one worker can lag behind another.
             check: Whether to raise an OptionError if the cache is too small for the order.
         """
@@ -126,7 +126,7 @@ class Store(ABC):
     def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
         """Return records as they are stored, for ``Writer.write``. Raise the same errors as ``read``.
 
-        If ``elements`` is False, a store may leave the elements out to save time. All values for columns are present.
+        If ``elements`` is False, a store may leave out the elements to save time, but never the values for columns.
         """
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
@@ -206,7 +206,7 @@ class Store(ABC):
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Switch to the version that the store had before shards were last added, if that version has this digest."""
+        """Switch to the store's previous version, without the shards added last, if that version has this digest."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -218,7 +218,7 @@ class Store(ABC):
     def verify(self, progress: Callable[[int], object] = lambda _: None) -> str:
         """Compare all records and report lines with the columns and the manifest, and return the digest.
 
-        This method raises the first damage that it finds; ``dbloader.verify_store`` lists all damage.
+        This method raises an error for the first damage that it finds; ``dbloader.verify_store`` lists all damage.
 
         Args:
             progress: Called with the number of records verified since the last call.
@@ -254,7 +254,7 @@ class Store(ABC):
             what = str(error)
         else:
             known = {name: event.get(name) for name in ("name", "event", "reason")}
-            if all(type(value) is str for value in known.values()):  # bson.Code, a subclass, cannot be hashed
+            if all(type(value) is str for value in known.values()):  # bson.Code, a subclass of str, cannot be hashed
                 return known
             what = "its name, event or reason is not a text"
         if not document:
@@ -341,7 +341,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
     handle, length = store.open_handle(), len(store)
     try:
         store.check_files()
-        # Raises an error if the store has too few chunks for the length in the manifest. Without this check, a wrong,
+        # This call raises an error if the store has too few chunks for the length in the manifest. Otherwise, a wrong,
         # huge length would keep the loop below running almost forever.
         handle.chunks("crc32")
     except DamagedStoreError as error:
@@ -394,7 +394,7 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
         "fields": totals.fields,
         "events": events.total(),
     }
-    # The report has lines only for events, such as rejections. Other counts cannot be verified, so they are copied.
+    # The report has lines only for some outcomes, such as rejections. Counts of other outcomes cannot be verified.
     expected["outcome"] = {kind: events.get(kind, count) for kind, count in manifest.outcome.items()}
     if any(not 0 <= label < len(manifest.classes) for label in summary.labels or ()):
         expected["classes"] = ()  # classes must name all labels, or none
@@ -408,7 +408,7 @@ def read_records(
     store: Store, indices: range, *, elements: bool = True
 ) -> Iterator[tuple[EncodedRecord | Damage, int]]:
     """Yield each record, or its damage, with its index. ``elements`` is as in ``Store.encoded``."""
-    # Load the next block while this block is verified. The previous call has already requested this block.
+    # Load the next block of records while this block is verified. The previous call has requested this block.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
         yield from zip(store.encoded(indices, elements=elements), indices, strict=True)
@@ -420,17 +420,17 @@ def read_records(
         index, name = indices[0], None
         with suppress(DamagedRecordError, DamagedStoreError):
             name = store.name(index)
-        if isinstance(error, DamagedStoreError):  # LMDB raised it, and its message does not name the record
+        if isinstance(error, DamagedStoreError):  # the message of an LMDB error does not name the record
             error = DamagedStoreError(f"record {index} ({name or 'without a name'}) cannot be read: {error}")
         yield Damage(error, index, name), index
 
 
 def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
-    """Return whether a stored chunk agrees with the chunk made from its records."""
+    """Return whether a stored chunk agrees with ``packed``, the chunk made from the same records."""
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
     # If a field has values of several types in one chunk, the chunk stores OTHER for all its records. `packed` may have
-    # only one of the types: the others came from an interrupted commit, or from records that are now in another chunk
+    # only one of the types: other types came from an interrupted commit, or from records that are now in another chunk
     # (the index of a sharded store has other chunk borders than the shards). So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)

@@ -88,7 +88,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
-        """Store a commit durably: all of its content, or nothing. Runs in the committer's thread."""
+        """Store a commit durably: all of its content, or nothing. This method runs in the committer's thread."""
 
     @abstractmethod
     def _stored_chunk(self, number: int) -> dict[str, bytes]:
@@ -129,7 +129,7 @@ class Writer(ABC):
         return self.totals.length
 
     def __enter__(self) -> Self:
-        # Start the thread before the first commit: Ctrl-C during the start could leave that commit running.
+        # Start the thread before the first commit: Ctrl-C while the thread starts could leave a commit running.
         self._committer.submit(os.getpid).result()
         with ExitStack() as undo:
             undo.callback(self._committer.shutdown)
@@ -186,7 +186,7 @@ class Writer(ABC):
             records: Records to add. They get the next indices.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: Number of source items that are done so far. A resumed writer has the position of its last commit.
+            position: Number of source items that are done so far. After a resume, it starts at the last commit.
             depths: Counts to add to the manifest's ``depths``.
         """
         self._check_unfinished()

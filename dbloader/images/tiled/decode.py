@@ -1,8 +1,8 @@
 """Find the tiles of a tiled JPEG, and decode crops from a few of them.
 
-A tiled JPEG is a baseline JPEG with a restart marker after every k MCUs (minimum coded units). A row of MCUs has a
-multiple of k. The MCUs between two markers are a tile, k MCUs wide and one high (docs/notes/tiled-jpeg.md).
-"T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
+A tiled JPEG is a baseline JPEG with a restart marker after every k MCUs (minimum coded units). The number of
+MCUs in a row is a multiple of k. The MCUs between two markers are a tile, k MCUs wide and one high
+(docs/notes/tiled-jpeg.md). "T.81" is ITU-T Recommendation T.81 (09/92), the JPEG standard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST = 2**16 - 1  # most bytes of a tile
 
 # libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
 # (jdsample.c, jinit_upsampler). Decoded alone, a last tile of at most this width would differ from the whole image. So
-# it is decoded together with the tile before it.
+# such a tile is decoded together with the tile before it.
 _NARROW = 4
 
 _SIZE = struct.Struct(">HH")
@@ -263,7 +263,7 @@ def read_grid(header: Header) -> Grid:
 
 
 def closing_codes(tiles: int) -> npt.NDArray[np.uint8]:
-    """Return the second bytes of the markers after each tile of an image: uint8, shape (tiles,)."""
+    """Return the second byte of the marker after each tile of an image: uint8, shape (tiles,)."""
     codes = restart_codes(tiles)
     codes[-1] = markers.EOI
     return codes

@@ -63,7 +63,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
         raise not_tiled(f"its process is SOF{header.frame.process - 0xC0}, which jpegtran cannot read")
     interval = choose_interval(header.row, header.mcu_width, tile_width)
     command = [program, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
-    # In a new session, because Ctrl-C in a terminal would otherwise end jpegtran, as if the image were damaged.
+    # Use a new session. Otherwise Ctrl-C in a terminal would end jpegtran, and the image would seem to be damaged.
     done = subprocess.run(command, input=jpeg, capture_output=True, check=False, start_new_session=True)
     if done.returncode < 0:
         raise ChildProcessError(f"jpegtran was ended by signal {-done.returncode}")

@@ -21,7 +21,7 @@ _DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
-    """An open LMDB environment, without LMDB's own locks. All handles on one file in one process share it."""
+    """An open LMDB environment, without LMDB's own locks. In one process, all handles on the same file share it."""
 
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self.pid = os.getpid()
@@ -39,8 +39,8 @@ class Environment:
         self.ahead = ReadAhead(path, key)
 
     def release_pages(self) -> None:
-        """Remove the file's pages from this process's memory. They stay in the page cache."""
-        # Only Linux has this file. It contains the paths of files, which need not be UTF-8.
+        """Remove the file's pages from this process's memory, but not from the system's page cache."""
+        # Only Linux has /proc/self/maps. The paths in this file need not be UTF-8.
         with suppress(OSError, AttributeError), Path("/proc/self/maps").open(errors="replace") as maps:
             for span, mode, _, device, inode, *_ in map(str.split, maps):
                 key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
@@ -66,7 +66,7 @@ class ForkGate:
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # ids of threads in a block, because a KeyboardInterrupt could falsify a count
+        self._inside: set[int] = set()  # ids of threads in a block; a KeyboardInterrupt could make a mere count wrong
         self._forking = False
 
     def __enter__(self) -> None:
@@ -132,7 +132,7 @@ def release(environment: Environment) -> None:
 
 
 def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> None:
-    """Raise DamagedStoreError if the file is too short. Reading beyond its end would end the process with SIGBUS."""
+    """Raise DamagedStoreError if the file is too short. Reading beyond its end would kill the process (SIGBUS)."""
     used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     if size < used:
         raise DamagedStoreError(f"{place} is cut short: it has {size} bytes of {used}; {remedy}")

@@ -26,7 +26,7 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 TOO_LARGE = "larger than a file may be here: raise the limit (ulimit -f), or choose another disk"
 _NO_MEMORY, _NO_MAP = (errno.ENOMEM,), (errno.ENODEV,)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
-# LMDB raises these for errors of the operating system. Its other classes mean that the file's content is wrong.
+# LMDB raises these classes for errors of the operating system. Other classes mean that the file's content is wrong.
 _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 
@@ -77,7 +77,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
     if _mentions(_NO_RIGHT, text):
         return StoreAccessError(f"{place} cannot be {use}: {text}")
     if type(error) is lmdb.Error or isinstance(error, _SYSTEM):
-        # The file may be intact. Perhaps too many files are open, or the program has opened this file with lmdb itself.
+        # The file may be intact: perhaps too many files are open, or the user's program has opened this file with lmdb.
         return StoreError(f"{place} cannot be {use}: {text}")
     return DamagedStoreError(f"{place} cannot be {use}: {text}{remedy}")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def unnamed_warning(target: Path) -> list[str]:
     """Return [a warning] if a store's folder contains files that its manifest does not name; otherwise []."""
-    with suppress(OSError, StoreError):  # a failed search for such files must not end the program
+    with suppress(OSError, StoreError):  # if the search for such files fails, the program goes on
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
         found = [path for pattern in patterns for path in sorted(target.glob(pattern))]
@@ -51,7 +51,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 @contextmanager
 def durable(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file with a temporary name. After the block, wait until it is on the disk, and rename it."""
+    """Yield a new file with a temporary name. After the block, sync the file to the disk, and rename it to ``path``."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with aside.open("xb") as file:

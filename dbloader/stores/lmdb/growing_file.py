@@ -35,7 +35,7 @@ _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
 
 
 class PartialFile:
-    """``PLACE.partial``. One process at a time can lock and open it.
+    """The file ``PLACE.partial``, which only one process at a time can lock and open.
 
     Attributes:
         resumable: Whether the file's writer keeps committed records after an error.
@@ -92,7 +92,7 @@ class PartialFile:
                 lock=False,  # `lock` has already locked the file
                 map_size=self._map_bytes,
                 max_dbs=2,
-                metasync=False,  # a crash of the machine can undo only the last commit
+                metasync=False,  # if the machine crashes, at most the last commit is lost
             )
             with ExitStack() as undo:
                 undo.callback(self.env.close)
@@ -143,7 +143,7 @@ class PartialFile:
             self.path.replace(self.target)
         except OSError as error:
             raise translate_refusal(error, self.place) from error
-        with suppress(OSError):  # the store is published, and some folders cannot be opened or synced
+        with suppress(OSError):  # the store is already published; some folders cannot be opened or synced
             sync_folder(self.target.parent)
 
     def remove(self) -> None:
@@ -207,7 +207,7 @@ def remove_report(path: Path) -> None:
 
     Otherwise a power loss after the replacement could leave the old report beside the new store.
     """
-    with suppress(OSError):  # the new report replaces it anyway
+    with suppress(OSError):  # if removing fails, the new report still replaces the old report
         path.unlink()
         sync_folder(path.parent)
 

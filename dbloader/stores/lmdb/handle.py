@@ -44,7 +44,7 @@ class _OtherStoreError(Exception):
 
 
 class LMDBHandle:
-    """One open LMDB file. Stores on the same file share its environment.
+    """One open LMDB file. In one process, all stores on the same file share one LMDB environment.
 
     Args:
         path: The file.
@@ -115,7 +115,7 @@ class LMDBHandle:
         self.shared.ahead.prefetch(indices)
 
     def release_pages(self) -> None:
-        """Remove the file's pages from this process's memory. They stay in the page cache."""
+        """Remove the file's pages from this process's memory, but not from the system's page cache."""
         self.shared.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
@@ -209,7 +209,7 @@ class ShardFiles:
 
     Attributes:
         opened: The open shards, the least recently read first.
-        lock: Protects ``opened``. Acquire it inside the gate, so no forked child inherits a locked lock.
+        lock: Protects ``opened``. Acquire this lock inside ``env.gate``, so no forked child inherits it locked.
     """
 
     cached = False
@@ -282,7 +282,7 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the version before shards were last added; None if it is lost or has another digest."""
+        """Return a handle of the previous version, before shards were last added; None if lost or of another digest."""
         with suppress(OSError, StoreError):
             files = self.files
             older = ShardedHandle(ShardFiles(files.path, files.place, kept_manifest(files.table.previous)))
@@ -314,7 +314,7 @@ class ShardedHandle:
             return self._index_handle
 
     def _shard(self, number: int) -> LMDBHandle:
-        with self.files.lock:  # the store has already entered the gate
+        with self.files.lock:  # the store has already entered ``env.gate``
             handle = self.files.find_open(number)
             if handle is None:
                 handle = self.files.opened[number] = self.files.open(number)
@@ -326,19 +326,19 @@ class ShardedHandle:
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, without waiting."""
         parts = self.divide(indices)
-        if self.files.cached:  # opening another shard could wait for its download
+        if self.files.cached:  # opening a shard could wait until it is downloaded
             parts = {number: inside for number, inside in parts.items() if number in self.files.opened}
         for number, inside in islice(parts.items(), self._most_opened):
-            with suppress(StoreError):  # reading the records raises the error
+            with suppress(StoreError):  # reading the records later raises the error
                 self._shard(number).prefetch(inside)
 
     def divide(self, indices: Sequence[int]) -> dict[int, list[int]]:
-        """Return the numbers of the shards of some records, each with the indices of its records in the shard."""
+        """Return a dict that maps the number of each shard to the positions of the wanted records in this shard."""
         parts = self._by_shard(indices).items()
         return {number: [indices[at] - self._starts[number] for at in positions] for number, positions in parts}
 
     def release_pages(self) -> None:
-        """Remove the open shards' pages from this process's memory. They stay in the page cache."""
+        """Remove the open shards' pages from this process's memory, but not from the system's page cache."""
         with env.gate, self.files.lock:
             for handle in self.files.opened.values():
                 handle.release_pages()

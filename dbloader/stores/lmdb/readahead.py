@@ -34,8 +34,8 @@ _OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# One record in 32 is checked. A check takes 8 us, so 0.25 us per record. If the checked record is not in memory, 512
-# records get hints without another check, because unneeded hints cost less time than one batch without hints.
+# For one record in 32, `prefetch` checks whether it is in memory. This takes 8 us, so 0.25 us per record. If it is not,
+# 512 records get hints without another check, because unneeded hints cost less time than one batch without hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 
@@ -55,7 +55,7 @@ class ReadAhead:
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self._file = -1
         self._page_size = self._root = self._depth = 0
-        self._unhinted = self._hinted = 0  # records without a hint, and with a hint, until the next check
+        self._unhinted = self._hinted = 0  # number of records without hints, and with hints, until the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # the system is not Linux
         with suppress(*_WRONG):  # LMDB itself reports a damaged file
@@ -67,7 +67,7 @@ class ReadAhead:
                 self._find_root()
 
     def size_and_mtime(self) -> tuple[int, int]:
-        """Return the file's size in bytes and its last change in ns, even after its removal; (0, 0) if not open."""
+        """Return the file's size in bytes and its last change in ns, even if it was removed; (0, 0) if not open."""
         if self._file < 0:
             return 0, 0
         status = os.fstat(self._file)

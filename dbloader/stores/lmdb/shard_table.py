@@ -138,5 +138,5 @@ class ShardTable(NamedTuple):
 
 
 def kept_manifest(index_file: str) -> str:
-    """Return the file name under which a previous version's manifest is kept, given that version's index file."""
+    """Return the file name of a previous version's manifest, given the name of that version's index file."""
     return f"{index_file}.{MANIFEST_FILE}"

@@ -72,7 +72,7 @@ class LMDBStore(Store):
         handle = self.open_handle()
         self._check_indices(indices, handle.manifest.length)
         with env.gate:
-            if isinstance(handle, ShardedHandle):  # copy, because reading other shards may close the shard of a view
+            if isinstance(handle, ShardedHandle):  # copy records, because reading the next shard may close this shard
                 parts = (indices[start : start + _COPIED] for start in range(0, len(indices), _COPIED))
                 yield (record for part in parts for record in self._read(handle, part))
             else:
@@ -183,7 +183,7 @@ class LMDBStore(Store):
         return StoreNotFoundError(f"{self.place} does not exist; dbloader convert makes a store")
 
     def release_pages(self) -> None:
-        """Remove the store's pages from this process's memory. They stay in the page cache."""
+        """Remove the store's pages from this process's memory, but not from the system's page cache."""
         self.open_handle().release_pages()
 
 

@@ -55,7 +55,7 @@ class LMDBWriter(Writer):
             self._partial.lock()
             try:
                 self._begin_or_resume()
-            except BaseException:  # in an ExitStack, Ctrl-C between two steps would leave the partial file
+            except BaseException:  # with an ExitStack, Ctrl-C between two steps would leave the partial file
                 self._leave(keep=self._partial.committed)
                 raise
 
@@ -103,9 +103,9 @@ class LMDBWriter(Writer):
                 "name another place, or remove the file yourself"
             ) from error
         except (DamagedStoreError, StoreVersionError):
-            pass  # a damaged or newer store may be replaced
+            pass  # a damaged store, or a store of a newer format, may be replaced
         except StoreError:
-            if self.overwrite:  # the file cannot be opened, so it may not be a store
+            if self.overwrite:  # a file that cannot be opened may be something else than a store
                 raise
         self._refuse_finished()
 
@@ -122,7 +122,7 @@ class LMDBWriter(Writer):
             self._partial.committed = progress is not None
             if progress is not None:
                 self._restore(progress)
-            self._check_replaceable()  # again, because the unfinished store's `overwrite` is now known
+            self._check_replaceable()  # check again: the unfinished store may have been begun with `overwrite`
             undo.pop_all()
 
     @override

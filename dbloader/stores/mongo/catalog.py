@@ -35,7 +35,7 @@ class Catalog:
     """The document that describes a place, and the data of its stores.
 
     Every method can be called again after an interruption. The server changes the document only if the document still
-    contains the token of this writer's lease. So after another writer has taken over, this writer changes nothing.
+    contains the token of this writer's lease. So this writer can change nothing after another writer has taken over.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
@@ -76,7 +76,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return the collection of records of which the place is a view; "" if it is no such view; None if missing."""
+        """Return the collection of which the place is a view; "" if it is no view of records; None if missing."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""
@@ -110,7 +110,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write. ``replaces`` is the id of the store that is published now, or None.
+        """Publish a partial store by one write. ``replaces`` is the id of the store published before, or None.
 
         Raises:
             StoreLockedError: Another writer has taken over the place, or the published store is not ``replaces``.
@@ -148,8 +148,8 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still holds the lease.
 
-        With ``forget``, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if no other
-        writer has ever written to the store, because a former writer could write more data later.
+        If ``forget`` is true, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if no
+        other writer has ever written to the store, because a former writer could write more data later.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
@@ -164,7 +164,7 @@ class Catalog:
         lost its lease may still write data.
         """
         document = self._read()
-        used = {document.get("store"), document.get("partial", {}).get("store")}  # never removed, even if listed
+        used = {document.get("store"), document.get("partial", {}).get("store")}  # never remove these stores
         replaced = [store for store in document.get("replaced", ()) if store not in used]
         names = set(self._database.list_collection_names()) if replaced else set()
         for store in replaced:

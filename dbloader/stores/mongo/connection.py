@@ -40,9 +40,9 @@ T = TypeVar("T")
 
 # The first operation waits this long for a server, so a wrong host is reported within seconds.
 SELECTION_SECONDS = 5.0
-# If an answer takes longer, the request is repeated on another connection. Even a slow disk reads a batch in less time.
+# A request without an answer for this long is repeated on another connection. Even a slow disk reads a batch faster.
 SILENCE_SECONDS = 10.0
-# An operation is repeated this long after its first failure. A restart or an election (10 s by default) takes less.
+# A failed operation is repeated for this long. A restart of the server or an election (10 s by default) takes less.
 RETRY_SECONDS = 60.0
 # Time limit for a query that may have to read all documents.
 SCAN_SECONDS = 600.0
@@ -66,7 +66,7 @@ class SharedClient:
 
 
 _clients: weakref.WeakValueDictionary[tuple[object, ...], SharedClient] = weakref.WeakValueDictionary()
-# Clients of the parent process. They are kept, because closing or deleting them would end the parent's sessions.
+# Clients of the parent process. A child keeps them, because closing or deleting them would end the parent's sessions.
 _inherited: list[SharedClient] = []
 _lock = threading.Lock()
 
@@ -84,18 +84,18 @@ def _make_client(place: MongoURI) -> pymongo.MongoClient[Any]:
     defaults: dict[str, Any] = {
         "connect": False,  # the first use connects
         "appname": "dbloader",
-        "serverMonitoringMode": "poll",  # halves the threads and connections of each worker
+        "serverMonitoringMode": "poll",  # polling halves the threads and connections of each worker
         "serverSelectionTimeoutMS": round(1000 * SELECTION_SECONDS),
         "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
         "socketTimeoutMS": round(1000 * SILENCE_SECONDS),
         "maxIdleTimeMS": round(1000 * _IDLE_SECONDS),
-        # Connection.retry repeats operations. The driver would do so only once, and not for getMore.
+        # Connection.retry repeats operations. The driver would repeat an operation only once, and getMore never.
         "retryReads": False,
         "retryWrites": False,
     }
     options = {name: value for name, value in defaults.items() if name.lower() not in place.options}
     if place.query:
-        # Raises an error for a wrong option. The client would only warn, and show the values.
+        # This call raises an error for a wrong option. MongoClient would only warn, and show the options' values.
         uri_parser.split_options(place.query, warn=False)
     return pymongo.MongoClient(place.uri, **options)
 
@@ -107,7 +107,7 @@ def _close(client: pymongo.MongoClient[Any], pid: int) -> None:
 
 def _begin_child() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread that exists only in the parent may hold the old lock
+    _lock = threading.Lock()  # a thread that exists only in the parent process may hold the old lock
     _inherited.extend(_clients.values())
     _clients.clear()
 
@@ -116,14 +116,14 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 class Patience:
-    """The time that one operation and its repetitions may take together; with None, the driver's limits apply."""
+    """The time that one operation and its repetitions may take together; None means the driver's limits."""
 
     def __init__(self, seconds: float | None) -> None:
         self._deadline = self._until = None if seconds is None else time.monotonic() + seconds
         self._pause = _FIRST_PAUSE_SECONDS
 
     def allow(self, seconds: float) -> None:
-        """Allow the next call to take this time, from now on."""
+        """Allow the next call to take this many seconds from now on."""
         self._until = time.monotonic() + seconds
 
     def time_left(self) -> float | None:
@@ -131,7 +131,7 @@ class Patience:
         return None if self._until is None else max(0.01, self._until - time.monotonic())  # 0 would mean no limit
 
     def after(self, error: errors.PyMongoError, seconds: float) -> float | None:
-        """Return the pause before the call is repeated, or None if ``seconds`` after the first failure are over."""
+        """Return the pause before the next attempt; None if ``seconds`` have passed since the first failure."""
         now, pause = time.monotonic(), self._pause
         if self._deadline is None:
             self._deadline = now + seconds
@@ -166,7 +166,7 @@ class Connection:
                 problem = "a store cannot be written with w=0, because dbloader must know that its writes succeeded"
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
             problem = self.place.redact(str(error))
-        if problem is not None:  # inside ``except``, the traceback would also show the driver's error
+        if problem is not None:  # not in ``except``: the traceback would also show the driver's error
             raise PlaceError(f"{place.redacted} cannot be used: {problem}")
 
     @property
@@ -185,7 +185,7 @@ class Connection:
         return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
     def retry(self, function: Callable[[], T], *, scan: Collection[Any] | None = None) -> T:
-        """Call a function, and repeat the call after temporary errors. Repeated calls must do no harm.
+        """Call a function, and repeat the call after temporary errors. So the function must be safe to repeat.
 
         Calls are repeated until RETRY_SECONDS after the first failure. The place's option ``timeoutMS`` replaces this
         limit.
@@ -242,7 +242,7 @@ class Connection:
     def _is_temporary(self, error: errors.PyMongoError) -> bool:
         """Return whether to try again. If no server has ever answered, the host may be wrong, so return False."""
         if isinstance(error, errors.ServerSelectionTimeoutError) and not self._reached:
-            # If members of a replica set have answered, but no primary exists, a server counts as reached.
+            # A replica set without a primary counts as reached if any of its members has answered.
             self._reached = self.client.topology_description.has_known_servers
             return self._reached
         return is_transient(error)

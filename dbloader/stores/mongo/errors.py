@@ -29,7 +29,7 @@ _OUT_OF_DISK_SPACE = 14031
 # Messages of the operating system and of Atlas. The driver's error contains them.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
-# When the server refuses a command, its message repeats the whole command.
+# When the server refuses a command, the error message repeats the whole command.
 _COMMAND = re.compile(r"execute command \{ (\w+):.*", re.DOTALL)
 
 
@@ -71,7 +71,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
             remedy = f"give {there} with the password in DBLOADER_MONGODB_PASSWORD, and ?authSource=DATABASE if needed"
             return StoreAccessError(f"{name}: the server asks for a user, and the place has none ({what}); {remedy}")
         return StoreAccessError(f"{name}: this user lacks a permission ({what}); {remedy}")
-    if "hint provided does not correspond" in text:  # `MongoReader` chooses the index
+    if "hint provided does not correspond" in text:  # `MongoReader` asked for an index that is missing
         text = "query= needs indexes that this store has lost: use where=, or copy the store, which makes them again"
     if isinstance(error, errors.ConfigurationError):
         return PlaceError(f"{name} cannot be used: {text}")
@@ -105,4 +105,4 @@ def reason(error: errors.PyMongoError) -> str:
     text = str(failures[0].get("errmsg", error)) if failures else str(error)
     text = text.partition(", full error:")[0].partition(", Timeout:")[0].partition(" (configured timeouts:")[0]
     text = " ".join(text.split())
-    return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"  # a long query is in the middle
+    return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"  # the middle may be a long query

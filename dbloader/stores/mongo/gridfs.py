@@ -31,7 +31,7 @@ class LargeRecords:
         self._files, self._chunks = database[f"{name}.files"], database[f"{name}.chunks"]
 
     def put(self, index: int, document: bytes) -> str:
-        """Store a record in a new file, and return the file's id. The id is new, so no earlier attempt has used it."""
+        """Store a record in a new file, and return the file's id. Each call makes a new id."""
         file = f"record/{index:016x}/{bson.ObjectId()}"
         self._bucket.upload_from_stream_with_id(file, file, document)
         return file
@@ -52,7 +52,7 @@ class LargeRecords:
         try:
             return self._bucket.open_download_stream(file).read()
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            # The driver does not check the file's entry in the collection .files, so a damaged entry raises these.
+            # The driver does not check the file's entry in the collection .files, so damage raises these errors.
             raise DamagedRecordError(f"its entry in GridFS is damaged: {error!r}") from error
         except NoFile as error:
             raise DamagedRecordError("it is missing in GridFS") from error

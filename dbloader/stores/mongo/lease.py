@@ -20,7 +20,7 @@ from dbloader.stores.mongo.schema import MANIFEST, STORE
 if TYPE_CHECKING:
     from dbloader.stores.mongo.connection import Connection
 
-# A lease expires after this time by the server's clock. If a writer's machine dies, the place is blocked this long.
+# A lease expires after this time by the server's clock. If a writer's machine dies, others must wait this long.
 LEASE_SECONDS = 60.0
 RENEW_SECONDS = 10.0
 
@@ -55,9 +55,9 @@ class Lease:
         while not retry(self._try_to_acquire):
             document = retry(lambda: self._meta.find_one({"_id": STORE}, {"writer": 1})) or {}
             writer = document.get("writer")
-            holder = writer if isinstance(writer, dict) else {}  # damage may have left another type
+            holder = writer if isinstance(writer, dict) else {}  # a damaged document may have another type here
             if writer is None or holder.get("token") == self.token:
-                continue  # the lease was just released, or this process has it and the server's answer was lost
+                continue  # the lease was just released, or acquired by this process while the answer was lost
             if not _has_ended(holder):
                 raise StoreLockedError(
                     f"another process is writing {self._connection.place.redacted} now (process "
@@ -89,7 +89,7 @@ class Lease:
             self._meta.update_one(self._mine, {"$unset": {"writer": ""}})
             self._meta.delete_one({"_id": STORE, **empty, "replaced": {"$in": [None, []]}})
 
-        with suppress(StoreError):  # a lease that is not released expires
+        with suppress(StoreError):  # a lease that is not released expires by itself
             self._connection.retry(release)
 
     def _try_to_acquire(self) -> bool:
@@ -104,7 +104,7 @@ class Lease:
             try:
                 self._meta.update_one(self._mine, change, upsert=True)
             except DuplicateKeyError:
-                # Another process has the lease. If the server's clock was set back, it ends too late, so shorten it.
+                # Another writer has the lease. If the server's clock was set back, the lease ends too late: shorten it.
                 late = {"_id": STORE, "$expr": {"$gt": ["$writer.expires", end]}}
                 self._meta.update_one(late, [{"$set": {"writer": {"expires": end}}}])
                 return False
@@ -137,7 +137,7 @@ def _identify() -> dict[str, Any]:
 
 
 def _machine() -> str:
-    """Return an id of this boot and PID namespace; "" if unknown. Process ids are unique only within this id."""
+    """Return an id of this boot and PID namespace, in which process ids are unique; "" if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
 # Number of inserts that are sent at once. The server processes an insert while the next insert is being sent.
 _IN_FLIGHT = 3
-# The server's disk needs this many bytes, plus twice the size of a commit, because the server also writes a journal.
+# The server's disk must have this room, plus twice the size of a commit, because the server also writes a journal.
 _ROOM = 16 * 2**20
 
 # Layout of the BSON document {_id: int64, crc32: int64}, which the server returns for each record.
@@ -60,8 +60,8 @@ _ID_CRC_DTYPE = np.dtype(
 class PartialStore:
     """A store that is being written. Every method can be called again after an interruption.
 
-    Late writes do no harm. A writer may continue to write after another writer has taken over the place. The server may
-    run a command late, after the command was repeated. Therefore an existing record is replaced only if it still has
+    Late writes do no harm. They occur if a writer continues after another writer has taken over the place, or if the
+    server runs a command late, after a repeated attempt. Therefore an existing record is replaced only if it still has
     the CRC-32 that this writer has just read. Columns and events contain the number of the run and commit that wrote
     them, and only a later run or commit replaces them. No file in GridFS is written twice.
 
@@ -151,7 +151,7 @@ class PartialStore:
         """Raise StoreFullError if the server's disk lacks room for a commit. A full disk would stop the server."""
         with suppress(OperationFailure):  # the user may lack the permission for this command
             found = self.connection.database.command("dbStats")
-            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router returns neither
+            left = found.get("fsTotalSize", math.inf) - found.get("fsUsedSize", 0)  # a router returns neither value
             if left < 2 * nbytes + _ROOM:
                 where = self.connection.place.redacted
                 raise StoreFullError(f"no room is left for {where}: the disk of the server has {size(left)} left")
@@ -184,7 +184,7 @@ class PartialStore:
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Find records of a batch for which another writer inserted other documents, and replace those documents."""
+        """Replace documents on the server that differ from this batch, because another writer inserted them."""
         query = {"_id": {"$in": list(batch)}}
         found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
         stored = {other["_id"]: other.get("crc32") for other in found}
@@ -251,10 +251,10 @@ class PartialStore:
 
     @retried
     def has_file(self, index: int, salt: int) -> bool:
-        """Read a record's file in GridFS, and return whether the file is whole. The stub's CRC-32 cannot show that."""
+        """Read a record's file in GridFS, and return whether it is whole, which the stub's CRC-32 cannot show."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
-            return True  # the record needs no file; an earlier writer left one
+            return True  # the record needs no file; an earlier writer left this file
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)
@@ -264,7 +264,7 @@ class PartialStore:
 
 
 def _split(first: int, documents: Sequence[bytes]) -> Iterator[dict[int, bytes]]:
-    """Yield dicts from indices to documents. A dict ends after _BATCH_BYTES or _BATCH_RECORDS."""
+    """Yield dicts that map indices to documents. A dict ends after _BATCH_BYTES or _BATCH_RECORDS."""
     batch: dict[int, bytes] = {}
     nbytes = 0
     for index, document in enumerate(documents, first):

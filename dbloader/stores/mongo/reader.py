@@ -55,8 +55,8 @@ class MongoReader:
     """One process's connection to a place, and the store that was there when the process connected.
 
     Records are read from members of the replica set according to the place's read preference. All other data are small,
-    and are read from the primary, because a secondary may lag behind. Without a primary, they are read from a secondary
-    if the read preference allows it.
+    and are read from the primary, because a secondary may lag behind. Without a primary, such data are read from a
+    secondary if the read preference allows it.
 
     Attributes:
         records: The collection of the store's records, read according to the place's read preference.
@@ -69,7 +69,7 @@ class MongoReader:
         self.pid = self.connection.pid
         database = self.connection.database
         preference = Primary() if database.read_preference == Primary() else PrimaryPreferred()
-        # GridFS refuses the place's option w=0, even for reading.
+        # Override the place's option w=0, which GridFS refuses even for reading.
         newest = database.with_options(read_preference=preference, write_concern=WriteConcern())
         self.meta: Collection[Any] = newest[place.collection + MANIFEST]
         try:

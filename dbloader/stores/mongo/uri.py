@@ -15,7 +15,7 @@ _HOST = r"(?:\[[^\[\]/?@]*\]|[^\[\]:,/?@]+)(?::[0-9]+)?"
 _PLACE = re.compile(
     rf"(mongodb|mongodb\+srv)://(?:([^/?@]*)@)?({_HOST}(?:,{_HOST})*)/([^/?@.]+)\.([^/?@]+)(?:\?(.*))?", re.IGNORECASE
 )
-# Options of a connection string that may hold secrets.
+# Options of a connection string whose values may be secret.
 _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyusername", "proxypassword")
 # Characters that https://www.mongodb.com/docs/manual/reference/limits/ forbids in names, and '%', because the driver
 # would unescape it.

@@ -82,7 +82,7 @@ class MongoWriter(Writer):
         partial = self._catalog.partial()
         if partial and "progress" in partial and not (self.resume or self.overwrite):
             raise self._unfinished()
-        if partial and not (self.resume and "progress" in partial):  # without progress, nothing can be resumed
+        if partial and not (self.resume and "progress" in partial):  # without a commit, there is nothing to resume
             self._catalog.abandon(partial["store"])
             partial = None
         self._id = partial["store"] if partial else str(bson.ObjectId())
@@ -91,7 +91,7 @@ class MongoWriter(Writer):
         if partial:
             self._committed = True
             self._restore(bson.encode(partial["progress"]) if isinstance(partial["progress"], dict) else b"")
-        self._find_replaceable()  # again, because the unfinished store's `overwrite` is now known
+        self._find_replaceable()  # check again: the unfinished store may have been begun with `overwrite`
         with ExitStack() as undo:
             if not self._committed:
                 undo.callback(self._remove_partial)
@@ -133,7 +133,7 @@ class MongoWriter(Writer):
             raise self._damaged("lines of its report are missing on the server")
         replaces = self._find_replaceable()
         self._connection.retry(self._lease.check)
-        if replaces:  # otherwise the file may belong to a store with the same name on another server
+        if replaces:  # otherwise the report may be of a store with the same name on another server
             remove_report(self.report_path)
         self._catalog.publish(self._id, bson.decode(manifest.encode()), replaces)
         self._published = True
