@@ -1,4 +1,4 @@
-"""Names in ``dbloader.ext`` that the rest of dbloader uses. Other modules get them with ``extension``.
+"""Names in ``dbloader.ext`` that the rest of dbloader uses. Other modules get these names with ``extension``.
 
 Each name is imported at its first use. So dbloader also works without ``dbloader.ext``, and imports only what it needs.
 """
@@ -69,6 +69,6 @@ def extension(name: str) -> Any:
 
 
 def html(name: str, *arguments: Any) -> str | None:
-    """Return HTML for a notebook, made by a function of ``dbloader.ext``. Without it, return None, to show the repr."""
+    """Return a function's HTML for a notebook; None (so that the repr is shown) if ``dbloader.ext`` is missing."""
     shown: str | None = extension(name)(*arguments) if has_extensions() else None
     return shown

@@ -61,7 +61,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     """Return the parts of a place.
 
     Raises:
-        PlaceError: The place is mistyped, names no bucket, or contains credentials. The message has no credentials.
+        PlaceError: The place is mistyped, names no bucket, or contains credentials. The message does not show them.
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:
@@ -85,7 +85,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as a file path. Raise an error for other places, without their URI: it may contain a password."""
+    """Return a place as a file path; raise an error for other places. No message shows a URI's password."""
     if not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"a place must be {_STORE}, got {type(place).__name__}")
     path = os.fspath(place)

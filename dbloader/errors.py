@@ -134,7 +134,7 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class ConversionError(DBLoaderError, RuntimeError):
-    """The conversion cannot go on or be published, for example because of a bad file or a missing part."""
+    """The conversion cannot go on or be published, for example because a file is bad or a part is missing."""
 
 
 class ExportError(DBLoaderError, OSError):

@@ -27,7 +27,7 @@ class Findings:
 
     Attributes:
         counts: Number of findings of each kind.
-        first: The first thousand findings. Each is a dict with the keyword arguments of `add`, and with ``difference``:
+        first: The first thousand findings. Each finding is a dict: the keyword arguments of `add`, and ``difference``,
             the kinds of the finding, joined by commas.
     """
 

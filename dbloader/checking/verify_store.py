@@ -45,7 +45,7 @@ class VerifyReport:
             (the conversion appended the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the
             record is damaged, and was not compared); ``changed`` (the conversion resized or tiled the image, or stored
             its pixels, so the image was not compared); ``moved`` (the same record has a new index in the other store).
-        notes: Remarks that are not problems. They name files that a comparison with a source ignores, and files in a
+        notes: Remarks that are not problems, about files that a comparison with a source ignores, and about files in a
             folder of shards that are not part of the store.
     """
 

@@ -1,7 +1,7 @@
 """Decode intact PNG and WebP files with imagecodecs, which releases the GIL, to the same pixels as Pillow.
 
 Pillow reads the headers of these formats in Python, which takes longer than decoding 32 x 32 pixels. Pillow still
-decodes rare kinds of PNG and WebP. It also decodes all files that may be damaged, so Pillow decides what is damage.
+decodes rare kinds of PNG and WebP, and all files that may be damaged, so that only one library decides what is damage.
 """
 
 from __future__ import annotations

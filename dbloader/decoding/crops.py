@@ -76,7 +76,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return the first row or column of a center crop. Like CenterCrop, round halves to even, and padding down."""
+    """Return the first row or column of a center crop, rounded like CenterCrop: halves to even, but padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
@@ -86,8 +86,8 @@ class RandomCrop(Decoder):
     It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. From a
     tiled JPEG it decodes only the tiles that the crop touches.
 
-    Each sample uses three random numbers. The first decides about mirroring: the output is mirrored if this
-    number is below ``flip``. The second chooses the upper edge of the crop, and the third its left edge.
+    Each sample uses three random numbers. The first number decides about mirroring: the output is mirrored if
+    this number is below ``flip``. The second number chooses the crop's upper edge, and the third the crop's left edge.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
@@ -99,7 +99,7 @@ class RandomCrop(Decoder):
         exif_transpose: Whether to turn images upright according to their EXIF.
 
     Raises:
-        OptionError: An option is out of range. A call also raises it if the padded image is smaller than the output.
+        OptionError: An option is out of range; or, in a call, the padded image is smaller than the output.
         TypeError: An option has the wrong type, or ``padding`` the wrong length.
     """
 

@@ -28,7 +28,7 @@ class Plan(NamedTuple):
 
     part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop shows
     crop: Crop
-    size: tuple[int, int] | None  # height and width of the output; None for the size of the resized part
+    size: tuple[int, int] | None  # height and width of the output; None means the size of the resized part
     width: int  # in pixels of the whole image, after its EXIF rotation if ``exif_transpose`` is true
     height: int
 
@@ -110,7 +110,7 @@ class Decoder(ABC):
                 libjpeg's warnings about wrong pixels are errors.
 
         Returns:
-            uint8, shape (3, height, width), a view of memory (height, width, 3). It shares no memory with the image.
+            uint8, shape (3, height, width), a view of memory (height, width, 3).
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning; or ``tiles`` belongs to another image.

@@ -112,7 +112,7 @@ class JPEG(NamedTuple):
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
         The function writes a smaller height into the header. A decoder stops at this height, and then warns about the
-        remaining data. This warning hides all others, so the file must be known to be intact.
+        remaining data. This warning hides other warnings, so the file must be known to be intact.
         """
         if bottom <= 0 or (self.height - bottom * factor) * self.width <= _SKIPPED:
             return None

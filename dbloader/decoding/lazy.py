@@ -223,8 +223,8 @@ class LazyImage(Image.Image):
         pixels = _noted(self, view.decode, factor)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
-            # In this case, Pillow 13 often resizes the height first. torch always resizes the width first. Bicubic
-            # values overshoot and are clipped after the first step, so torch's pixels would differ by up to 26 levels.
+            # If the height shrinks more than the width, Pillow 13 often resizes the height first, but torch the width.
+            # Bicubic values overshoot and are clipped after the first step, so pixels would differ by up to 26 levels.
             return _of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])

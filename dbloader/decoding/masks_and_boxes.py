@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dbloader.decoding.decoder import Plan
     from dbloader.decoding.render import Crop
 
-# For each of Pillow's modes, a dtype that can hold all values. It is never uint16, for which torch has few operations.
+# For each of Pillow's modes, a dtype that can hold all values. Never uint16, for which torch has few operations.
 _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
 
 _MIRRORED = 2  # EXIF orientation of an image that is mirrored from left to right
@@ -45,7 +45,7 @@ def decode_field(data: bytes | memoryview, *, known_intact: bool = False) -> Ima
     Raises:
         DamagedImageError: As in `decode_pil`.
         NotAnImageError: As in `decode_pil`.
-        PixelRangeError: Pillow misreads values of this kind.
+        PixelRangeError: Pillow misreads the kind of values in the file, such as signed 8-bit values.
     """
     gray = open_codec(data) if known_intact and is_bare(data) else None
     if gray is not None and gray.is_gray:

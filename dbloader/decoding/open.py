@@ -5,7 +5,7 @@ left and upper edge, the width and the height of a part of the image in pixels, 
 that needs Python, and returns a function that decodes the part of the image. With ``factor`` 2, 4 or 8, the decoded
 part may be smaller by this factor, if that is faster.
 
-The function is called at most once. It returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
+The function is called at most once, and returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
 strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or only
 with a warning.
 """

@@ -35,9 +35,9 @@ class Crop(NamedTuple):
         width: Width of the part, at least 1.
         height: Height of the part, at least 1.
         flip: Whether the output is mirrored from left to right.
-        resized: Height and width in pixels to which the part is resized. None for the decoder's ``size``; if ``size``
+        resized: Height and width in pixels to which the part is resized. None means the decoder's ``size``; if ``size``
             is None too, the part is not resized.
-        window: First row and column of the resized part that the output shows. They may be negative: outside the
+        window: First row and column of the resized part that the output shows. Both may be negative: outside the
             resized part, the output is black.
         interpolation: The filter to resize with, one of `FILTERS`.
     """
@@ -58,7 +58,7 @@ def render(
     """Return the output of a crop: uint8, shape (height, width, 3), contiguous, in ``out`` if given.
 
     ``pixels`` is the crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. The
-    output may reuse its memory. ``size`` is (height, width) of the output; None for the size of the resized part.
+    output may reuse its memory. ``size`` is (height, width) of the output; None means the size of the resized part.
     """
     resized = crop.resized or size
     if resized is not None and resized != pixels.shape[:2]:

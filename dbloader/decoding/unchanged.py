@@ -1,8 +1,8 @@
 """Decode an image file to its own channels, with all of their bits.
 
-Pillow keeps 8 of the 16 bits of colors. Its "raw mode" describes the layout of values in a file. The byte order in the
-raw mode decides whether Pillow unpacks the first or the second byte of each value. So this module makes two passes,
-with opposite byte orders.
+Pillow keeps only 8 bits of 16-bit colors. Pillow's "raw mode" describes the layout of values in a file. The byte order
+in the raw mode decides whether Pillow unpacks the first or the second byte of each value. So this module makes two
+passes, with opposite byte orders.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def check_file_fields(
 ) -> tuple[dict[str, Any], str]:
     """Check and repair the image files in some fields of a record, like `check_image`.
 
-    ``files`` maps each field to the name of the file from which it was read, for messages; {} if there was no file.
+    ``files`` maps each field to the name of the file from which it was read, for messages; {} if there were no files.
     Return the fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The
     message names the field.
     """
@@ -157,7 +157,7 @@ def _check_jpeg(data: bytes) -> bool:
         _check_last_scan(data, end)
         return False
     if not _LEFT_OVER.search(warning):
-        # Training decodes such a file with Pillow. The file is intact if libjpeg warns only of bytes outside the scans.
+        # In training, Pillow decodes this file. The file is intact if libjpeg warns only of bytes outside the scans.
         plain = without_oddities(data)
         found = find_warning(plain)
         if (found and not _LEFT_OVER.search(found)) or not _same_pixels(data, plain):

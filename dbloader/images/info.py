@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image, ImageFile
 
-# A JPEG 2000 codestream begins with the markers SOC and SIZ. It is at the start of the file, or in a box "jp2c", whose
-# header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may contain any bytes,
-# including these markers.
+# A JPEG 2000 codestream begins with the markers SOC and SIZ. The codestream is at the start of the file, or in a box
+# "jp2c", whose header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may
+# contain any bytes, including these markers.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 
 UPRIGHT = 1  # EXIF orientation of an image that is stored upright
@@ -87,7 +87,7 @@ def count_depth(image: bytes | memoryview | npt.NDArray[Any] | None) -> dict[str
 
 
 def _depth(data: bytes, image: ImageFile.ImageFile) -> str:
-    """Return the depth in the header. Pillow's mode may not show it, because Pillow reduces deep colors to 8 bits."""
+    """Return the depth in the header. Pillow's mode may not show this depth: Pillow reduces deep colors to 8 bits."""
     bits = 8
     if image.format == "PNG":
         bits = data[24]  # https://www.w3.org/TR/png-3/#11IHDR

@@ -175,7 +175,7 @@ class _Reader:
         return False
 
     def check_frame(self) -> Frame:
-        """Return the frame header; raise unless it has a height and each component has a scan."""
+        """Return the frame header. Raise DamagedImageError unless it has a height and each component has a scan."""
         if self.frame is None or not self.scans:
             raise DamagedImageError(f"the image ends at byte {self.position}, before its first scan")
         if not self.frame.height:

@@ -161,7 +161,7 @@ def _jxl_format(start: bytes) -> tuple[str, ...]:
 
 @contextmanager
 def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
-    """Turn any error in the block, except ``kept``, into a DamagedImageError that begins with ``what``."""
+    """Turn any error in the block into a DamagedImageError that begins with ``what``. Errors in ``kept`` pass."""
     try:
         yield
     except kept:
@@ -178,9 +178,9 @@ def describe(error: Exception) -> str:
 def max_pixels() -> float:
     """Return how many pixels an image may have, in conversion and in training.
 
-    The environment variable DBLOADER_MAX_PIXELS sets the limit. Each process reads it once, and raises OptionError if
-    it is not a number of pixels. By default, the limit is Pillow's: twice ``PIL.Image.MAX_IMAGE_PIXELS``, normally
-    178,956,970 pixels. If ``PIL.Image.MAX_IMAGE_PIXELS`` is None, there is no limit. A higher number in the environment
+    The environment variable DBLOADER_MAX_PIXELS sets the limit. Each process reads the variable once, and raises
+    OptionError if the value is invalid. By default, the limit is Pillow's: twice ``PIL.Image.MAX_IMAGE_PIXELS``,
+    normally 178,956,970 pixels. If Pillow's constant is None, there is no limit. A higher number in the environment
     variable also raises ``PIL.Image.MAX_IMAGE_PIXELS`` for the whole process, because Pillow has no other setting.
     """
     limit = read_limit()
@@ -218,7 +218,7 @@ def value_depth(image: Image.Image) -> str:
 
 
 def array_depth(pixels: npt.NDArray[Any]) -> str:
-    """Return the depth of the values of an array, in the words of `value_depth`."""
+    """Return the depth of an array's values as text, such as "16-bit", in the form of `value_depth`."""
     return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
 
 

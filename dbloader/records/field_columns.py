@@ -1,7 +1,7 @@
 """Pack further fields into columns: the numbers, booleans and short texts that users add to records.
 
-A chunk has the values of 4,096 records. Its first byte is the kind of the values, such as int or text; docs/format.md
-describes every byte. The column of the field ``score`` is called ``field.score``.
+A chunk has the values of 4,096 records. A chunk's first byte is the kind of the values, such as int or text;
+docs/format.md describes every byte. The column of the field ``score`` is called ``field.score``.
 """
 
 from __future__ import annotations

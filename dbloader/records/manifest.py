@@ -1,4 +1,4 @@
-"""The manifest: the header of a store. It is written last, so a store without a manifest is unfinished."""
+"""The manifest: the header of a store. The manifest is written last, so a store without a manifest is unfinished."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Manifest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that cannot be computed from the records. Given these, ``write_index`` writes the same index."""
+        """The values that ``write_index`` needs to write the same index: they cannot be computed from the records."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:

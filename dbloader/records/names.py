@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _OFFSET = np.dtype("<u4")
-_AT_ONCE = 4096  # names that are copied or decoded at a time
+_AT_ONCE = 4096  # number of names that are copied or decoded at a time
 
 
 class Names(Sequence[str]):

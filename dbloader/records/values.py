@@ -118,7 +118,7 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     """Return the array in a .npy file, possibly as a view of ``data``."""
     try:
-        if data[6:8] != b"\x01\x00":  # in versions 2 and 3, the header's length is a uint32, not a uint16
+        if data[6:8] != b"\x01\x00":  # in .npy versions 2 and 3, the header's length is a uint32, not a uint16
             array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))
         else:
             begin = _HEADER.size + _HEADER.unpack_from(data)[1]

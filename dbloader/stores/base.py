@@ -106,7 +106,7 @@ class Store(ABC):
         """Announce in which order this process and its workers will read records. A cache fetches shards in this order.
 
         Args:
-            sampler: One of dbloader's samplers. In a mixture of stores, its index -1 means a sample of another store.
+            sampler: One of dbloader's samplers. In a mixture of stores, index -1 means a sample of another store.
             since: The state of the sampler at the start of the iteration.
             indices: An array that maps each sample to a record, by index; None if every record is a sample.
             margin: The largest number of samples by which one worker can lag behind another.
@@ -183,8 +183,8 @@ class Store(ABC):
     def find(self, name: str) -> int:
         """Return the index of the first record with a name.
 
-        An LMDB store scans the column ``name_hash`` (4 bytes per record, 3 ms per million records). It reads names
-        only where the hash is equal. A MongoDB store uses an index.
+        An LMDB store scans the column ``name_hash`` (4 bytes per record, 3 ms per million records). The scan
+        reads names only where the hash is equal. A MongoDB store uses an index.
 
         Raises:
             RecordNotFoundError: No record has this name.
@@ -237,7 +237,7 @@ class Store(ABC):
 
     @abstractmethod
     def open_handle(self) -> Handle:
-        """Return the handle of this process. The first call opens it."""
+        """Return this process's handle, which the first call opens."""
 
     def _damaged(self, index: int, what: str) -> DamagedRecordError:
         try:

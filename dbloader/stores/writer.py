@@ -125,7 +125,7 @@ class Writer(ABC):
 
     @property
     def length(self) -> int:
-        """Number of records written so far. A resumed writer also counts earlier records."""
+        """Number of records written so far. A resumed writer also counts the records that were committed before."""
         return self.totals.length
 
     def __enter__(self) -> Self:
@@ -153,7 +153,7 @@ class Writer(ABC):
         """Refuse to resume with other settings, because then not all records would be made in the same way.
 
         Args:
-            settings: Values that BSON can store. The error shows their names and values.
+            settings: Settings by name, with values that BSON can store. The error shows one name and both values.
 
         Raises:
             StoreExistsError: The unfinished store was begun with other settings.
@@ -183,10 +183,10 @@ class Writer(ABC):
         """Add records and lines of the report. Begin a commit after COMMIT_BYTES or COMMIT_SECONDS.
 
         Args:
-            records: Records to add. They get the next indices.
+            records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: Number of source items that are done so far. After a resume, it starts at the last commit.
+            position: Number of finished source items. After a resume, ``position`` starts at the last commit.
             depths: Counts to add to the manifest's ``depths``.
         """
         self._check_unfinished()

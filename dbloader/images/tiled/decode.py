@@ -162,7 +162,7 @@ def join_tiles(
 
 
 def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
-    """Raise DamagedImageError unless markers with these second bytes are at these positions."""
+    """Raise DamagedImageError unless markers have the second bytes ``codes`` at ``positions``."""
     if data[positions].tobytes() != codes.tobytes() or data[positions - 1].tobytes().strip(b"\xff"):
         raise _wrong("a tile does not begin or end at a marker")
 

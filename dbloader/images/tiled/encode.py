@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-# In pixels. Measured with 260 photos of 463 x 396 pixels, quality 96, 4:4:4. Compared with decoding the whole image,
+# Best width in pixels for 260 photos of 463 x 396 pixels, quality 96, 4:4:4. Compared with decoding the whole image,
 # decoding a random-resized crop took 0.68 of the time with tiles of about 16, 24 or 32 pixels, 0.70 with 48, 0.74 with
 # 64 and 0.79 with 128. With these six widths, the markers took 7.7, 5.8, 5.3, 4.8, 2.2 and 0.7 % of the file. 32 was
 # also best for photos with a short side of 256 pixels and 4:2:0.
@@ -47,7 +47,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
     compared with the original, which takes six bytes of memory for each pixel.
 
     Args:
-        jpeg: A complete JPEG. Bytes after its end marker are dropped.
+        jpeg: A complete JPEG. Bytes after the end marker are dropped.
         tile_width: Width of a tile in pixels. A row is divided evenly, so tiles may be narrower or wider.
 
     Raises:

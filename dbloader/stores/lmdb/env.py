@@ -21,7 +21,7 @@ _DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
-    """An open LMDB environment, without LMDB's own locks. In one process, all handles on the same file share it."""
+    """An open LMDB environment without LMDB's own locks. All handles on a file in one process share an environment."""
 
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self.pid = os.getpid()
@@ -108,7 +108,7 @@ _lock = threading.RLock()
 
 
 def acquire(path: Path) -> Environment:
-    """Return this process's environment for a file. Each call needs one call of ``release``."""
+    """Return this process's environment for a file. For each call, call ``release`` once."""
     with _lock:
         status = path.stat()
         key = (status.st_dev, status.st_ino)

@@ -1,7 +1,7 @@
 """Write ``PLACE.partial``, the LMDB file of an unfinished store.
 
 LMDB writes the file with pwrite(2), not through its memory map (MDB_WRITEMAP is off). So LMDB reports a full disk as an
-error. Writing through the map could end the process with SIGBUS.
+error. Writing through the map could kill the process (SIGBUS).
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# For one record in 32, `prefetch` checks whether it is in memory. This takes 8 us, so 0.25 us per record. If it is not,
-# 512 records get hints without another check, because unneeded hints cost less time than one batch without hints.
+# For one record in 32, `prefetch` checks whether it is in memory. A check takes 8 us, so 0.25 us per record. If the
+# record is not in memory, 512 records get hints without a check: useless hints cost less than a batch without hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 
@@ -110,7 +110,7 @@ class ReadAhead:
         return True
 
     def close(self) -> None:
-        """Close the file. After that, this object does nothing."""
+        """Close the file. Afterwards, the other methods do nothing."""
         self._root = 0
         if self._file >= 0:
             os.close(self._file)

@@ -55,7 +55,7 @@ class LMDBWriter(Writer):
             self._partial.lock()
             try:
                 self._begin_or_resume()
-            except BaseException:  # with an ExitStack, Ctrl-C between two steps would leave the partial file
+            except BaseException:  # an ExitStack would leave the partial file if Ctrl-C came between two steps
                 self._leave(keep=self._partial.committed)
                 raise
 

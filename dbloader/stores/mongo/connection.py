@@ -66,7 +66,7 @@ class SharedClient:
 
 
 _clients: weakref.WeakValueDictionary[tuple[object, ...], SharedClient] = weakref.WeakValueDictionary()
-# Clients of the parent process. A child keeps them, because closing or deleting them would end the parent's sessions.
+# Clients of the parent process, which a child never closes or deletes, because this would end the parent's sessions.
 _inherited: list[SharedClient] = []
 _lock = threading.Lock()
 
@@ -146,8 +146,8 @@ class Patience:
 class Connection:
     """One process's client for a server, and the database of one place.
 
-    Options in the place take precedence over dbloader's options. A writer always reads from the primary. Its writes
-    wait for a majority of the replica set's members unless the place sets ``w``.
+    Options in the place take precedence over dbloader's options. A writer always reads from the primary. A writer's
+    writes wait for a majority of the replica set's members unless the place sets ``w``.
 
     Raises:
         PlaceError: An option of the place cannot be used, or a password is missing.

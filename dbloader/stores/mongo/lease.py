@@ -70,7 +70,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Renew the lease if it has expired. Raise StoreLockedError if another writer has held it meanwhile."""
+        """Renew the lease if it has expired. Raise StoreLockedError if another writer has had the lease meanwhile."""
         if time.monotonic() > self._expires and not self._renew():
             raise StoreLockedError(
                 f"this process did not reach the server for over {LEASE_SECONDS:g} s, and another process has written "
@@ -112,7 +112,7 @@ class Lease:
         return True
 
     def _renew(self) -> bool:
-        """Renew the lease, even if it has expired. Return False if another writer has acquired it."""
+        """Renew the lease, even if it has expired. Return False if another writer has acquired the lease."""
         began = time.monotonic()
         if not self._meta.update_one(self._mine, [{"$set": {"writer.expires": _end()}}]).matched_count:
             return False
@@ -148,8 +148,8 @@ def _machine() -> str:
 def _start_time(pid: int) -> str:
     """Return when a process began, in clock ticks since boot; "" if the process has ended."""
     try:
-        # See proc(5). After the name of the process, which is in parentheses, the first field is its state. Field 20 is
-        # its start time. The name may contain parentheses too, so split at the last parenthesis.
+        # See proc(5). After the process's name, which is in parentheses, field 1 is the process's state, and field 20
+        # the start time. The name may contain parentheses too, so split at the last parenthesis.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
@@ -157,7 +157,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether a lease's holder has surely ended: another process, or an earlier writer in this process."""
+    """Return whether a lease's holder, another process or an earlier writer in this process, has certainly ended."""
     if not _machine() or holder.get("machine") != _machine():
         return False
     pid = holder.get("pid")

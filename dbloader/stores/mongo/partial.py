@@ -165,7 +165,7 @@ class PartialStore:
                 insert.result()
 
     def _insert_batch(self, batch: Mapping[int, bytes]) -> None:
-        """Insert records. An earlier attempt may have stored some of them."""
+        """Insert records, even if an earlier attempt has stored some of these records."""
         documents = {index: RawBSONDocument(self._fit(index, document)) for index, document in batch.items()}
         self._lease.check()
         try:

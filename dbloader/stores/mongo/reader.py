@@ -83,7 +83,7 @@ class MongoReader:
 
     def _find_store(self) -> tuple[str, Manifest]:
         if self.meta.read_preference != Primary():
-            # PrimaryPreferred reads from any member that is known already. So first wait until the primary is known.
+            # With PrimaryPreferred, the driver reads from any member until it finds the primary. So find it first.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.connection.database.command("ping")
         document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE})) or {}
@@ -110,7 +110,7 @@ class MongoReader:
 
         Args:
             indices: Indices of records, without repeats.
-            raw: Return RawBSONDocuments, not dicts. This takes twice as long, because the driver copies raw documents.
+            raw: Return RawBSONDocuments, not dicts. Raw documents take twice as long, because the driver copies them.
         """
         found: dict[int, Any] = {}
 
