@@ -97,7 +97,7 @@ def in_lines(facts: Mapping[str, str]) -> str:
 
 
 def print_pretty(shown: object, printer: Any, _cycle: bool) -> None:
-    """Make IPython and notebooks show an object's str, not its repr. Use it as a class's ``_repr_pretty_``."""
+    """Make IPython and notebooks show an object's str, not its repr, if its class has this as ``_repr_pretty_``."""
     printer.text(str(shown))
 
 

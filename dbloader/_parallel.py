@@ -47,8 +47,8 @@ def work_in_order(
     """Divide the positions from 0 to ``count`` - 1 into tasks, call a function for each, and yield results in order.
 
     Args:
-        work: The function. A thread calls it with a slice of the positions and a function ``hold``. Before ``work``
-            allocates memory, it must call ``hold`` with the number of bytes. If the result is no longer needed,
+        work: The function. A thread calls ``work`` with a slice of the positions and a function ``hold``. Before
+            allocating memory, ``work`` must call ``hold`` with the number of bytes. If the result is no longer needed,
             ``hold`` raises CancelledError.
         count: Number of positions.
         workers: Number of threads.

@@ -61,7 +61,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     """Return the parts of a place.
 
     Raises:
-        PlaceError: The place is mistyped, names no bucket, or contains credentials. The message does not show them.
+        PlaceError: The place is mistyped, names no bucket, or contains credentials. The message shows no credentials.
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:

@@ -37,7 +37,7 @@ class Findings:
         self._file, self._found = file, found
 
     def add(self, *kinds: str, listed: bool = True, **row: Any) -> None:
-        """Add a finding of one or more kinds. If ``listed`` is false, do not write it to the file."""
+        """Add a finding of one or more kinds. If ``listed`` is false, do not write the finding to the file."""
         self.counts.update(kinds)
         row["difference"] = ", ".join(kinds)
         if len(self.first) < _KEPT:

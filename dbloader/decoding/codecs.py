@@ -26,7 +26,7 @@ _PNG_START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _CHUNK = struct.Struct(">I4s")
 _GRAY = 0
 _BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bits of a value, for each color type
-# Allowed chunks before the pixels. Others may belong to an animation, or make libpng print a warning for each image.
+# Allowed chunks before the pixels. Other chunks may belong to an animation, or make libpng warn for each image.
 _CHUNKS = (b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
 # The start of a WebP: its first chunk is lossy (VP8), lossless (VP8L) or has the size of the canvas (VP8X).
@@ -116,7 +116,7 @@ def _open_webp(data: bytes | memoryview) -> CodecImage | None:
 
 @functools.cache
 def _import_codecs() -> Any:
-    """Return imagecodecs, or None on machines for which PyPI has no wheel of it. Then Pillow decodes all images."""
+    """Return imagecodecs. On machines for which PyPI has no wheel, return None: Pillow then decodes all images."""
     try:
         import imagecodecs
     except ImportError:

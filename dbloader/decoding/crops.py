@@ -25,7 +25,7 @@ _ATTEMPTS = 10  # number of random crops to try until one fits into the image, a
 class ResizeCenterCrop(Decoder):
     """Decodes an image, resizes its shorter side to a given length, and cuts out the center.
 
-    It replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and resizes with antialiasing.
+    This class replaces torchvision's Resize and CenterCrop, with the same sizes and positions, and with antialiasing.
     If the resized image is smaller than the output, the rest of the output is black.
 
     Args:
@@ -83,8 +83,8 @@ def _center(full: int, length: int) -> int:
 class RandomCrop(Decoder):
     """Decodes a random part of an image without resizing it, and mirrors it at random.
 
-    It replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation. From a
-    tiled JPEG it decodes only the tiles that the crop touches.
+    This class replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation.
+    From a tiled JPEG, only the tiles that the crop touches are decoded.
 
     Each sample uses three random numbers. The first number decides about mirroring: the output is mirrored if
     this number is below ``flip``. The second number chooses the crop's upper edge, and the third the crop's left edge.
@@ -146,9 +146,9 @@ class RandomCrop(Decoder):
 class RandomResizedCrop(Decoder):
     """Decodes a random part of an image, resizes it, and mirrors it at random.
 
-    It replaces torchvision's RandomResizedCrop and RandomHorizontalFlip. It draws the same crops with the same
-    probability, rounds like torchvision, and resizes with antialiasing. From a tiled JPEG it decodes only the tiles
-    that the crop touches.
+    This class replaces torchvision's RandomResizedCrop and RandomHorizontalFlip. It draws the same crops with the same
+    probability, rounds like torchvision, and resizes with antialiasing. From a tiled JPEG, only the tiles that the
+    crop touches are decoded.
 
     Each sample takes 23 random numbers: one for mirroring (the output is mirrored if this number is below ``flip``),
     one for the upper edge of the crop, one for its left edge, and ten pairs. Each pair gives a crop's share of the
@@ -163,8 +163,8 @@ class RandomResizedCrop(Decoder):
             is drawn uniformly.
         flip: Probability that the output is mirrored.
         scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
-            times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
-            the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, pixels changed by 1.4
+            times as wide and as high as the output. Scaling changes the pixels, and rounds the crop's edges to pixels
+            of the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, pixels changed by 1.4
             of 255 levels on average (6.4 in the worst image); the root mean square was 2.9. A sample took 15.7 ms, not
             23.4 ms; from tiled JPEGs, 6.8 ms instead of 10.2 ms.
         interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these

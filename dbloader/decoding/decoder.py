@@ -135,7 +135,7 @@ class Decoder(ABC):
         A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
         planning it, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
 
-        The arguments and errors are those of ``__call__``. Some errors are raised only by ``Plan.decode``.
+        ``plan`` has the arguments and errors of ``__call__``, but some errors are raised only by ``Plan.decode``.
 
         Returns:
             The plan, which may refer to the image.

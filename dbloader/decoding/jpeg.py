@@ -97,7 +97,7 @@ class JPEG(NamedTuple):
         try:
             pixels = _decode_smaller(self.data, self.width, self.height, factor)
         except ValueError:
-            # Some warnings of libjpeg are harmless: conversion accepts such a file, so it must decode here too.
+            # Some warnings of libjpeg are harmless. Conversion accepts such files, so they must decode here too.
             data = bytes(self.data)
             try:
                 check_decodes(data, Facts("JPEG", self.width, self.height))

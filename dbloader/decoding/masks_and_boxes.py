@@ -189,7 +189,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     Args:
         image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
             image.
-        others: The other values of the sample, by name. Dicts, lists and tuples in them are searched.
+        others: The other values of the sample, by name. Dicts, lists and tuples are searched, too.
         sample: The sample, for the message.
     """
     boxes = others.get("boxes")

@@ -40,7 +40,7 @@ def open_file(data: bytes | memoryview) -> Image.Image:
 
 
 class PillowImage:
-    """An image that Pillow opened. Its mode may be any mode whose values have a known range."""
+    """An image that Pillow opened, in any mode whose values have a known range."""
 
     def __init__(self, image: Image.Image) -> None:
         with decode_errors():

@@ -194,7 +194,7 @@ class _Reader:
             raise segment.error("contradicts itself: its length does not fit its components")
         components: list[int] = []
         for identifier in header[1:-3:2]:
-            # Some encoders give all components the same identifier. Then decoders use the order in the frame header.
+            # Some encoders give all components one identifier. Decoders then use the order in the frame header.
             free = (at for at, known in enumerate(self.frame.identifiers) if known == identifier)
             component = next((at for at in free if at not in components), None)
             if component is None:

@@ -31,8 +31,8 @@ CLASS_LISTS = "labels"  # a target field of this name lists all classes of a rec
 
 _MAX_DEPTH = 20  # most nested levels of dicts and lists in Manifest.source
 
-# If a store has more different labels, such as regression targets, their counts would make the manifest large. Then the
-# manifest has no counts, and readers count the labels in the column.
+# A manifest has counts for at most this many different labels. More counts, such as for regression targets, would make
+# the manifest large, so readers count the labels in the column.
 MAX_COUNTED_LABELS = 65_536
 
 

@@ -108,7 +108,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file can store a dtype. It cannot store dtypes of other packages, or overlapping fields."""
+    """Return whether a .npy file can store a dtype; False for dtypes of other packages, or with overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):

@@ -35,7 +35,7 @@ _SIZE = struct.Struct(">HH")
 
 
 def find_lengths(jpeg: bytes) -> bytes:
-    """Return the lengths of the tiles of a tiled JPEG. `decode_crop` needs them to find the tiles.
+    """Return the lengths of the tiles of a tiled JPEG, with which `decode_crop` finds the tiles.
 
     Returns:
         Little-endian uint16, one number for each tile in the order of the file: bytes of the tile, including the two
@@ -68,7 +68,7 @@ def decode_crop(
     libjpeg-turbo decodes with its defaults, as Pillow does. It releases the GIL. The function is thread-safe.
 
     Args:
-        jpeg: The whole file. If it is a view of a memory map, only pages of the header and the crop's tiles are read.
+        jpeg: The whole file. From a view of a memory map, only pages of the header and the crop's tiles are read.
         lengths: The result of `find_lengths` for this file.
         left: Left edge of the crop, in pixels.
         top: Upper edge of the crop, in pixels.

@@ -1,7 +1,7 @@
 """Open an LMDB file only once in each process: all stores on the file share one LMDB environment.
 
-py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. It also refuses to use
-an environment in a forked child, so a child closes the environments that it inherited.
+py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. py-lmdb also refuses to
+use an environment in a forked child, so a child closes the environments that it inherited.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def release(environment: Environment) -> None:
 
 
 def check_size(opened: lmdb.Environment, size: int, place: str, remedy: str) -> None:
-    """Raise DamagedStoreError if the file is too short. Reading beyond its end would kill the process (SIGBUS)."""
+    """Raise DamagedStoreError if the file is too short. Reading past its end would kill the process (SIGBUS)."""
     used = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"]
     if size < used:
         raise DamagedStoreError(f"{place} is cut short: it has {size} bytes of {used}; {remedy}")

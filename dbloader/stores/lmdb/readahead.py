@@ -67,7 +67,7 @@ class ReadAhead:
                 self._find_root()
 
     def size_and_mtime(self) -> tuple[int, int]:
-        """Return the file's size in bytes and its last change in ns, even if it was removed; (0, 0) if not open."""
+        """Return the file's size in bytes and its last change in ns, even if removed; (0, 0) if it is not open."""
         if self._file < 0:
             return 0, 0
         status = os.fstat(self._file)

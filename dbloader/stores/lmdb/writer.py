@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LMDBWriter(Writer):
-    """Writes a store to one LMDB file; see Writer. It never replaces a file that is not a dbloader store.
+    """Writes a store to one LMDB file; see Writer. A file that is not a dbloader store is never replaced.
 
     The file is called ``PLACE.partial`` until the store is finished, and then renamed.
     """

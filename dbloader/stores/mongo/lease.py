@@ -93,7 +93,7 @@ class Lease:
             self._connection.retry(release)
 
     def _try_to_acquire(self) -> bool:
-        """Acquire the lease if nobody else holds it. Return whether this object now has the lease."""
+        """Acquire the lease if no other writer has it. Return whether this object now has the lease."""
         began = time.monotonic()
         writer = {key: {"$literal": value} for key, value in {"token": self.token, **_identify()}.items()}
         end = _end()

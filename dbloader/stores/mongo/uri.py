@@ -110,8 +110,8 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     """Parse a place in MongoDB without connecting to a server. No error message repeats what may be a password."""
     match = _PLACE.fullmatch(os.fspath(place))
     scheme, user, hosts, database, collection, query = match.groups(default="") if match else [""] * 6
-    # If a password contains '/' and '?', the pattern wrongly matches everything after the '?' as options. Then these
-    # options contain the '@' that ends the password.
+    # If a password contains '/' and '?', the pattern wrongly matches everything after the '?' as options, including the
+    # '@' that ends the password.
     if not match or ("@" in query and not user):
         raise PlaceError(
             "a place in MongoDB has the form mongodb://host/database.collection, got another form; "

@@ -32,7 +32,7 @@ _SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
-    """Writes a store to a MongoDB database; see Writer. It never replaces a collection that is not a dbloader store.
+    """Writes a store to a MongoDB database; see Writer. A collection that is not a dbloader store is not replaced.
 
     The records are in ``collection.<id>``. When the store is finished, ``collection`` becomes a view of the records.
     Each write waits for a majority of the replica set's members, and a commit also waits for the journal. The place's
