@@ -41,7 +41,7 @@ def local_ranks() -> int:
     return max(1, int(text))
 
 
-@cache  # because loaders need the quota for every batch
+@cache  # cached, because loaders need the quota for every batch
 def _cpu_quota(root: Path) -> int | None:
     """Return how many CPUs the quota of the control group allows, rounded up; None without a quota."""
     quotas = []

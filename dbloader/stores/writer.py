@@ -153,7 +153,7 @@ class Writer(ABC):
         """Refuse to resume with other settings, because then not all records would be made in the same way.
 
         Args:
-            settings: Settings by name, with values that BSON can store. The error shows one name and both values.
+            settings: Settings by name, with values that BSON can store. An error shows a setting's old and new value.
 
         Raises:
             StoreExistsError: The unfinished store was begun with other settings.

@@ -269,7 +269,7 @@ class ShardedHandle:
     """An open sharded store: its manifest, its index, and recently read shards. Threads may share a handle.
 
     A shard is opened when one of its records is read. Open shards use at most a quarter of the process's limit of file
-    descriptors. Beyond that, the least recently read shard is closed.
+    descriptors. If more are open, the least recently read shard is closed.
     """
 
     def __init__(self, files: ShardFiles) -> None:

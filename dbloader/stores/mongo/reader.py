@@ -83,7 +83,7 @@ class MongoReader:
 
     def _find_store(self) -> tuple[str, Manifest]:
         if self.meta.read_preference != Primary():
-            # With PrimaryPreferred, the driver reads from any member until the primary is found. So find it first.
+            # With PrimaryPreferred, the driver reads from any member until the primary is found. Find it first.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.connection.database.command("ping")
         document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE})) or {}
