@@ -136,7 +136,7 @@ def copy_command(
             options["progress"] = meter.update
             if fractions is not None:
                 made = copy_store(places[:-count], targets, **options)
-            elif skip_damaged and len(places) == 2:  # a damaged file may crash the process
+            elif skip_damaged and len(places) == 2:  # in another process, which a damaged file may crash
                 made = [Manifest(**isolated("ext.copying.copy_store.copy_store", *places, **options))]
             else:
                 made = [copy_store(sources, destination, **options)]

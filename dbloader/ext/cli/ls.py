@@ -27,7 +27,7 @@ Examples:
 def ls_command(place: str, *, where: str, as_json: bool) -> None:
     """List the records of the store PLACE, one per line: index, class, pixels, bytes and name.
 
-    ls does not read whole records, and prints the first lines at once. So it can be piped into head or grep.
+    ls does not read whole records, and prints the first lines at once. So you can pipe ls into head or grep.
     """
     with open_store(place) as store:
         classes = store.manifest.classes

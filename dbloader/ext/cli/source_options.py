@@ -1,4 +1,4 @@
-"""The options of ``dbloader convert`` and ``plan`` that say how to read a source that is no plain folder of images."""
+"""Options of ``dbloader convert`` and ``plan`` for all sources except a plain folder of images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
     ),
     click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
     click.option(
-        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*' if each class has one."
+        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*' for a column per class."
     ),
     click.option("--separator", metavar="TEXT", help="Separator of classes in a label, such as '|'."),
     click.option("--text-column", metavar="COLUMN", multiple=True, help="Column to keep as text, not as numbers."),
@@ -39,17 +39,17 @@ _OPTIONS = (
     click.option(
         "--class-folder",
         type=click.Choice(["first", "last", "path"]),
-        help="Folder that is an image's class: the first of its path, the last, or the whole path.  [default: first]",
+        help="Part of a path that is the image's class: first folder, last folder, or whole path.  [default: first]",
     ),
     click.option(
         "--boxes",
         metavar="WORDS",
-        help="upright or stored: whether boxes refer to the image as EXIF turns it; pixels or fractions; or both.",
+        help="upright (boxes on the image turned by its EXIF) or stored; pixels or fractions; or both: upright,pixels.",
     ),
     click.option(
         "--classes",
         metavar="NAMES",
-        help="Number the classes as in a store, a .txt, a .json or a,b,c; or numbers, if their names are the labels.",
+        help="Take the order of classes from a store, .txt, .json or a,b,c. With numbers, class names are the labels.",
     ),
     click.option("--encoding", metavar="NAME", help="Encoding of a listing, or of names in a zip."),
 )
@@ -70,7 +70,7 @@ def pop_listing(options: dict[str, Any]) -> str | Listing | None:
         return path
     if path is None:
         names = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
-        raise click.UsageError(f"{names}: only a listing has columns: give it too (--listing)")
+        raise click.UsageError(f"{names}: only a listing has columns: give --listing too")
     image, labels, separator, text = given.values()
     labels = [name.strip() for names in labels for name in names.split(",")]
     return Listing(path, image=image, label=labels, separator=separator, text=text)

@@ -641,7 +641,7 @@ def test_command_line_takes_the_columns(root: Path, tmp_path: Path) -> None:
     assert run_command("convert", str(root), place, "--listing", str(path), *line)[0] == 0
     with LMDBDataset(place, fields=("labels", "zip")) as dataset:
         assert (dataset.classes, dataset[0]["zip"]) == (["cat", "pug"], "10115")
-    assert "only a listing has columns: give it too (--listing)" in run_command("convert", str(root), place, *line)[2]
+    assert "only a listing has columns: give --listing too" in run_command("convert", str(root), place, *line)[2]
 
 
 @pytest.mark.parametrize(
