@@ -1,6 +1,6 @@
 """Find the image files behind datasets of Hugging Face and torchvision, so the files are stored, not decoded pixels.
 
-Neither is imported: a Hugging Face dataset is recognized by its attributes, torchvision's classes by ``sys.modules``.
+This module imports neither library: it finds Hugging Face's datasets by attributes, torchvision's by ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     if is_exactly(samples, "Subset"):
         return _changed(samples, dataset=inner(samples.dataset))
     if is_loaded(samples, "torch.utils.data", "DataLoader"):
-        keeps = encode or samples.batch_sampler is None  # its collate_fn may need images
+        keeps = encode or samples.batch_sampler is None  # without batches, collate_fn may need images
         return _changed(samples, dataset=inner(samples.dataset, encode=keeps))
     if is_loaded(samples, "torchvision.datasets.folder", "ImageFolder") and not encode:
         folder = sys.modules["torchvision.datasets.folder"]
@@ -54,7 +54,7 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
 
 
 def _changed(value: Any, **attributes: Any) -> Any:
-    """Return a copy with new attributes. Bypass ``__setattr__``, because a DataLoader's refuses some attributes."""
+    """Return a copy with new attributes. Bypass ``__setattr__``, because a DataLoader refuses some new attributes."""
     value = copy.copy(value)
     vars(value).update(attributes)
     return value
@@ -84,7 +84,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     image = choose(images, IMAGE_NAMES, "image", notes)
     label = "label" if "label" in kinds else choose(classes or integers[:1], (*LABEL_NAMES, *classes), "label", notes)
     if image is not None:
-        columns["image"] = "image_"  # otherwise the image would replace this column; undone below if it is the image
+        columns["image"] = "image_"  # renames any other column called image; undone below if this column is the image
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # SampleEncoder then stores the label -1 as no label, as convert does
@@ -98,7 +98,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
         if files := [name for name in images if name != image]:
             source[FILE_FIELDS] = [*source.get(FILE_FIELDS, ()), *files]
         for name in () if encode else images:
-            if kinds[name].get("mode") in (None, "RGB"):  # datasets would convert the pixels to any other mode
+            if kinds[name].get("mode") in (None, "RGB"):  # for other modes, datasets must convert the pixels
                 result = result.cast_column(name, type(dataset.features[name])(decode=False))
     elif not encode:
         _warn("its transform makes them: samples.with_format(None), or convert() after samples.save_to_disk(),")
@@ -120,7 +120,7 @@ def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
     data, path = value["bytes"], value["path"]
     try:
         if data is None:
-            # A dependency of datasets. It also opens URLs, such as zip://a.jpg::https://…
+            # fsspec, a dependency of datasets, also opens URLs, such as zip://a.jpg::https://…
             import fsspec  # type: ignore[import-untyped]
 
             with fsspec.open(path, "rb") as file:
@@ -130,7 +130,7 @@ def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
         kind = type(error) if isinstance(error, ImageError) else FieldError
         raise kind(f"field {key!r}: its file {path or ''} cannot be read: {error}") from error
     if not isinstance(value, _FolderFile) and shown_orientation(data) > 1:
-        what = "images are stored turned, and datasets shows them upright, as EXIF says"
+        what = "images are stored as in their files, but datasets turns them upright by EXIF"
         warnings.warn(f"{what}: pass a Decoder with exif_transpose=True", stacklevel=2)
     outside = path and (os.path.isabs(path) or "://" in path)  # noqa: PTH117 - a URL is no path
     return data, path.partition("::")[0].rpartition("/")[2] if outside else path or None

@@ -25,14 +25,14 @@ class Target(NamedTuple):
     """The target of a sample as fields of a record."""
 
     fields: dict[str, Any]
-    kind: str | None = None  # of the target; None if it is missing
-    field: str | None = None  # the field that is the target of the store; None for the label, or with boxes
+    kind: str | None = None  # kind of the target, such as "several classes"; None if it is missing
+    field: str | None = None  # the field that becomes the target of the store; None for the label, or with boxes
     files: tuple[str, ...] = ()  # fields with image files
     boxes_in: tuple[int, int] | None = None  # as in Entry, if there are boxes
 
 
 def read_target(value: Any, classes: Sequence[str]) -> Target:
-    """Return the fields for a target. Raise FieldError if its meaning is unclear.
+    """Return the fields for a target. Raise FieldError if the meaning of the target is unclear.
 
     Args:
         value: A label (an integer, the name of a class, or None), a float, an array with 0 or 1 for each class, a mask
@@ -68,7 +68,7 @@ def read_target(value: Any, classes: Sequence[str]) -> Target:
 def _several_classes(values: np.ndarray[Any, Any], classes: Sequence[str]) -> Target:
     if len(values) != len(classes) or not np.isin(values, (0, 1)).all():
         raise FieldError(
-            f"field 'label' has {len(values)} numbers, which are several classes if each is 0 or 1 and has a name, "
+            f"field 'label' has {len(values)} numbers, valid as several classes only if each is 0 or 1 and has a name, "
             f"got {short_repr(values)} and {len(classes)} names: pass {len(values)} names as classes=, or give other "
             "numbers a field of their own, such as fields=('image', 'points')"
         )

@@ -34,7 +34,7 @@ _WITH_QUALITY = ("AVIF", "JPEG", "WEBP")
 # Formats of photographs. As a PNG, a photograph has about three times the bytes.
 _PHOTOS = ("AVIF", "HEIF", "JPEG", "MPO", "WEBP")
 _BYTES = (bytes, bytearray, memoryview)
-_LARGE = 2**16  # if a PIL image no longer names its format, a PNG of so many bytes is probably a photograph
+_LARGE = 2**16  # a PIL image of unknown origin is probably a photograph if its PNG has at least this many bytes
 
 
 # (record, name of the sample's field that has the image or None, target or None if the record is copied); or the error
@@ -51,7 +51,7 @@ class RecordBatch:
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Makes records from samples. It must be picklable, because it serves as ``collate_fn`` in DataLoader workers."""
+    """Makes records from samples. As ``collate_fn`` of DataLoader workers, a SampleEncoder must be picklable."""
 
     fields: tuple[str, ...]  # field names for the items of a tuple
     image_format: str  # format for encoding a PIL image in the field ``image``
@@ -81,11 +81,11 @@ class SampleEncoder:
         return cls(names, name, {} if quality is None else {"quality": quality}, warns=image_format is None)
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Return the records of a batch. They have no tensors: torch keeps a file open for each tensor of a worker."""
+        """Return the records of a batch, without tensors: torch keeps a file open for each tensor of a worker."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Made:
-        """Return the record, or the error. If a worker raised it, torch would add a traceback to its message."""
+        """Return the record, or its error: if a worker raised the error, torch would add a traceback to the message."""
         try:
             return self.record(sample)
         except (FieldError, ImageError) as error:
@@ -104,7 +104,7 @@ class SampleEncoder:
                 named = {"name": name, **named}
         target = read_target(named.pop("label", None), self.classes)
         if twice := target.fields.keys() & named.keys():
-            raise FieldError(f"field {min(twice)!r} is in the sample, and follows from its 'label': rename one of them")
+            raise FieldError(f"field {min(twice)!r} is in the sample, but its 'label' also makes it: rename one field")
         named = {key: self._value(key, value) for key, value in {**named, **target.fields}.items()}
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
@@ -138,7 +138,7 @@ class SampleEncoder:
         return {"image": sample}
 
     def _find_image(self, named: Mapping[Any, Any]) -> str | None:
-        """Return the name of the field with the image; None without an image. Raise FieldError if several may be it."""
+        """Return the name of the image's field; None without an image. Raise FieldError if several may be the image."""
         if "image" in named or not self.needs_image:
             return "image" if "image" in named else None
         found = [key for key in named if str(key).lower() in IMAGE_NAMES and _is_image(named[key], or_unknown=True)]

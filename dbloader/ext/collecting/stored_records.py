@@ -1,6 +1,6 @@
 """Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
 
-Classes are found in ``sys.modules``, because ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
+Classes come from ``sys.modules``: importing ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-# Number of records in one read. It is small because images may be large.
+# Number of records in one read, small because images may be large.
 _READ_AT_ONCE = 16
-# Fields that describe the image. They are copied together with the image.
+# Fields that describe the image, and are copied together with the image.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
 
 
@@ -36,7 +36,7 @@ def is_loaded(value: Any, module: str, name: str) -> bool:
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether each sample is a record of a store that can be copied: at most its image has been decoded."""
+    """Return whether each sample is an unchanged record of a store, except that its image may be decoded."""
     if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
         return isinstance(dataset, Store)
     return (

@@ -67,9 +67,9 @@ def write_store(
     they decode. As in ImageFolder, the EXIF orientation is not applied. With ``image_format``, ``quality``, a transform
     of images or an ImageFolder's own ``loader``, their images are encoded, like the images of all other samples.
 
-    The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. They are not
-    collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then makes
-    samples, not batches.
+    The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. Samples
+    are not collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then
+    makes samples, not batches.
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
@@ -102,7 +102,7 @@ def write_store(
 
     Raises:
         FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
-            several classes; it is unclear which field is the image, or earlier samples had another one; or one of
+            several classes; it is unclear which field is the image; the image was in another field before; or one of
             ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
@@ -236,7 +236,7 @@ def _check_files(record: Record, names: Sequence[str]) -> None:
 def _unpack(made: Made, before: str | None, target: Target) -> tuple[Record, str | None, Target]:
     """Return a record, the field that has the images, and the target.
 
-    ``before`` is the field of the image in earlier samples, None if unknown. ``target`` is a target of these samples.
+    ``before`` is the field of the image in earlier samples, None if unknown. ``target`` is a target of earlier samples.
 
     The field must stay the same: if a sample lacks ``image``, its thumbnail ``img`` must not become its image.
     """
