@@ -52,7 +52,7 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
         with _no_fetcher(folder) as is_idle:
             stats = read_stats(folder)
         if is_idle:
-            stats.readers = 0  # a killed fetcher has not reset the count
+            stats.readers = 0  # a killed fetcher leaves the count of its last readers
     of = 0
     with suppress(FileNotFoundError):
         of = len(ShardTable.read(folder).shards)
@@ -76,7 +76,7 @@ def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], ob
     _origin(cache)
     with refusals(str(cache)):
         files = [*_shards(folder), *folder.glob("index-*.lmdb")]
-        checksums, damaged = Checksums(folder), []  # read after listing the files, so each file has its checksum
+        checksums, damaged = Checksums(folder), []  # read after listing the files, so no file lacks its checksum
         for number, path in enumerate(files):
             progress(number, len(files))
             with suppress(FileNotFoundError):  # the fetcher removed the file to make room
@@ -149,7 +149,7 @@ def _shards(folder: Path) -> list[Path]:
 @contextmanager
 def _no_fetcher(folder: Path) -> Iterator[bool]:
     """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
-    flags = os.O_RDONLY | os.O_CREAT  # read-only, because a user without the right to write may look at a cache
+    flags = os.O_RDONLY | os.O_CREAT  # read-only, because users without the right to write may describe a cache
     with open(folder / LOCK, "rb", opener=lambda path, _: os.open(path, flags, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

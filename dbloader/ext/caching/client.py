@@ -39,10 +39,10 @@ STALL_S = 120.0
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
-_LOOK_S = 1.0  # time between two looks at the arriving bytes
-_SHOW_S = 2.0  # a wait of this time is shown on stderr, and again whenever its length has doubled
-# The reader starts a process that forks and ends at once. The child of this process becomes the fetcher, so the reader
-# need not wait for the fetcher's end. The fork is safe, because the process has no threads and no obstore.
+_LOOK_S = 1.0  # a waiting reader looks at the sizes of the arriving files once in this time
+_SHOW_S = 2.0  # a reader reports on stderr that it waits after this time, and again each time the wait has doubled
+# The reader starts this program, which forks and ends at once. The forked child becomes the fetcher, so the reader need
+# not wait for the fetcher's end. The fork is safe, because the program has no threads and has not loaded obstore.
 _PROGRAM = """\
 import os
 if os.fork():
@@ -71,13 +71,13 @@ class FetcherClient:
     Args:
         cache: The folder of the cache.
         place: The place of the store without credentials, for messages.
-        opening: The message ``open``. It may contain credentials, which are sent only through the socket.
+        opening: The message ``open``, perhaps with credentials, which are sent only through the socket.
     """
 
     def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:
         self._cache, self._place, self._opening = cache, place, opening
         self._channel: Connection | None = None
-        self.shows = False  # whether a long wait is shown on stderr, by rank 0
+        self.shows = False  # whether rank 0 reports a long wait on stderr
         make_folder(cache, place)
         self.ask("the index")
         opening["open"]["known"] = True  # now the cache has the index, so a new connection need not check the origin
@@ -88,7 +88,7 @@ class FetcherClient:
             if self._channel is not None:
                 send(self._channel, **message)
         except OSError:
-            self.close()  # the next question starts a new fetcher
+            self.close()  # the fetcher has ended; the next question starts another fetcher
 
     def ask(self, what: str, **message: Any) -> dict[str, Any]:
         """Send a question and return the answer. If the fetcher ends, start a new fetcher and ask again.

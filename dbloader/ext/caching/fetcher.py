@@ -1,6 +1,6 @@
 """Run the fetcher: the one process on a machine that fetches the shards of a cache folder for all readers.
 
-A reader starts the fetcher (``client.py``). The fetcher ends when no reader is connected. It does not import torch.
+A reader starts the fetcher (``client.py``). The fetcher does not import torch, and ends when no reader is connected.
 
     readers --- need 17 ---> a thread for each ---> CachedShards: present shards, and the next shards
                                                         |  ^
@@ -41,7 +41,7 @@ _AT_ONCE = 4
 
 def serve(cache: str) -> None:
     """Serve the readers of a cache folder until the last reader disconnects. This process holds the folder's lock."""
-    # A short path, because Linux refuses sockets with long paths. It leads to this folder even if another replaces it.
+    # A short path, because Linux refuses sockets with long paths. The path stays valid if the folder is renamed.
     own = f"/proc/self/fd/{os.open(cache, os.O_RDONLY | os.O_DIRECTORY)}"
     _clean_up(own)
     shards = CachedShards(cache)
@@ -79,7 +79,7 @@ def _converse(cache: str, shards: CachedShards, reader: Reader) -> None:
             with suppress(OSError):  # the folder was removed
                 _clean_up(cache)
             os._exit(0)  # does not wait for threads, which may hang while they read the origin
-        reader.channel.close()  # last, so no other thread answers on a closed connection
+        reader.channel.close()  # after `leave`, so no other thread answers on a closed connection
 
 
 def _obey(shards: CachedShards, reader: Reader, message: dict[str, Any]) -> None:
@@ -136,12 +136,12 @@ class CachedShards:
 
     def __init__(self, cache: str) -> None:
         self._cache, self._folder = cache, Path(cache)
-        self._lock = threading.Lock()  # for all attributes below; never held during a fetch
+        self._lock = threading.Lock()  # protects all attributes below; no thread holds it during a fetch
         self._opening = threading.Lock()
         self._readers: list[Reader] = []
         self._origin: Origin | None = None
         self._limit: int | None = None
-        self._table: ShardTable  # set when the origin is opened, like the policy
+        self._table: ShardTable  # `open` sets the table and the policy
         self._policy: CachePolicy
         self._present: set[int] = set()
         self._fetching: set[int] = set()  # shards that are being fetched
@@ -235,7 +235,7 @@ class CachedShards:
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
-            self._readers.append(reader)  # at the end, because the reader that waits longest is served first
+            self._readers.append(reader)  # behind the readers that have waited longer, who are served first
             self._policy.ask(reader.name, shard)
             self._failed.discard(shard)
             if shard in self._present and not self._path(shard).exists():  # another program removed it
@@ -258,7 +258,7 @@ class CachedShards:
             if as_fetched and not is_blamed:
                 return 0
             if as_fetched and shard in self._fetched_again:
-                assert self._origin is not None  # otherwise no shard would be present
+                assert self._origin is not None  # a shard is present, so the origin was opened
                 file = f"{self._origin.place}/{SHARD_FOLDER}/{path.name}"
                 raise DamagedStoreError(f"{file} has the same damage: the cache has fetched it twice")
             with self._lock:
@@ -289,7 +289,7 @@ class CachedShards:
             if step is None:
                 break
             for shard in step.remove:
-                with suppress(OSError):  # if the folder is not writable, the fetch raises the error
+                with suppress(OSError):  # `_fetch` reports a folder that is not writable
                     self._path(shard).unlink()
                 self._gone(shard)
                 self._stats.removed += 1
@@ -319,7 +319,7 @@ class CachedShards:
             self._go_on()
 
     def _note(self, error: DBLoaderError) -> None:
-        """Note why an attempt failed. Another attempt follows."""
+        """Store the error of a failed attempt to fetch a shard. Another attempt follows."""
         with self._lock:
             self._stats.last_error = str(error)
             self._write_stats()

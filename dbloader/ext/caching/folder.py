@@ -83,7 +83,7 @@ def arriving_bytes(cache: str) -> int:
 def make_folder(cache: str, origin: str) -> None:
     """Make the folder of a cache if needed. Raise NotAStoreError for a file, or a non-empty folder that is no cache.
 
-    Raise OptionError for the origin, or a folder inside or around it, because the fetcher could remove its shards.
+    Raise OptionError if the cache is the origin, is in it or contains it: the fetcher could remove the origin's shards.
     """
     if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)

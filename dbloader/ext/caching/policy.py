@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.base import ResumableSampler
     from dbloader.sampling.rng import Array
 
-_NEVER = 2**62  # a distance larger than the distance of any use
+_NEVER = 2**62  # an infinite distance to the next use of a shard
 _COMPUTED = 8192  # number of indices computed at a time
 
 
@@ -77,7 +77,7 @@ class CachePolicy:
     def least_bytes(self) -> int:
         """Return the smallest sufficient size of the cache, in bytes.
 
-        This is the largest total size of the shards that are in use at the same time. A smaller cache would have to
+        This size is the largest total of the shards that are in use at the same time. A smaller cache would have to
         remove shards in use, and fetch them again.
         """
         changes: dict[int, list[tuple[int, int]]] = {}
@@ -119,8 +119,8 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # If N shards are in use, only the N shards needed next may displace a shard that is needed later. With
-                # this limit, a cache for half of the data fetches 60 % of the data in each epoch; without it, 75 %.
+                # If readers now use N shards, only the N shards needed next may displace a shard that is needed later.
+                # So a cache for half of the data fetches 60 % of the data in each epoch; without this limit, 75 %.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None
@@ -194,7 +194,7 @@ def needs_of(
 ) -> list[Need]:
     """Return when a rank needs each shard. Positions count the rank's samples from the beginning of the iteration.
 
-    This is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, the indices are computed
+    A BlockShuffleSampler whose blocks are the shards gives this fast. For any other sampler, the indices are computed
     from the beginning until each shard has had its first use, and from the end until each shard has had its last use.
 
     Args:

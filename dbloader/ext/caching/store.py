@@ -80,7 +80,7 @@ class CachedStore(LMDBStore):
         except (PlaceError, TypeError) as error:
             raise OptionError("cache must be the path of a folder on this machine") from error
         self._reader, self._reader_pid = secrets.token_hex(8), os.getpid()
-        self._digest: str | None = None  # of the opened store; unpickled copies of this object open only this store
+        self._digest: str | None = None  # digest of the opened store; unpickled copies refuse any other store
 
     def expect(self, needs: Iterable[Need], *, check: bool = True) -> None:
         """Announce the order in which this process and its workers will need shards from now on.
@@ -92,7 +92,7 @@ class CachedStore(LMDBStore):
         Raises:
             OptionError: The cache is too small for this order. The message gives a sufficient number of bytes.
         """
-        if self._reader_pid != os.getpid():  # a forked rank has its own order
+        if self._reader_pid != os.getpid():  # this process is a forked rank, which needs an order of its own
             self._reader, self._reader_pid, self.handle = secrets.token_hex(8), os.getpid(), None
         self.files.ask("the order", expect=list(needs), check=check)
 
@@ -100,7 +100,7 @@ class CachedStore(LMDBStore):
     def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:
         needs = needs_of(sampler, since, self.shard_lengths or [], indices, margin=margin)
         self.expect(needs, check=check)
-        # Wait for the first shards in this process, because each worker would print that it waits.
+        # Wait for the first shards in this process. Otherwise each worker would print that it waits.
         for shard in dict.fromkeys(need.shard for need in needs if not need.first):
             self.files.fetch(shard, show=True)
 
@@ -210,7 +210,7 @@ class CachedFiles(ShardFiles):
                 self._client.shows = False
 
     def repair(self, parts: Mapping[int, list[int]]) -> None:
-        """Verify records again: ``parts`` has their indices by shard. Let the fetcher replace each damaged open shard.
+        """Verify the records ``parts`` (shard -> indices) again, and let the fetcher replace each damaged open shard.
 
         Raises:
             DamagedStoreError: The origin has sent the same damage twice.
@@ -246,7 +246,7 @@ class CachedFiles(ShardFiles):
             try:
                 with suppress(FileNotFoundError):  # another reader found damage, so the fetcher removed the file
                     found = path.stat()
-                # The fetcher has checked the file. Its size is not compared: the table may have only an estimate.
+                # The fetcher has checked the file. Do not compare the size: the table may have only an estimate.
                 return open_file(path, self.place, f"{SHARD_FOLDER}/{path.name}", self.remedy, digest=shard.digest)
             except StoreError as error:
                 failed = error
@@ -254,14 +254,14 @@ class CachedFiles(ShardFiles):
                     damaged_file = found.st_ino, found.st_mtime_ns
             finally:
                 self._client.tell(opened=True)
-                if answer["damaged"] == 1:  # the first damaged shard since the fetcher started
+                if answer["damaged"] == 1:  # warn only of the first damaged shard since the fetcher started
                     what = f"{path}, in the cache, was damaged, so dbloader fetched it again"
                     warnings.warn(f"{what}; {STATS} counts further damage", UserWarning, stacklevel=2)
         raise failed
 
     @override
     def check(self) -> None:
-        """Do nothing: missing shards are fetched."""
+        """Do nothing, because `open` fetches missing shards."""
 
     def _file(self, number: int) -> Path:
         return self.path / SHARD_FOLDER / self.table.shards[number].name

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
-_CHANGES = ("resized", "reencoded")  # counted from the records, because the report has no lines about them
+_CHANGES = ("resized", "reencoded")  # a partial copy counts these from its records: the report has no lines about them
 
 
 class RecordCopier:
@@ -49,7 +49,7 @@ class RecordCopier:
         self._is_same = len(stores) == 1 and not self._chosen
         self.selection = select_records(self._names, choice)
         self.created = self._manifests[0].created if self._is_same else None
-        # If a class is left out, lists of several classes keep their numbers and the names of their own store.
+        # Lists of several classes get new labels only if no class is left out; otherwise they keep the old labels.
         self._unites_lists = all(
             table is None or len(table) == len(manifest.classes)
             for table, manifest in zip(self.selection.tables, self._manifests, strict=True)
@@ -105,7 +105,7 @@ class RecordCopier:
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
     def _records(self, positions: Any, changes: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
-        """Yield records with new labels. If not all are copied, count their resized and reencoded images and depths."""
+        """Yield records with new labels. In a partial copy, also count resized and reencoded images, and depths."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
         for number in np.unique(stores).tolist():
@@ -149,7 +149,7 @@ class RecordCopier:
             ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
-        """Yield the report lines of all sources, or only the lines about the records of this part."""
+        """Yield the report lines of all sources, or in a partial copy, the lines about the records at ``part``."""
         inside = np.zeros(self._names.starts[-1], bool)
         inside[part] = True
         for number, store in enumerate(self._stores):

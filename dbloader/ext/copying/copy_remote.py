@@ -66,14 +66,14 @@ def copy_remote(
         try:
             return _download(str(source), target, overwrite=overwrite, progress=progress)
         except OSError:
-            check_target(target, overwrite=overwrite)  # raises a clearer error if another process made a store there
+            check_target(target, overwrite=overwrite)  # raises a clearer error if another process made the target
             raise
 
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = objects.open_target(place)
-    # List files before reading the manifest. An upload that put one of them began with this manifest or an older one.
-    # When this upload replaces the manifest, that upload can no longer be published, so its files are deleted below.
+    # List files before reading the manifest: then the listed files of other uploads are based on this manifest or an
+    # older one. When this upload replaces the manifest, those uploads must fail, so their files are deleted below.
     there = objects.list_files(bucket)
     replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
@@ -98,7 +98,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     whole = new.index_file in sizes and all(
         sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
     )
-    # If the manifest has changed, its publisher may have removed these files. Then the put below fails.
+    # If another upload has replaced the manifest, it may have removed these files. Then `put_table` raises the error.
     if not whole and bucket.head(MANIFEST_FILE) == replaces:
         raise StoreError(
             f"{bucket.place}: some files are missing or have another size, because {source} was replaced or another "
@@ -137,7 +137,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        # With ``given`` (such as the time of creation) and a fixed name, a repeated upload makes the same index.
+        # Pass the store's own facts (such as its creation time) and a fixed name: repeated uploads make the same index.
         yield folder, index_shards(folder, [shard.name], [manifest.digest], **manifest.given, index="index.lmdb")
 
 

@@ -199,7 +199,7 @@ def _write(
 
 
 def _find_published(copy: RecordCopier, places: Sequence[Place]) -> dict[int, Manifest]:
-    """Return the destinations that an interrupted copy has published; {} if all, so a new copy begins."""
+    """Return the destinations that an interrupted copy has published. If all are published, return {}: copy again."""
     found: dict[int, Manifest] = {}
     for number, place in enumerate(places):
         source = copy.source(number)

@@ -64,7 +64,7 @@ class Labels(NamedTuple):
 
 
 class RecordNames:
-    """Names of the records of several stores. They are loaded at first use, and take 16 bytes each plus their text."""
+    """Names of the records of several stores. Names are loaded at first use; each takes 16 bytes and its text."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self.stores = stores
@@ -195,7 +195,7 @@ def join_labels(
     """
     given = np.zeros(names.starts[-1], bool)
     labels = np.full(len(given), NO_LABEL)
-    first: dict[str, str] = {}  # for each label that is a text, its first row
+    first: dict[str, str] = {}  # label that is a text -> first row with this label
     numbers: dict[str, int] = {}
     integer = ""
     for row, label, positions in rows:
@@ -272,7 +272,7 @@ def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> t
                     record = f"record {position} ({names.name(position)})"
                     raise SourceError(f"{other} and {readable(file)} disagree about {record}: {before} or {what}")
     drops = [position for position, (what, _, _) in joined.items() if what == "drop"]
-    labels: dict[str, list[tuple[str, Any, list[int]]]] = {}  # for each file: one file may give names, another integers
+    labels: dict[str, list[tuple[str, Any, list[int]]]] = {}  # by file: one may give class names, another integers
     for at, (_, mark, file) in joined.items():
         if "label" in mark:
             labels.setdefault(file, []).append((f"record {at}", mark["label"], [at]))

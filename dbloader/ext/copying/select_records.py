@@ -237,7 +237,7 @@ def _unite_classes(
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
     """Divide positions at random into parts with these fractions.
 
-    Each part gets its share of all records, rounded. Its share of each label is off by at most one or two records.
+    Each part gets its share of all records, rounded; its share of each label is off by at most one or two records.
     """
     shares = np.array(fractions) * len(positions)
     sizes = np.floor(shares).astype(np.int64)

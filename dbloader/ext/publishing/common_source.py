@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def common_source(manifests: Sequence[Manifest], *, unites_lists: bool = False) -> dict[str, Any]:
     """Return ``source`` for the manifest of a store made of records from several stores.
 
-    The result keeps the entries that are equal in all stores, such as ``check``. It lists the file fields of all
+    The result keeps the entries that are equal in all stores, such as ``check``, and lists the file fields of all
     stores, and the class names of their further fields. With ``unites_lists``, lists of several classes get the classes
     of the new store.
 

@@ -1,4 +1,4 @@
-"""Find the files of a sharded store in object storage. They have the same names as in a folder."""
+"""Find the files of a sharded store in object storage, where files have the same names as in a folder."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Ite
 
 def list_files(bucket: Bucket) -> dict[str, Item]:
     """Return the shards, index files and kept manifests at a place, by key, including files that no manifest names."""
-    found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # if no server answers, ``folders`` warns
+    found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # `folders` first: it warns if no server answers
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}

@@ -43,7 +43,7 @@ def index_shards(
     """Write the index of the shards in a folder, and return the table that ``put_manifest`` publishes.
 
     Args:
-        folder: The folder. Its subfolder ``shards/`` contains the shards.
+        folder: The folder, whose subfolder ``shards/`` contains the shards.
         names: File names of the shards, in the order of their records.
         digests: The expected digest of each shard; None accepts any digest.
         grows: Folder and table of the store to which the shards are added; None for a new store.
@@ -202,7 +202,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
 
 
 def move_to(folder: Path, table: ShardTable, target: Path) -> None:
-    """Make a new store of a folder of shards, and rename the folder to the target, where nothing is."""
+    """Make a new store of a folder of shards, and rename the folder to the target, which must not exist."""
     put_manifest(folder, table)
     folder.rename(target)
     with suppress(OSError):  # the store is in place, and some folders cannot be synced

@@ -51,7 +51,7 @@ _LONGEST_PAUSE_S = 10.0
 # object in 3 * 10^8 has five incomplete answers.
 _ANSWERS = 5
 _EQUAL_ANSWERS = 3  # this many equal answers are accepted, although the server states another MD5
-# The form of S3's ETags. They are MD5s (see `_etag_of`), except for objects that are encrypted with a KMS key.
+# The form of S3's ETags. ETags are MD5s (see `_etag_of`), except for objects that are encrypted with a KMS key.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
 # A request may take 5 minutes, in which a part arrives even at 28 kB/s. A connection without bytes for 30 s is closed.
@@ -84,7 +84,7 @@ class Bucket:
     Attributes:
         place: The place.
         parts: The scheme, bucket and key of the place.
-        waits: Whether to wait for a server that has never answered, with a warning. Otherwise the third failure raises.
+        waits: If the server has never answered, whether to warn and wait after the third failure, or raise an error.
         has_md5: Whether ETags are MD5s; None if unknown.
         differing: Keys of objects whose bytes were accepted, although their ETags look like MD5s of other bytes.
     """
@@ -280,11 +280,11 @@ class Bucket:
         """Return False if the ETags show that an answer may be incomplete, otherwise True.
 
         ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` counts the
-        answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, equal answers are
-        accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If no
-        ETag of this server has matched by then, later objects are accepted at the first answer, until an ETag matches.
+        answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, the third equal answer
+        is accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If
+        no ETag of this server has matched by then, the first answer for a later object is accepted, until one matches.
         """
-        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # not an MD5, or an MD5 of other parts
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # no MD5, or the MD5 of another number of parts
             return True
         if stated == found:
             self.has_md5 = True
@@ -306,7 +306,7 @@ class Bucket:
         part = _part_bytes(size)
         if existing is not None and (existing.size, existing.etag.strip('"')) == (size, _file_etag(path, part)):
             return
-        # A file that fits into one request is first sent by `_once`, because `_often` also repeats hopeless requests.
+        # Send a file of one part by `_once` first, because `_often` also repeats requests that can never succeed.
         once = iter([self._once] if size <= part else [])
         self._repeat(lambda: next(once, self._often).put(key, path, chunk_size=part, max_concurrency=_AT_ONCE), key)
 
@@ -329,7 +329,7 @@ class Bucket:
                 return True
             return False
 
-        if not self._repeat(put, key) and self.get(key) != data:  # equal if only an earlier answer was lost
+        if not self._repeat(put, key) and self.get(key) != data:  # equal if an earlier try has written the key
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

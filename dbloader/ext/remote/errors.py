@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 # If the environment has no credentials, obstore asks a service of the cloud for them. If that fails, the error contains
-# one of the first four signs. The fifth means that no account is named, the last two that credentials cannot be read.
+# one of the first four texts. The fifth text means that no account is named, the last two: unreadable credentials.
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
 )
 # The message of an error in credentials.py. obstore repeats it within its own message.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
-_LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": the same request fails again
-_TEMPORARY = re.compile("HTTP error|invalid list response")  # in messages without a status; the second: a cut-off list
+_LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": a repeated request fails again
+_TEMPORARY = re.compile("HTTP error|invalid list response")  # errors without a status; the second: a list was cut off
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _CREDENTIALS = {
@@ -33,7 +33,7 @@ _CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 _NAMES_SERVER = {"s3": "AWS_REGION", "az": "AZURE_STORAGE_ACCOUNT_NAME"}
-# Each of these texts in obstore's message means that no server answered. The last one found is the most precise.
+# Each of these texts in obstore's message means that no server answered. If several occur, the last is most precise.
 _UNANSWERED = re.compile("dns error|builder error|kind: Connect|kind: Timeout|HTTP error")
 
 
