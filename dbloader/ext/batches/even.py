@@ -24,7 +24,7 @@ _VALID = "valid"
 
 
 class EvenBatchFetcher(OuterBatchFetcher):
-    """Adds a bool tensor of shape (batch,) to each batch: False for added samples, whose positions are >= ``length``.
+    """Adds a bool tensor of shape (batch,) to each batch: False for samples that the sampler added after ``length``.
 
     The tensor becomes the last element of a tuple or list, or the value of ``"valid"`` in a dict.
     """

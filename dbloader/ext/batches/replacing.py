@@ -66,7 +66,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
 
     Args:
         fetcher: Makes batches of SeededIndices.
-        tester: Makes the same samples one at a time, to find the damaged ones. Its ``collate_fn`` accepts any sample.
+        tester: Makes the same samples one at a time, to find the damaged ones; its ``collate_fn`` accepts any sample.
         sampler: The sampler that gives the order of the samples.
         skip: The largest share of damaged samples.
     """
@@ -80,7 +80,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
             whole = whole.dataset
         if isinstance(whole, StoreDataset):
             self._remedy = f"; dbloader verify {whole.root} --decode names all damaged records"
-        # Indices of samples known to be damaged. They are tested before their batch is made, so few batches fail.
+        # Indices of samples known to be damaged: these are tested before their batch is made, so few batches fail.
         self._suspects: set[int] = set()
         self._warned: set[int] = set()
 
@@ -104,7 +104,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def _replace(
         self, indices: SeededIndices, tested: Iterable[int], submit: Submit
     ) -> tuple[SeededIndices, tuple[SkippedSample, ...]]:
-        """Test the samples at the places ``tested``. Return the indices after replacement, and the damaged samples."""
+        """Test the samples at these places of a batch. Return the batch's new indices, and the damaged samples."""
         chosen, skipped = [*indices], []
         for at, future in [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]:
             damage = future.result()
@@ -129,7 +129,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         length, first = self._sampler.length, [damage]
         order = self._sampler.order(indices.seed, indices.epoch)
         for count in itertools.count(1):
-            self._check_share(count, length, first)  # raises an error at the latest when all samples were tested
+            self._check_share(count, length, first)  # raises LoaderError at the latest when all samples are damaged
             index = int(order(np.array([(indices.positions[at] + count) % length]))[0])
             other = self._find_damage(index, indices, at)
             if other is None:

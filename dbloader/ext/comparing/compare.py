@@ -57,7 +57,7 @@ def open_against(
     """
     if listing is None and _is_store(against):
         other = opened.enter_context(open_store(against))
-        len(other)  # a misspelled place fails at once
+        len(other)  # raises an error at once if the place is misspelled
         return partial(compare_stores, store, other), other.place
     origin = store.manifest.source
     source = opened.enter_context(
@@ -146,7 +146,7 @@ def _compare_with_file(store: Store, index: int, item: Entry | Problem, data: ob
         (record,) = store.read([index])
     except DamagedRecordError:
         return "damaged", ""  # verify_store has already reported this record
-    assert isinstance(item, Entry)  # only the file of an Entry has been loaded
+    assert isinstance(item, Entry)  # ``data`` is bytes only for an Entry
     if item.label != record.label:
         return "label", f"has the label {record.label}, but the label of its file is {item.label}"
     for name, (path, *_) in item.files.items():
@@ -302,8 +302,8 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # At the first position of each key: the number of records with this key that `take` skips, because they were
-        # found before. The other entries are not used.
+        # At the first position of each key in ``_keys``: how many records with this key `take` skips, because they were
+        # found before. All other elements of the array are unused.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:

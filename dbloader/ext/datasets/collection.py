@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class CollectionDataset(Dataset[tuple[Any, Any]]):
     """Samples (image, label) of a MongoDB collection that another program made, with one image file in each document.
 
-    ``MongoDataset.from_listing`` makes it. A batch is one query by names. A store that ``dbloader convert`` makes
+    ``MongoDataset.from_listing`` makes it. One query by names reads a batch. A store that ``dbloader convert`` makes
     of such a collection has checksums, columns and queries, and is faster.
 
     Args:

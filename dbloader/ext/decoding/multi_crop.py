@@ -34,15 +34,15 @@ class MultiCrop(Decoder):
     returns a list of 8 tensors. In a batch, the image is a list of 8 tensors of shape (N, 3, height, width).
     Normalization and ``preparation`` apply to each of these tensors.
 
-    Each crop is bit for bit what its Decoder alone makes of the same random numbers. (With ``scaled``, it may differ,
-    because the image is decoded at the largest size that one of the crops needs.) Only the box around all crops is
+    Each crop equals, bit for bit, what its Decoder alone returns for the same random numbers. (With ``scaled``, it may
+    differ, because the image is decoded at the largest size that any crop needs.) Only the box around all crops is
     decoded: from a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
 
-    The random numbers of a sample are those of the first crop, followed by those of the second, and so on.
+    A sample has the random numbers of the first crop, followed by the random numbers of the second crop, and so on.
 
     Args:
-        crops: (count, Decoder) pairs, in the order of the list. Each Decoder has outputs of one size, and all have the
-            same ``exif_transpose``.
+        crops: (count, Decoder) pairs, in the order of the returned tensors. Each Decoder has outputs of one size, and
+            all have the same ``exif_transpose``.
 
     Raises:
         OptionError: A count is below 1, there are no crops, a Decoder's outputs differ in size, or ``exif_transpose``
@@ -105,7 +105,7 @@ class MultiCrop(Decoder):
 def _decode(source: OpenedImage, crops: list[Crop], factor: int) -> Iterator[npt.NDArray[np.uint8]]:
     """Decode the box around all crops, and yield the part of each crop, perhaps ``factor`` times smaller."""
     left, top = min(crop.left for crop in crops), min(crop.top for crop in crops)
-    if factor > 1:  # decode from the corner, because `scale` rounds edges to pixels of the whole smaller image
+    if factor > 1:  # decode from the image's corner, because `scale` rounds edges to pixels of the reduced image
         left = top = 0
     width = max(crop.left + crop.width for crop in crops) - left
     height = max(crop.top + crop.height for crop in crops) - top

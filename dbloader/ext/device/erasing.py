@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MODES = ("const", "rand", "pixel")
 _ATTEMPTS = 10  # number of random rectangles to try until one fits into the image, as in timm
 
-# 16 random bits choose one of 65,536 quantiles of the normal distribution. So a word of 64 bits chooses four.
+# 16 random bits choose one of 65,536 quantiles of the normal distribution; 64 random bits choose four quantiles.
 _LEVELS = 2**16
 _PER_WORD = 4
 
@@ -31,8 +31,8 @@ _PER_WORD = 4
 class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
-    It takes images of shape (N, C, H, W) and returns new ones of the same dtype, shape and memory format. Put it after
-    Normalize: then 0, the value of ``const``, is the images' mean, and the noise of other modes has their variance.
+    A call takes images of shape (N, C, H, W), and returns images of the same dtype, shape and memory format. Call it
+    after Normalize: then 0 (``const``) is the mean of the images, and the noise of other modes has the image variance.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made
@@ -180,7 +180,7 @@ def _mix(words: torch.Tensor) -> torch.Tensor:
     """Scramble int64 numbers in place. The bits are the same as with ``sampling.rng.mix`` and uint64 numbers."""
     for shift, factor in ROUNDS:
         shifted = words >> shift
-        shifted &= (1 << (64 - shift)) - 1  # clear the copies of the sign: unsigned numbers shift in zeros
+        shifted &= (1 << (64 - shift)) - 1  # clear the copied sign bits: a shift of uint64 would insert zeros
         words ^= shifted
         if factor != 1:
             words *= _signed(factor)

@@ -1,6 +1,6 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
-A fingerprint is a dHash. It compares the brightness of each of 8 x 8 spots with the spot to the left (Neal Krawetz,
+A fingerprint is a dHash, which compares the brightness of each of 8 x 8 spots with the spot to the left (Neal Krawetz,
 "Kind of Like That", hackerfactor.com, 2013) and with the spot above. This gives 128 bits. A fingerprint of 64 bits
 found the same share of copies, but three times as many false matches as 128 bits.
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# `seen` is the dHash. `content` is a 128-bit BLAKE2b hash of the stored image. Both are 0 if the record has no image.
+# `seen` is the dHash, and `content` a 128-bit BLAKE2b hash of the stored image; both are 0 without an image.
 FINGERPRINT = np.dtype([("seen", "<u8", 2), ("content", "<u8", 2), ("kind", "u1")])
 
-# Record `index` is a duplicate of record `of`. Their dHashes differ in `bits` bits. `same` is true if the bytes agree.
+# Record `index` is a duplicate of record `of`: their dHashes differ in `bits` bits. `same` is true if the bytes agree.
 DUPLICATE = np.dtype([("index", "<i8"), ("of", "<i8"), ("bits", "u1"), ("same", "?")])
 
 _BEGIN = np.dtype("<i8")

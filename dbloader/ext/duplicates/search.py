@@ -67,7 +67,7 @@ class DuplicatesReport:
             with values of unknown range.
         unreadable: Number of damaged records and of images that cannot be decoded. Only the bytes of these images are
             compared.
-        first: The first thousand duplicates. Each has these keys: ``index``, ``name``, ``difference`` ("same" or
+        first: The first thousand duplicates, each with these keys: ``index``, ``name``, ``difference`` ("same" or
             "near"), ``bits`` (number of different bits), ``of`` (index of the original) and ``of_name`` (name of the
             original).
         problems: Reasons why records are unreadable, for the first thousand unreadable records.

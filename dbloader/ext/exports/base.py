@@ -79,7 +79,7 @@ class Exporter(ABC):
         self.warnings += [f"{counted(count, 'record')} {what}" for what, count in self.changes.items()]
 
     def close(self) -> None:  # noqa: B027
-        """Close all files. This is called after an error too."""
+        """Close all files. `close` is called after an error too."""
 
 
 def all_fields(record: Record) -> dict[str, Any]:

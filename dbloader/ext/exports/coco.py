@@ -1,7 +1,7 @@
 """COCO's layout: the folder ``images``, and ``annotations.json`` with images, annotations and categories.
 
-The records of a store that was made from COCO contain the original annotations. If these still describe all boxes, the
-export writes them, with segmentations. Otherwise the export makes an annotation of each box.
+The records of a store made from COCO contain the original annotations. If these annotations still describe all boxes,
+the export writes them, with segmentations. Otherwise the export makes an annotation of each box.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class COCOExporter(DetectionExporter):
         return known
 
     def _complete(self, known: dict[int, int]) -> list[int]:
-        """Return an id for each class, in ascending order, or [] if the known ids do not ascend.
+        """Return ascending ids, one for each class; [] if the known ids do not ascend with the labels.
 
-        Classes without boxes get the ids directly before the next class, or after the last class with boxes.
+        A class without boxes gets the id just below the id of the next class; after the last known id, ids go on by 1.
         """
         ids: list[int] = []  # from the last class to the first
         count, last = len(self.classes), max(known, default=-1)

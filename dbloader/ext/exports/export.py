@@ -66,7 +66,7 @@ def export_store(
 
     Args:
         place: Place of the store.
-        destination: Folder to make. It may exist if it is empty.
+        destination: Folder to make, which may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; for a store with boxes also ``"coco"`` or ``"yolo"``.
             COCO and YOLO store only boxes and their classes. ``convert`` reads both with ``listing=``.
         where: Write only the records that this query finds (docs/queries.md); None for all.
@@ -137,7 +137,7 @@ def _partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _sync(folder: Path) -> None:
-    """Write the whole file system of a folder to the disk. This is faster than an fsync of each file."""
+    """Write the whole file system of a folder to the disk, which is faster than an fsync of each file."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 # Largest number of samples and bytes in a shard, as WebDataset advises.
 _SAMPLES, _BYTES = 10_000, 500_000_000
-# A name that WebDataset and ``convert`` both accept as a path. It must not look like a made-up name (record-0…), and
-# must have no backslash: on Windows, a backslash could lead out of the folder where a tar is unpacked.
+# A name that WebDataset and ``convert`` both accept as a path. Names must not look like made-up names (record-0…),
+# and must have no backslash: on Windows, a backslash could lead out of the folder where a tar is unpacked.
 _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:\.[^./\0\n\\]*)?")
 
 

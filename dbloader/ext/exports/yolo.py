@@ -50,7 +50,7 @@ class YOLOExporter(DetectionExporter):
         self._unsorted, self._last = self._unsorted or order < self._last, order
         width, height = record.width, record.height
         orientation = find_orientation(record.image) if isinstance(record.image, bytes) and len(boxes) else UPRIGHT
-        if orientation != UPRIGHT:  # Ultralytics trains on upright images
+        if orientation != UPRIGHT:  # Ultralytics turns images upright, so turn their boxes too
             if TURNS[orientation][0]:
                 width, height = height, width
             boxes = turn_boxes(boxes.astype(np.float64), orientation, width, height)

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     from dbloader.images.info import Facts
 
-# A file with at most so many bytes and pixels is its own thumbnail, unchanged. Pixels are limited, because 20 kB may
-# decode to gigabytes.
+# A file with at most this many bytes and pixels is used unchanged as the thumbnail. Pixels are limited, because 20 kB
+# may decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # limit of memory for decoding an image, in bytes
 _LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded in the context ``large``
-_MOST_LABELS = 64  # a gray mask with more different values is shown in gray
-_MOST_LEGEND = 2**24  # most pixels of a mask for which the values are counted
+_MOST_LABELS = 64  # a gray mask with more different values than this gets no colors
+_MOST_LEGEND = 2**24  # in a mask with more pixels than this, values are not counted
 # Dark blue, red, yellow: brightness rises evenly, so the colors keep their order in gray and for color-blind people.
 _DEPTH_ANCHORS = np.array([(13, 8, 135), (126, 3, 168), (237, 104, 60), (240, 249, 33)])
 _DEPTH_COLORS = bytes(
@@ -91,7 +91,7 @@ def thumbnail(
 
     A file of at most 20 kB that browsers show is its own thumbnail. Other images are turned upright by their EXIF, as
     browsers do. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, gray files
-    get colors: dark blue to yellow if values are not uint8; otherwise one color for each value, if 64 or fewer occur.
+    get colors: one for each value of a uint8 file with at most 64 values; dark blue to yellow for other dtypes.
 
     Args:
         image: The image.
@@ -131,7 +131,7 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    shown = _upright(shown, shown_orientation(picture))  # turns it only if the picture is the stored file itself
+    shown = _upright(shown, shown_orientation(picture))  # only an unchanged file still has its EXIF
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
         with translate_errors("the mask does not decode", MemoryError), open_pillow(drawn) as opened:
@@ -259,7 +259,7 @@ def _spread(values: Any, px: int) -> Image.Image:
 
 
 def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:
-    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # Pillow ignores LANCZOS for an image with a palette
+    image.thumbnail((px, px), Image.Resampling.LANCZOS)  # for an image with a palette, Pillow uses NEAREST instead
     file = io.BytesIO()
     if lossless or image.mode not in ("L", "RGB"):
         image.save(file, "PNG")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: "progressive"}
 _SUBSAMPLINGS = {(1, 1): "4:4:4", (1, 2): "4:4:0", (2, 1): "4:2:2", (2, 2): "4:2:0", (4, 1): "4:1:1"}
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
-_ELEMENTS = 400  # of an array with more elements, only dtype, shape and the first numbers are shown
-_FIRST = 8  # numbers that are shown of a longer vector
+_ELEMENTS = 400  # an array with more elements is shown only by its dtype, shape and first numbers
+_FIRST = 8  # how many first numbers of such an array are shown
 
 
 def record_facts(store: Store, record: Record) -> dict[str, Any]:

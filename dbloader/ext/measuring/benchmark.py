@@ -58,8 +58,8 @@ class Benchmark:
         image_bytes: Average size of a stored image, in bytes.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Share of the workers' time that they spend on this task, 0 to 1.
-        verdict: Which loader is fastest, what limits its speed, and what would help; also whether the fastest loader is
-            another one than `create_loader` uses by default.
+        verdict: Which loader is fastest, what limits its speed, and what would help; also whether
+            `create_loader` uses another loader by default.
     """
 
     place: str
@@ -97,7 +97,7 @@ def measure(
     """Measure how fast the images of a store can be read, decoded, and loaded in batches for training.
 
     Reading and decoding are measured in this thread. `create_loader` makes the loaders for training (random crops,
-    uint8, on the CPU), with threads and with processes. All measurements read records in random order. They take turns,
+    uint8, on the CPU), with threads and with processes. All measurements read records in random order, and take turns,
     so other programs on the machine disturb all of them equally.
 
     Args:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PACKAGES = ("lmdb", "pymongo", "Pillow", "numpy", "simplejpeg")
-# Free bytes in /dev/shm. Two workers of a DataLoader need at least 4 batches of 64 float images of 224 x 224 pixels.
+# Free bytes in /dev/shm. Two workers of a DataLoader need room for 4 batches of 64 float images, 224 x 224 pixels each.
 _LEAST_SHARED, _ENOUGH_SHARED = 4 * 64 * 3 * 224 * 224 * 4, 10**9
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb.*|lustre|ceph|gpfs|beegfs.*|glusterfs|pvfs2|afs|9p|virtiofs|ocfs2|gfs2|fuse(\..*)?"
@@ -41,7 +41,7 @@ class Finding:
     """A fact about the machine or a store's place.
 
     A ``"warning"`` slows training or prevents some uses. A ``"problem"`` prevents most uses. ``consequence`` is the
-    effect on training, and ``remedy`` is what to do. Both may be "".
+    effect on training, and ``remedy`` is what to do; both may be "".
     """
 
     name: str
@@ -133,7 +133,7 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
 
     with LMDBStore(place) as store:
         path = Path(store.place)
-        files = [path] if store.shard_lengths is None else path.rglob("*.lmdb")  # an error if there is no store
+        files = [path] if store.shard_lengths is None else path.rglob("*.lmdb")  # raises if there is no store
         nbytes = sum(file.stat().st_size for file in files)
     return [_file_system(store.place, Path(root)), _file_size(nbytes, Path(root))]
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Some samples of one dataset. A job is a list of pieces."""
+    """Some samples of one dataset. A job makes a list of pieces, which is a part of a batch."""
 
     number: int  # number of the dataset
-    given: Any  # what ``read`` returned for all samples of the dataset in the batch; None if the job reads them
-    own: Sequence[int]  # indices, in the dataset, of all its samples in the batch
-    rows: list[Any] | None  # random numbers of all these samples; None if the dataset draws its own
+    given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
+    own: Sequence[int]  # indices in the dataset, for all of the batch's samples that are in the dataset
+    rows: list[Any] | None  # random numbers for each of ``own``; None if the dataset draws its own numbers
     part: slice  # positions in ``own`` of the samples in this piece
     places: list[int]  # positions in the batch of the samples in this piece
 
@@ -70,7 +70,7 @@ class MixtureBatchFetcher(BatchFetcher):
             if key is not None and key not in drawn:
                 drawn[key] = row_for_each(self.dataset.datasets[number].random_numbers(indices), len(indices))
             rows = None if key is None else [drawn[key][place] for place in places]
-            if self.image_nbytes is None:  # otherwise, all random numbers are in ``rows``
+            if self.image_nbytes is None:  # decoding into the batch needs no seeds: ``rows`` has all random numbers
                 own = seed_like(indices, own, places)
             given = self.parts[number].read(own, rows) if read else None
             waited[number] += now() - started

@@ -70,7 +70,7 @@ def mix(
             share its weight. A weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5
             for the first million samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
-            has given all of its samples; with ``"shortest"``, when one has. In a schedule, the first weights count.
+            has given all of its samples; with ``"shortest"``, when any source has; both by a schedule's first weights.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
         fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` names the source of the
@@ -78,8 +78,8 @@ def mix(
 
     Raises:
         OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
-            images have different shapes. Or a weight is out of range, all are 0, a source has no samples or no labels,
-            or a mixture with a schedule is a source.
+            images have different shapes. Or a weight is out of range, all weights are 0, a source has no samples or no
+            labels, or a mixture with a schedule is a source.
         TypeError: A source is of another type, or a weight is not a number.
         DBLoaderError: As from LMDBDataset and MongoDataset.
     """
@@ -121,13 +121,13 @@ class Source(NamedTuple):
 class Mixture(CompositeDataset):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. ``sampler()`` draws ``len + i`` for sample i of all sources, counted
-    one source after the other. Any other sampler draws indices below ``len``, which are positions in the first epoch
+    ``len`` is the number of samples in an epoch. ``sampler()`` draws the index ``len + i`` for sample i, counted
+    through all sources in order. Any other sampler draws indices below ``len``, which are positions in the first epoch
     with seed 0. So with any other sampler, each epoch has the right shares, but the same samples.
 
     Attributes:
         sources: The sources. If a source of ``mix`` is a mixture, the sources of that mixture are here instead.
-        datasets: The datasets of the sources. Their samples have the labels of the mixture.
+        datasets: The datasets of the sources, whose samples have the labels of the mixture.
         classes: The class names of all sources in the order of their labels; empty if they have no names.
         fields: The fields of a sample, as in LMDBDataset.
         order: The order of the samples.
@@ -319,7 +319,7 @@ class Mixture(CompositeDataset):
 
     @override
     def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
-        # By its name, because it imports much that a mixture alone does not need.
+        # `extension` imports the class only now, because its module imports much that a mixture alone does not need.
         return extension("MixtureBatchFetcher")(self, parts, collate_fn)
 
     @override

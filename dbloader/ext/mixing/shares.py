@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The most positions that are shuffled at once. Shuffling them takes 0.1 ms, and halving a longer window 0.03 ms a half.
 SHUFFLED = 1024
 
-# Weights with a sum up to _EXACT are kept exactly. Others, such as square roots, are rounded to the sum _ROUNDED.
+# Weights become integers. If their sum would exceed _EXACT, as for square roots, they are rounded to the sum _ROUNDED.
 _EXACT, _ROUNDED = 2**40, 2**48
 
 
@@ -93,8 +93,8 @@ class MixtureOrder:
     def epochs(self) -> list[int]:
         """Return, for each source with a first weight above 0, the epoch length in which all its samples are drawn."""
         total, needed = sum(self.shares[0]), []
-        # How many draws a source may be behind its share at a position: up to two blocks of each size end before the
-        # position, each up to two draws short. In the block around the position, all its draws may still come.
+        # Limit of the draws that a source lacks at a position, relative to its share: up to two blocks of each size end
+        # before the position, and each lacks up to two draws. The block at the position may have all its draws later.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:
@@ -243,6 +243,6 @@ class _Interleaving:
         ranks = np.arange(len(unshuffled)) - np.repeat(np.cumsum(draws) - draws, draws)
         sources = unshuffled[shuffled_rows(starts, len(unshuffled), self._key)]
         result = np.empty(sources.shape, np.int64)
-        # Sorted by source, each row is ``unshuffled`` again, and its draws are in the order of their positions.
+        # A stable sort by source gives the positions of each source's draws in ascending order; ``ranks`` counts them.
         np.put_along_axis(result, np.argsort(sources, axis=1, kind="stable"), ranks[None], axis=1)
         return sources, result

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
 
 _MOST_PARTS = 1_000_000
-# Values of a field that queries do not compare with one another. A bool is an int too, so bool comes first.
+# Kinds of values: queries do not compare values of two kinds. A bool is an int too, so bool is the first kind.
 _KINDS = ((bool, ("bool",), "booleans"), ((int, float), ("int", "float"), "numbers"), (str, ("text",), "texts"))
 _ADDS = "append (--append) adds to a folder of shards"
 _MAKE = "shards=8 (--shards 8) without append makes one"
@@ -95,7 +95,7 @@ def plan_parts(
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
     try:
         plan = _write_plan(aside, settings, os.fspath(destination), shards, base, progress)
-        for changed in (aside / LIST_FOLDER, aside):  # a folder without its plan would have to be removed by hand
+        for changed in (aside / LIST_FOLDER, aside):  # so a power loss cannot leave a folder without its plan
             sync_folder(changed)
         if folder.exists():
             if not (folder / PLAN_FILE).is_file():
@@ -137,7 +137,7 @@ def _plan_in_bucket(
 
 
 def _checked_same(there: Plan, plan_id: str) -> Plan:
-    """Return the plan that is already there. Raise StoreExistsError if it is not a plan with this id."""
+    """Return the existing plan. Raise StoreExistsError if it does not have this id."""
     if there.id != plan_id:
         raise StoreExistsError(
             f"{there.where} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
@@ -202,10 +202,10 @@ def _write_plan(
             "grows": "" if base is None else base.index_file,
             "versions": library_versions(settings.images),
         }
-        # The same source may be given by different paths, so the id has only the full path, in ``described``.
+        # Different paths may lead to the same source, so the id depends only on the full path, in ``described``.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
         for name in ("new_only", "classes", *(field.name for field in fields(Reading))):
-            if not options[name]:  # an unfinished plan of an earlier version, without this option, keeps its id
+            if not options[name]:  # so unfinished plans of versions without this option keep their ids
                 del known["options"][name]
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
         facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
@@ -265,7 +265,7 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
         OptionError: The store has integer labels, but the source has class names; or two classes have the same name.
     """
     if not found.stored_classes:
-        return [*base.classes], [] if base.classes else None  # with [], an image with a label is an error
+        return [*base.classes], [] if base.classes else None  # [] makes any label of a new image an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "
@@ -311,9 +311,9 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
 
 
 def _check_kinds(base: Manifest, found: Source, files: FileList, place: str) -> None:
-    """Raise OptionError if the texts, numbers or booleans that the store has in a field are of another kind now.
+    """Raise OptionError if new values of a field are of another kind (text, number, boolean) than the store's values.
 
-    Queries use no field with values of two kinds, so they could not find the earlier records any more.
+    Queries cannot use a field with values of two kinds, so they could not find the earlier records any more.
     """
     stored = {name: kind for name, kind in base.columns.items() if name not in found.file_fields}
     for item in files if stored else ():

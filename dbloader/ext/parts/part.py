@@ -67,7 +67,7 @@ class PartReceipt:
     digest: str
     nbytes: int
     records: int
-    unchanged: int = 0  # receipts of earlier versions lack it
+    unchanged: int = 0  # receipts of earlier versions lack this field
     rejected: int
     first_rejected: str
     bytes_read: int
@@ -115,7 +115,7 @@ def convert_part(
             receipt = _make_shard(plan, part, FileList.of_span(data, begin, end), shard, workers)
         shard_key, index_key, table = f"{SHARD_FOLDER}/{shard.name}", f"{RECEIPT_FOLDER}/{shard.name}", b""
         shards.put_file(shard_key, shard)
-        if isinstance(files, Bucket):  # publishing fetches this index in place of the shard
+        if isinstance(files, Bucket):  # so `publish` fetches only this index, not the shard
             one = index_shards(folder, [shard.name], [receipt.digest], classes=plan.classes, source=plan.described)
             files.put_file(index_key, folder / one.index_file)
             table = one.encode()
@@ -130,7 +130,7 @@ def convert_part(
     if token_of(files) != plan.token and shard_key not in (named := named_files(shards)):
         shards.delete([shard_key])
         files.delete([receipt_key, index_key])
-        if not any(f"-{plan.token}" in name for name in named):  # otherwise another attempt's shard was published
+        if not any(f"-{plan.token}" in name for name in named):  # otherwise the store has another attempt's shard
             what = f"{plan.where} was planned again or removed while part {part} was made, so this part is not used"
             raise ConversionError(f"{what}: dbloader parts {os.fspath(destination)} lists missing parts")
     return receipt

@@ -131,7 +131,7 @@ class Plan:
 
     def receipt_name(self, number: int) -> str:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
-        # A part of a replaced plan may be finished late. Its receipt has another token, so this plan does not use it.
+        # A part of a replaced plan may be finished late, but with another token, so this plan does not use its receipt.
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
@@ -267,6 +267,6 @@ def library_versions(images: ImageFormat) -> dict[str, str]:
             versions[name] = version(name)
     if images.tile and images.quality is None:
         done = subprocess.run([find_jpegtran(), "-version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        # IJG's jpegtran has no option -version. It prints its help, so the first line of the help is compared instead.
+        # IJG's jpegtran has no option -version, and prints its help instead, so the first line of the help is compared.
         versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

@@ -90,7 +90,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
-    for ``keep_hours`` (24 by default), because programs may still read them. The first later call removes them.
+    for ``keep_hours`` (24 by default), because programs may still read them. The first call after that removes them.
     """
     started = time.monotonic()
     if not is_remote(destination):
@@ -246,7 +246,7 @@ def _make(
         with suppress(OSError):  # the store is in place
             remove_plan(plan.folder)
         return table.manifest
-    if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder of another plan has other parts
+    if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder may have a newer plan, with other parts
         raise StoreExistsError(f"{plan.folder} has a newer plan meanwhile: make the parts of this plan, then publish")
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
     move_to(plan.folder, table, target)
@@ -257,7 +257,7 @@ def _make(
 
 
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove files that only publishing needed from a store's folder. The plan is last: it shows that files remain."""
+    """Remove files that only publishing needed from a store's folder, the plan last: it shows that files remain."""
     for folder in (LIST_FOLDER, RECEIPT_FOLDER):
         shutil.rmtree(target / folder, ignore_errors=True)
     with suppress(OSError):
@@ -273,7 +273,7 @@ def _publish_in_bucket(
 ) -> tuple[ShardTable, dict[str, Any] | None]:
     """Return the table of the store, and the facts for the report; None if the store was published before.
 
-    This fetches the indices of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
+    Fetch the indices of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
     which is removed before a store is replaced.
     """
     bucket = Bucket(f"{target.place}{PARTIAL}")
@@ -305,7 +305,7 @@ def _publish_in_bucket(
     if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
         target.delete([index])
         raise StoreExistsError(f"{bucket.place} has a newer plan meanwhile: make the parts of this plan, then publish")
-    if before is not None:  # if no store is replaced, the file may belong to a store of the same name elsewhere
+    if before is not None:  # otherwise the report may be of a store with the same name in another bucket
         remove_report(report)
     try:
         put_table(target, table, replaces, [index])
@@ -321,7 +321,7 @@ def _publish_in_bucket(
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
 
-    When a store is replaced, a copy of its manifest is kept. Until this copy is ``keep_hours`` old, its files stay too.
+    When a store is replaced, a copy of its manifest is kept. Files in this copy stay until it is ``keep_hours`` old.
     """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 
@@ -329,7 +329,7 @@ def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: 
         return f"-{token}" in item.key or item.modified < limit
 
     if token_of(bucket) == token:  # otherwise it is a newer plan
-        bucket.delete([PLAN_FILE])  # first: a plan without its receipts would ask for all parts again
+        bucket.delete([PLAN_FILE])  # the plan first, because a plan without its receipts would ask for all parts again
     bucket.delete([item.key for name in (LIST_FOLDER, RECEIPT_FOLDER) for item in bucket.items(name) if is_left(item)])
     files, used = list_files(target), {*table.files}
     for key, item in files.items():
@@ -340,7 +340,7 @@ def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: 
 
 
 def _check_base(target: Bucket, plan: Plan, before: ShardTable | None, *, overwrite: bool) -> ShardTable | None:
-    """Return the store that the plan adds to, None without one; raise an error unless the plan may be published."""
+    """Return the store that the plan appends to; None for a new store. Raise an error if publishing is not allowed."""
     if plan.grows:
         check_base(target.place, before, plan.grows)
         return before

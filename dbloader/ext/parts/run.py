@@ -107,7 +107,7 @@ def convert_in_parts(
 
 def _late_events(plan: Plan) -> list[dict[str, str]]:
     path, late = plan.folder / list_name(plan.token), list[dict[str, str]]()
-    # Ignore errors, because all parts are made: the plan may be in a bucket, or the source may be removed.
+    # All parts are made, so ignore errors, for example if the plan is in a bucket or the source was removed.
     with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(plan.settings.open()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))
     return late
@@ -170,7 +170,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
     if isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause  # Ray raises a RayTaskError with the error of the task as its cause
     if isinstance(error, StoreNotFoundError):
-        folder = list_parts(place).plan.where  # raises if this machine cannot find the plan either
+        folder = list_parts(place).plan.where  # raises an error if this machine cannot find the plan either
         return ConversionError(
             f"part {part} ran on a machine that cannot see {folder}: all machines must see the source and the "
             "destination at the same paths"
@@ -235,7 +235,7 @@ def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
     """Yield an executor whose calls are tasks of Ray, each with as many CPUs as a part has threads.
 
     If the program has initialized Ray, the tasks run in its cluster, which is not shut down. Otherwise dbloader
-    connects to the cluster on this machine or at RAY_ADDRESS. If there is none, dbloader starts one on this machine.
+    connects to the cluster on this machine or at RAY_ADDRESS. If neither exists, dbloader starts a local cluster.
     """
     try:
         import ray

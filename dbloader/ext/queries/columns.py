@@ -220,7 +220,7 @@ def blocks(count: int) -> Iterator[slice]:
 
 
 def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the index and the name of each record with one of the names. This scans the column ``name_hash``."""
+    """Yield the index and the name of each record with one of the names, by a scan of the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
     is_possible = np.zeros(2**16, bool)  # by the lower half of a hash; 10 times faster than searching for whole hashes
@@ -237,7 +237,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
 
 
 def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
-    """Return a column of results of ``column_value``; None if they do not fit into one column."""
+    """Return a column of these results of ``column_value``; None if no column can contain all of them."""
     finder, chunks, rest = KindFinder(), list[bytes](), iter(values)
     while some := list(islice(rest, CHUNK)):
         chunks.append(pack_values(some))

@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
-# Words and letters of other query languages. Unquoted, they would be searched for in names, and probably find nothing.
+# Words and letters of other query languages. Without quotes, a search for them in names would probably be in vain.
 _MISSING = "write class:cat, or label:none for records without a label"
 _COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
 _TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"
@@ -266,7 +266,7 @@ def _quoted(text: str) -> str:
 
 
 def own_form(raw: str, also: str = "") -> str:
-    """Return how to write something that other languages write with special letters; "" without such a letter.
+    """Return this language's form of a condition with special letters of other languages; "" without such letters.
 
     Letters within quotes do not count. ``also`` contains further special letters.
     """

@@ -73,7 +73,7 @@ def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
 
 
 def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
-    """Return a mask of the records that match: bool, shape (records,). It may be wrong outside the mask ``within``."""
+    """Return a mask of the records that match: bool, shape (records,). Outside ``within``, the mask may be wrong."""
     if isinstance(part, Condition):
         return _compare(columns, part, within)
     if part.operator == "not":

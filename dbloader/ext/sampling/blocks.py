@@ -38,7 +38,7 @@ class BlockShuffleSampler(ResumableSampler):
     """All indices of a dataset, shuffled in a way that reads only a few parts of the store at a time.
 
     The dataset is divided into blocks of consecutive indices: the shards of a sharded store, else ``block_size``
-    records each. The sampler shuffles the blocks. It then joins every ``buffer_blocks`` blocks to one buffer, and
+    records each. The sampler shuffles the blocks, then joins every ``buffer_blocks`` blocks to one buffer, and
     shuffles the indices in each buffer. The blocks of one buffer should fit into the page cache together. Records of
     one class stay together if they are stored together. If a folder is sorted by class, convert it in a random order.
 
@@ -51,14 +51,14 @@ class BlockShuffleSampler(ResumableSampler):
     that the training will use. A state can be resumed only with the lanes that it was saved with.
 
     If the blocks are shards, the first buffer of a lane is half a shard. Each further buffer is as long as all earlier
-    buffers together, up to the length above. So training can start when a cache has the first shard of each lane. A
-    run that resumes a state of an earlier dbloader, whose buffers did not grow, never grows its buffers.
+    buffers together, up to ``buffer_blocks / lanes`` blocks. So training can start when a cache has the first shard of
+    each lane. A run that resumes a state of an earlier dbloader, whose buffers did not grow, never grows its buffers.
 
     The index at any position is computed directly. Only the lengths of blocks are in memory. See ResumableSampler for
     resuming.
 
     Args:
-        dataset: Anything that has a length. Its ``shard_lengths`` are used if their sum is the length.
+        dataset: Anything that has a length; its ``shard_lengths`` are used if their sum is the length.
         block_size: Records in a block; the last block of the dataset may have fewer. None means the shards of the
             store, or 256 records if the store has no shards.
         buffer_blocks: Blocks in a buffer; the last buffer of the epoch may have fewer.
@@ -106,7 +106,7 @@ class BlockShuffleSampler(ResumableSampler):
             if not self._grows:
                 what = "lanes" if lanes is None else "all records of a store with shards"
                 raise OptionError(f"stick_to_shard=True needs {what}, got lanes={lanes} and {short_repr(dataset)}")
-            self.period = self.lanes or 1  # so a rank's padding comes from its own lanes
+            self.period = self.lanes or 1  # so a rank's padding repeats samples of its own lanes
         labels_at = getattr(dataset, "labels_at", None)
         if labels_at is not None and os.environ.get("RANK", "0") == "0":
             with suppress(IndexError):
@@ -180,7 +180,7 @@ class BlockShuffleSampler(ResumableSampler):
         if self.lanes is None:
             offsets = np.append(blocks.starts[: -1 : self.buffer_blocks], self.length)
             return BlockOrder(blocks, np.array([0, self.length]), offsets, seed, epoch, "buffer")
-        short, longer = divmod(self.length, self.lanes)  # the first lanes have one place more
+        short, longer = divmod(self.length, self.lanes)  # the first ``longer`` lanes have ``short + 1`` places
         borders = short * np.arange(self.lanes + 1) + np.minimum(np.arange(self.lanes + 1), longer)
         size = self.block_size * max(1, self.buffer_blocks // self.lanes)
         offsets = np.arange(0, short + 1 + size, size)
@@ -221,9 +221,9 @@ class BlockShuffleSampler(ResumableSampler):
 class Blocks:
     """Blocks of consecutive indices, or parts of blocks, in some order. A part takes 24 bytes of memory.
 
-    A place is a number in the sequence of all records that has the parts in this order. In the methods, ``numbers``
-    count parts in this order, and ``blocks`` count blocks in the order of the dataset, each from 0. A method takes an
-    int64 array, and returns an int64 array of the same shape.
+    The parts in this order form a sequence of all records. A place is a number in this sequence. In the methods,
+    ``numbers`` count parts in this order, ``blocks`` count blocks in the order of the dataset, each from 0. A method
+    takes an int64 array, and returns an int64 array of the same shape.
 
     Attributes:
         blocks: The block of each part: int64, shape (parts,).
@@ -247,7 +247,7 @@ class Blocks:
         Args:
             borders: The first place of each lane, and the end of all places.
             key: Key of a random order of the parts in each lane. With None, the parts keep their order, except that a
-                lane that begins inside a block gets this rest of the block at its end.
+                lane that begins inside a block has the rest of this block at its end.
         """
         starts = np.unique(np.concatenate([self.starts, borders]))
         begins = starts[:-1]
@@ -267,7 +267,7 @@ class Blocks:
 
     def places(self, indices: Array) -> Array:
         """Return the places of these indices."""
-        by_index = np.lexsort((np.diff(self.starts), self._first_indices))  # an empty part before the next part
+        by_index = np.lexsort((np.diff(self.starts), self._first_indices))  # at equal indices, empty parts come first
         numbers = by_index[last_before(self._first_indices[by_index], indices)]
         places: Array = self.starts[numbers] + indices - self._first_indices[numbers]
         return places
@@ -293,7 +293,7 @@ class BlockOrder:
         self.blocks = blocks
         self._lanes, self._borders, self._offsets = len(borders) - 1, borders, offsets
         self._seed, self._epoch, self._purpose = seed, epoch, purpose
-        self._permutations: dict[int, Permutation] = {}  # of the last call; the next call often needs them
+        self._permutations: dict[int, Permutation] = {}  # kept after a call, because the next call often needs them
 
     def __call__(self, positions: Array) -> Array:
         """Return the indices at these positions: int64, shape (positions,)."""

@@ -69,7 +69,7 @@ class WeightedSampler(ResumableSampler):
 
     def draw(self, numbers: Array) -> Array:
         """Return the indices that random numbers in [0, 1) choose: int64, the same shape."""
-        # The product of the sum and a number below 1 is rounded to less than the sum. So there is always an index.
+        # A number below 1 times the sum is less than the sum, even when rounded, so an index is always found.
         indices: Array = np.searchsorted(self._sums, numbers * self._sums[-1], side="right")
         return indices
 
@@ -86,7 +86,7 @@ class ClassBalancedSampler(WeightedSampler):
         num_samples, num_replicas, rank, seed, drop_last: As in WeightedSampler.
 
     Raises:
-        OptionError: As in WeightedSampler; or the labels are not integers of that shape, or one is missing.
+        OptionError: As in WeightedSampler; or the labels are not integers of that shape; or a label is missing.
     """
 
     def __init__(
