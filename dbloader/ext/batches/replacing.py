@@ -95,7 +95,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
             batch = None if begun is None else _try(begun)
             if batch is not None:
                 return dataclasses.replace(batch, skipped=skipped)
-            # The error does not say which sample is damaged, and others may be damaged too. So test all.
+            # The error does not say which sample is damaged, and other samples may be damaged too. So test all.
             again, found = self._replace(indices, range(len(indices)), submit)
             return dataclasses.replace(self.inner.begin(again, submit, size, True, slot)(), skipped=found)
 

@@ -102,7 +102,7 @@ class FetcherClient:
                 if self._channel is None:
                     self._channel = self._open()
                 return self._exchange(self._channel, what, message) if message else {}
-            except DBLoaderError:  # before ConnectionError, because some DBLoaderErrors are ConnectionErrors too
+            except DBLoaderError:  # caught first, because some DBLoaderErrors are ConnectionErrors too
                 raise
             except (ConnectionError, EOFError):
                 continue

@@ -235,7 +235,7 @@ class CachedShards:
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
-            self._readers.append(reader)  # behind the readers that have waited longer, who are served first
+            self._readers.append(reader)  # moved behind readers that have waited longer, which are served first
             self._policy.ask(reader.name, shard)
             self._failed.discard(shard)
             if shard in self._present and not self._path(shard).exists():  # another program removed it

@@ -165,7 +165,7 @@ def fetch_index(origin: Origin, cache: Path, checksums: Checksums) -> ShardTable
     index = cache / table.index_file
     if not index.exists() or not checksums.agrees(index):
         _fetch(origin, cache, checksums, table.index_file, index_of=table.manifest)
-    write_whole(cache / MANIFEST_FILE, data)  # last, because a folder with a manifest counts as a store
+    write_whole(cache / MANIFEST_FILE, data)  # the manifest last, because it makes the folder a store
     return table
 
 

@@ -57,7 +57,7 @@ class CachePolicy:
         self.limit = limit
         self._readers: dict[Hashable, _Reader] = {}
         self._questions = 0
-        self._asked: dict[int, int] = {}  # shard -> value of `_questions` when the shard was last asked for
+        self._asked: dict[int, int] = {}  # shard -> `_questions` when a reader last asked for the shard
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
         """Replace the order in which a reader will need shards, from its present position on."""
@@ -111,7 +111,7 @@ class CachePolicy:
             fixed: Shards that must not be removed now, such as shards that are being fetched.
             skip: Shards that cannot be fetched now.
         """
-        if len(present) == len(self.nbytes):  # saves 50 ms a call with 2,000 shards and 8 readers
+        if len(present) == len(self.nbytes):  # this check saves 50 ms a call with 2,000 shards and 8 readers
             return None
         ahead = heapq.merge(*(reader.distances() for reader in self._readers.values()))
         in_use = following = 0
@@ -194,8 +194,8 @@ def needs_of(
 ) -> list[Need]:
     """Return when a rank needs each shard. Positions count the rank's samples from the beginning of the iteration.
 
-    A BlockShuffleSampler whose blocks are the shards gives this fast. For any other sampler, the indices are computed
-    from the beginning until each shard has had its first use, and from the end until each shard has had its last use.
+    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, the indices are
+    computed from the beginning until each shard was used for the first time, and from the end until for the last time.
 
     Args:
         sampler: dbloader's sampler for this rank. Index -1 means a sample of another store.

@@ -67,7 +67,7 @@ def _write(record: Record, output: str) -> str:
             file.write(record.image)
     except FileExistsError as error:
         raise click.ClickException(f"{output} exists already: choose another FILE") from error
-    except (OSError, KeyboardInterrupt):  # for example a full disk, or Ctrl-C
+    except (OSError, KeyboardInterrupt):  # for example if the disk is full, or at Ctrl-C
         Path(output).unlink(missing_ok=True)
         raise
     return output

@@ -130,7 +130,7 @@ def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
         kind = type(error) if isinstance(error, ImageError) else FieldError
         raise kind(f"field {key!r}: its file {path or ''} cannot be read: {error}") from error
     if not isinstance(value, _FolderFile) and shown_orientation(data) > 1:
-        what = "images are stored as in their files, but datasets turns them upright by EXIF"
+        what = "images are stored as in their files, but datasets shows them upright, by their EXIF"
         warnings.warn(f"{what}: pass a Decoder with exif_transpose=True", stacklevel=2)
     outside = path and (os.path.isabs(path) or "://" in path)  # noqa: PTH117 - a URL is no path
     return data, path.partition("::")[0].rpartition("/")[2] if outside else path or None

@@ -65,7 +65,7 @@ def write_store(
 
     The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
     they decode. As in ImageFolder, the EXIF orientation is not applied. With ``image_format``, ``quality``, a transform
-    of images or an ImageFolder's own ``loader``, their images are encoded, like the images of all other samples.
+    of images or an ImageFolder's own ``loader``, the images are encoded, like those of all other samples.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. Samples
     are not collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then

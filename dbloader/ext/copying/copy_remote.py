@@ -73,7 +73,7 @@ def copy_remote(
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = objects.open_target(place)
     # List files before reading the manifest: then the listed files of other uploads are based on this manifest or an
-    # older one. When this upload replaces the manifest, those uploads must fail, so their files are deleted below.
+    # older one. When this upload replaces the manifest, the other uploads must fail, so their files are deleted below.
     there = objects.list_files(bucket)
     replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""

@@ -152,7 +152,7 @@ def copy_store(
             with create_store(places[0], overwrite=overwrite) as writer:
                 return copy_intact(store, writer, skip_damaged, progress)
     if remote:
-        checked_flag("resume", resume)  # has no effect, because such a copy always continues
+        checked_flag("resume", resume)  # no effect: a copy to or from object storage always continues
         if given:
             raise OptionError(
                 f"a copy to or from object storage is always a whole store, so {', '.join(given)} cannot be used: copy "
@@ -180,7 +180,7 @@ def _write(
     overwrite: bool,
     resume: bool,
 ) -> list[Manifest]:
-    """Write all destinations, except those that are done, then publish them. Return the manifest of each."""
+    """Write all destinations that are not done, then publish them. Return the manifest of each."""
     with ExitStack() as stack:
         writers = {
             number: stack.enter_context(create_store(place, overwrite=overwrite, resume=resume, resumable=True))

@@ -142,7 +142,7 @@ def find_rows(
         what = f"{file}: {missing:,} row{' has' if missing == 1 else 's have'} no record in {stores}: {shown}"
         if must_exist:
             raise SourceError(f"{what}; remove these rows, or add the store that contains these records")
-        warnings.warn(what, UserWarning, stacklevel=6)  # the caller of copy_store or view
+        warnings.warn(what, UserWarning, stacklevel=6)  # shows the line that calls copy_store or view
 
 
 def _find_index(index: Any, name: str | None, where: str, names: RecordNames) -> list[int]:

@@ -184,7 +184,7 @@ def fingerprints_of(store: Store, progress: Progress, save: Save = save_fingerpr
 
 
 def _save_or_warn(store: Store, *found: Any) -> None:
-    """Save fingerprints for the next search. If that fails, warn, because this search can go on."""
+    """Save fingerprints for the next search. If they cannot be saved, warn, because this search can go on."""
     try:
         save_fingerprints(store, *found)
     except OSError as error:

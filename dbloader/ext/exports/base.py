@@ -32,7 +32,7 @@ UNKNOWN_FORMAT = "in no known image format: convert --check none keeps them"
 # Errors of the operating system that are caused by the name of a file.
 NAME_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 _TRIED_NAMES = 100
-_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # for other formats, the name in lowercase
+_EXTENSIONS = {"JPEG": ".jpg", "JPEG2000": ".jp2", "HEIF": ".heic"}  # otherwise, the format's name in lowercase
 
 
 class Exporter(ABC):
@@ -42,7 +42,7 @@ class Exporter(ABC):
         self.store = store
         self.indices = indices
         self.folder = folder
-        self.warnings: list[str] = []  # differences from the store, complete after `finish`
+        self.warnings: list[str] = []  # differences between the files and the store, complete after `finish`
         self.changes: Counter[str] = Counter()  # number of records with each difference, such as "damaged: …"
 
     def records(self) -> Iterator[Record]:

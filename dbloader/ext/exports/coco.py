@@ -31,7 +31,7 @@ ANNOTATIONS = "annotations.json"
 
 
 class COCOExporter(DetectionExporter):
-    """Writes COCO's layout. The constructor reads all records to write, to find their original annotations."""
+    """Writes COCO's layout. The constructor reads all records of the export, to find their original annotations."""
 
     kept = frozenset({BOXES, LABELS, "iscrowd", "image_id", "annotations"})
 
@@ -47,7 +47,7 @@ class COCOExporter(DetectionExporter):
         self._annotations = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)  # noqa: SIM115 - closed below
 
     def _original_ids(self) -> list[int]:
-        """Return the id of each category if COCO annotations describe the boxes of all records to write, else []."""
+        """Return the id of each category if COCO annotations describe the boxes of all exported records, else []."""
         images, annotations, known = array("q"), array("q"), dict[int, int]()
         for record in self.records():
             found = _original(record)
@@ -84,7 +84,7 @@ class COCOExporter(DetectionExporter):
 
         A class without boxes gets the id just below the id of the next class; after the last known id, ids go on by 1.
         """
-        ids: list[int] = []  # from the last class to the first
+        ids: list[int] = []  # the id of the last class comes first
         count, last = len(self.classes), max(known, default=-1)
         above = known.get(last, 0) + count - last
         for label in reversed(range(count)):

@@ -40,7 +40,7 @@ class ExportReport(NamedTuple):
         destination: The folder.
         records: Number of exported records.
         image_bytes: Bytes that the images of these records have in the store.
-        warnings: Differences between the files and the store, and the options of ``convert`` that undo them.
+        warnings: Differences between the files and the store, and ``convert``'s options that undo the differences.
     """
 
     destination: str

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# Hugging Face's datasets also writes 100 rows in a group, and 500 MB in a shard.
+# As in Hugging Face's datasets, a group has up to 100 rows, and a shard about 500 MB.
 _GROUP_ROWS, _GROUP_BYTES = 100, 64 * 2**20
 _SHARD_BYTES = 500 * 10**6
 _IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -115,7 +115,7 @@ class ParquetExporter(Exporter):
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
                     f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and arrays "
-                    f"in other records have other shapes, but Parquet cannot store the sizes after a 0: {REMEDY}"
+                    f"in other records have other shapes, but Parquet loses sizes after a 0 in a shape: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
             self.changes["with a different order of fields: convert gives all records the same order"] += 1

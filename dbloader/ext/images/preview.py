@@ -110,7 +110,7 @@ def thumbnail(
     if kind and as_stored and len(image) <= _SMALL and pixels <= _SMALL_PIXELS:
         return image, kind
     needed = pixels * decoding_bytes(facts.format)
-    if facts.format == "JPEG":  # pixels at an eighth of the size; a progressive JPEG also needs all coefficients
+    if facts.format == "JPEG":  # decoded at an eighth of its size; a progressive JPEG also needs all coefficients
         needed = examine(image).coefficient_bytes + pixels // 16
     if needed > _MOST:
         raise NotAnImageError(

@@ -113,7 +113,7 @@ def describe_weights(order: MixtureOrder) -> str:
     entries = [",".join(map(str, shares)) for shares in order.shares]
     entries = entries if sum(map(len, entries)) <= 200 else [*map(short_hash, entries)]
     text = " ".join(f"{start}:{entry}" for start, entry in zip(order.starts, entries, strict=True))
-    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # this hash includes the later weights
+    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # the hash also depends on the later weights
 
 
 def short_hash(text: str, digits: int = 16) -> str:

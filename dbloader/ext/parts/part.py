@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from dbloader.ext.parts.plan import PlanFolder
 
-_AT_ONCE = 16  # receipts that are read at the same time
+_AT_ONCE = 16  # number of receipts that are read at the same time
 _PREFIX = "dbloader-part-"
 _NEW_S = 60.0  # age in seconds until which an unlocked folder is kept, because its process may be about to lock it
 

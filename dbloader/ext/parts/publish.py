@@ -90,7 +90,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
-    for ``keep_hours`` (24 by default), because programs may still read them. The first call after that removes them.
+    for ``keep_hours`` (24 by default), because programs may still read them; the first later call removes them.
     """
     started = time.monotonic()
     if not is_remote(destination):
@@ -321,7 +321,7 @@ def _publish_in_bucket(
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
 
-    When a store is replaced, a copy of its manifest is kept. Files in this copy stay until it is ``keep_hours`` old.
+    When a store is replaced, a copy of its manifest, and the files that the copy names, are kept for ``keep_hours``.
     """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 

@@ -93,7 +93,7 @@ def write_index(
     """Write the index, a file with the columns and reports of all shards. Return the manifest of all records.
 
     Args:
-        path: Path of the new file. The file appears there when it is complete.
+        path: Path of the new file, which appears when it is complete.
         shards: The shards in order. Each shard is opened when its turn comes.
         place: The place of the sharded store, for messages.
         classes: Name of each label from 0 on.

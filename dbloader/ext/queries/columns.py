@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_BLOCK = 2**20  # records in one computation; a small number keeps temporary arrays small
+_BLOCK = 2**20  # number of records computed at a time, so temporary arrays stay small
 _NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
 _MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column is read
 
@@ -223,7 +223,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and the name of each record with one of the names, by a scan of the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    is_possible = np.zeros(2**16, bool)  # by the lower half of a hash; 10 times faster than searching for whole hashes
+    is_possible = np.zeros(2**16, bool)  # by lower half of a hash, which is 10 times faster than to find whole hashes
     is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         stored = np.frombuffer(chunk, DTYPES["name_hash"])

@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
-# Words and letters of other query languages. Without quotes, a search for them in names would probably be in vain.
+# Words and letters of other query languages; without quotes, a search for them in names would probably be in vain.
 _MISSING = "write class:cat, or label:none for records without a label"
 _COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
 _TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"
@@ -216,7 +216,7 @@ class _Parser:
         return ""
 
     def _kind(self, key: str) -> str | None:
-        """Return the kind of a field; None if the field has no column, or if the key is something else."""
+        """Return the kind of a field; None if the field has no column, or if the key names no field."""
         return None if key in _SIGNS else self._fields.get(key) or self._fields.get(key.removeprefix(PREFIX))
 
     def _comparison(self, position: int, key: str, sign: str, raw: str | None) -> Condition:

@@ -68,7 +68,7 @@ class ProfileCredentials:
 
 
 def profile_credentials() -> ProfileCredentials | None:
-    """Return the credentials of AWS_PROFILE, or of the profile ``default``; None if obstore finds its own."""
+    """Return the credentials of AWS_PROFILE or the profile ``default``; None if obstore itself finds credentials."""
     if any(map(os.environ.get, _OTHER_SOURCES)):
         return None
     profile = os.environ.get("AWS_PROFILE", "default")
