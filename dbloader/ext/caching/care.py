@@ -127,7 +127,7 @@ def clear_cache(cache: str | os.PathLike[str]) -> int:
             raise StoreLockedError(f"{cache} is used by {readers} processes, so nothing was removed")
         shards = _shards(folder)
         nbytes = sum(path.stat().st_size for path in shards)
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # first: without a manifest, the folder is no store
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)  # the manifest first: without it, the folder is no store
         for path in (*shards, *folder.glob("index-*"), *(folder / PARTIAL).iterdir(), folder / CHECKSUMS):
             path.unlink(missing_ok=True)
     return nbytes

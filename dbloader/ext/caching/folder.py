@@ -4,8 +4,8 @@
 are being fetched. The running fetcher locks ``fetcher.lock``, listens on ``fetcher.sock``, and writes its counters to
 ``stats.json`` and its errors to ``fetcher.log``.
 
-The file ``checksums`` shows the fetcher whether a file changed after it was fetched. It has a line of JSON for each
-fetched file: its name, a Stamp, and the CRC-32 of its bytes. If a name has several lines, the last line counts.
+The file ``checksums`` shows the fetcher whether a file changed after it was fetched. Each fetched file has a
+line of JSON with its name, a Stamp, and the CRC-32 of its bytes. If a name has several lines, the last line counts.
 Unreadable lines are ignored. A file without a line is fetched again.
 """
 

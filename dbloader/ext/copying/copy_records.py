@@ -170,8 +170,8 @@ def copy_intact(
 ) -> Manifest:
     """Write all intact records, and return the manifest. Call ``skip`` with the reason for each record left out.
 
-    New columns and counts are made from the records. The copy keeps the report up to its first damaged line, and adds a
-    line for each record that is left out.
+    New columns and counts are computed from the records. The copy keeps the report up to its first damaged line, and
+    adds a line for each record that is left out.
 
     Raises:
         ConversionError: No record is intact.

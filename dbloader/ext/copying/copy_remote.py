@@ -84,7 +84,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
         shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
         files = {key: folder / name for key, name in zip(new.files, table.files, strict=True)}
-        # Publishing needs conditional puts. Try them with a small object, before large files are sent.
+        # Publishing needs conditional puts. Try one with a small object, before large files are sent.
         tried = kept_manifest(f"index-{secrets.token_hex(8)}.lmdb")
         bucket.put_if(tried, new.encode(), None)
         bucket.put_if(tried, new.encode(), bucket.head(tried))

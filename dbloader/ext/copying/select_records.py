@@ -183,7 +183,7 @@ def _unite_labels(
         tuple(name if not wanted or name in wanted else None for name in store.manifest.classes)
         for store in names.stores
     ]
-    common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing mean labels of these classes
+    common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing are labels of the common classes
     listed = read_labels(choice.labels, names) if choice.labels else None
     for listing in filter(None, (listed, *marked)):
         labels = np.where(listing.given, listing.labels, labels)

@@ -117,7 +117,7 @@ def export_store(
 
 @contextmanager
 def _partial_folder(target: Path) -> Iterator[Path]:
-    """Make the partial folder. After the block, write it to the disk and rename it. After an error, remove it."""
+    """Make the partial folder. After the block, sync the folder and rename it. After an error, remove it."""
     if not target.name or target.name == ".." or target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise ExportError(f"{target} exists already: move it away, or choose another destination")
     partial = target.with_name(f"{target.name}.partial")

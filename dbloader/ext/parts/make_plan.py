@@ -286,7 +286,7 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
 
     Raises:
         SourceError: The store's labels have class names, and a new image has an integer label.
-        OptionError: A field has files or values of another kind in the new images; or their targets differ.
+        OptionError: A field has files or values of another kind in the new images; or the targets differ.
     """
     if (target := found.target or "label") != base.target:
         raise OptionError(

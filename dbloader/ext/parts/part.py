@@ -111,7 +111,7 @@ def convert_part(
             begin, end = 0, end - begin
         elif not (path := files.folder / list_name(plan.token)).is_file():
             raise StoreNotFoundError(f"{path} is missing: plan again with overwrite (--overwrite)")
-        with path.open("rb") as data:  # on a disk, the list is read where it is: it may be larger than the memory
+        with path.open("rb") as data:  # a list on a disk is read in place: it may be larger than the memory
             receipt = _make_shard(plan, part, FileList.of_span(data, begin, end), shard, workers)
         shard_key, index_key, table = f"{SHARD_FOLDER}/{shard.name}", f"{RECEIPT_FOLDER}/{shard.name}", b""
         shards.put_file(shard_key, shard)

@@ -223,7 +223,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and the name of each record with one of the names, by a scan of the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    is_possible = np.zeros(2**16, bool)  # by lower half of a hash, which is 10 times faster than to find whole hashes
+    is_possible = np.zeros(2**16, bool)  # by the lower half of a hash: a search for whole hashes is 10 times slower
     is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         stored = np.frombuffer(chunk, DTYPES["name_hash"])

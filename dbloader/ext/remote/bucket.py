@@ -329,7 +329,7 @@ class Bucket:
                 return True
             return False
 
-        if not self._repeat(put, key) and self.get(key) != data:  # equal if an earlier try has written the key
+        if not self._repeat(put, key) and self.get(key) != data:  # the data are equal if an earlier try succeeded
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -65,7 +65,7 @@ class BlockShuffleSampler(ResumableSampler):
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
         lanes: Number of parts of the order that different ranks can read; None for an order without lanes.
         stick_to_shard: Whether a lane has the same samples in all epochs, in another order. If the cache of a machine
-            has room for all shards of its lanes, it downloads each shard once. But a rank sees only its own lanes.
+            has room for all shards of its lanes, it downloads each shard once. But a rank trains only on its own lanes.
             NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
 
     Raises:
