@@ -76,7 +76,7 @@ def convert(
             collection with a document for each file. A folder of images may be in object storage (``s3://``,
             ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
         destination: Place of the new store.
-        listing: JSON, CSV, TSV, JSON lines or text file that names the files, their labels and further fields; or
+        listing: JSON, CSV, TSV, JSON lines or text file that names the files, their labels and extra fields; or
             annotations of COCO, VOC or YOLO (docs/annotations.md). A `Listing` also names its columns.
         name_field: Field with a file's name in a MongoDB collection; default ``"img_name"``.
         image_field: Field with a file's bytes in a MongoDB collection; default ``"bson_img"``.

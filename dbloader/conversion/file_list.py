@@ -129,6 +129,6 @@ def _encoded(item: Entry | Problem) -> bytes:
             del document["files"]
         return bson.encode(document)
     except (bson.errors.BSONError, OverflowError, ValueError, RecursionError) as error:
-        # Only further fields can cause these errors: a listing may give them values of any type.
+        # Only extra fields can cause these errors: a listing may give them values of any type.
         reason = "an integer has more than 64 bits" if isinstance(error, OverflowError) else str(error)
         return bson.encode(Problem(item.name, f"its fields cannot be stored: {reason}")._asdict())

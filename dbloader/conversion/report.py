@@ -79,7 +79,7 @@ class Report:
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
         seconds: Duration of this run in seconds.
-        understood: How the files were read, in at most six lines: where images, labels and further fields are from.
+        understood: How the files were read, in at most six lines: where images, labels and extra fields are from.
         warnings: Warnings about the conversion as a whole.
         skipped: Number of files left out because they are not images, by extension, the most frequent first.
         hidden: Number of files and folders left out because their names begin with a dot.

@@ -134,8 +134,8 @@ class RecordDataset(Dataset[Any]):
         """Return one value of every record, without reading the records: an array of shape (len,).
 
         Args:
-            name: ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``, or a further field with numbers,
-                booleans or short texts. A further field is float64, int64, bool or object (str). Missing values are NaN
+            name: ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``, or an extra field with numbers,
+                booleans or short texts. An extra field is float64, int64, bool or object (str). Missing values are NaN
                 in float64, the least int64 in int64, "" in object, and -1 in bool, which then becomes int8.
 
         Raises:

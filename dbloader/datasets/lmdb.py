@@ -36,13 +36,13 @@ class LMDBDataset(StoreDataset):
             a part (docs/transforms.md). Other images are decoded at once, to find damage early.
         transforms: Called with the image and the label, in place of ``transform`` and ``target_transform``; returns
             both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
-            transform of albumentations gets only the image.
+            transform of albumentations gets only the image, and leaves the label unchanged.
         target: Name of the field that is the target: a float, int, bool or text, several classes, or a file such as a
             mask. None means the target that the conversion stored, else the label. Several classes, such as the list
             ``[0, 2]`` in the field ``labels``, become a float32 tensor of 0 and 1 for each of ``classes``. Without
             ``fields``, a record without a target is an error. With ``fields``, the target must be one of the fields.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
-            ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and further fields of the records. A field
+            ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and extra fields of the records. A field
             that a record does not have is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Fields
             that are image files, such as masks, become PIL images of the file's own mode, or bytes with
             ``decode=None``. A Decoder crops, resizes and mirrors these images and ``"boxes"`` together with the

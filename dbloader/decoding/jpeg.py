@@ -42,7 +42,7 @@ _MARGIN = 8
 _SKIPPED = 8_000
 _HEIGHT = struct.Struct(">H")
 
-# Side of a block in pixels. Images below this size are not shrunk, because several factors would give the same size.
+# Side of a block in pixels. Do not shrink smaller images: the decoder may use another factor that gives the same size.
 _BLOCK = 8
 
 

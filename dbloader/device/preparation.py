@@ -158,7 +158,7 @@ class _Function(nn.Module):
 
 
 def _parameters(module: nn.Module) -> set[str]:
-    """Return the names of a module's parameters; ``*inputs`` keeps its star.
+    """Return the names of the arguments of a module's ``forward``. The name of ``*inputs`` includes the star.
 
     A ``target`` with a default is left out, because it is an option of the module, such as a brightness.
     """

@@ -68,7 +68,7 @@ class Board:
     # The training's process
 
     def put(self, cell: int, parts: int, task: bytes) -> None:
-        """Put a new batch into a free cell. Raise LoaderError if the limit on the size of files leaves no room."""
+        """Write a batch's task to a free cell. Raise LoaderError if the task is larger than ulimit -f allows."""
         file_limit((1 + 2 * len(self.counts)) * (8 + len(task)))
         self.counts[cell] = 0, parts, parts, 0
         self._write((2 * cell + 1) * self._stride, task)
@@ -78,7 +78,7 @@ class Board:
         os.write(self._writer, cell.to_bytes(_MESSAGE, "little"))
 
     def parts_left(self, cell: int) -> int:
-        """Return how many parts further workers could take, once the reader of the first message has taken one."""
+        """Return how many parts of a batch are left for other workers, after one worker has taken the first part."""
         taken, parts = self.counts[cell, :2].tolist()
         return int(parts - max(1, taken))
 

@@ -48,7 +48,7 @@ class Iteration(Iterator[BatchInTransit]):
         transfer: Sends batches to the device; None leaves them where they are.
         preparation: Prepares batches on the device; None does nothing.
         check_skipped: As in BatchFetcher.
-        counts_samples: Whether the loader's items are batches, so their samples can be counted.
+        counts_samples: Whether to count the samples of batches. False if the loader may yield single samples.
     """
 
     def __init__(

@@ -82,15 +82,15 @@ class PrefetchLoader(Generic[T]):
             images. Preparations run in the background thread: under ``torch.no_grad()``, and without the consumer's
             ``torch.autocast``. On CUDA, they run on the stream that copies batches, in parallel with the training.
             With one of dbloader's samplers, the random numbers of a preparation depend on the sample's position in the
-            epoch. Otherwise the numbers depend on torch's global generator, from which each ``iter()`` draws one.
+            epoch. Otherwise they depend on a number that each ``iter()`` draws from torch's global generator.
 
     Raises:
         TypeError: ``loader`` is not iterable, ``depth`` is not an int, or ``preparation`` is not callable.
         OptionError: ``depth`` is below 1, or ``device`` is not present. From ``iter()``: torch.distributed has several
             processes, and a DataLoader without a sampler would give all samples to each of them.
-        LoaderError: From the second ``iter()`` over an iterator. From ``next()``: a sample raised StopIteration, which
-            would silently end the epoch; or an error ended the iterator; or the loader was closed; or the process was
-            forked.
+        LoaderError: From ``iter()``: ``loader`` is an iterator that was iterated before. From ``next()``: a sample
+            raised StopIteration, which would silently end the epoch; or an error ended the iterator; or the loader was
+            closed; or the process was forked.
     """
 
     fused = ""  # where the steps of a transform run, in words, if create_loader has made the loader
@@ -152,7 +152,7 @@ class PrefetchLoader(Generic[T]):
             self._transfer,
             self.preparation,
             getattr(self._loader, "check_skipped", None),
-            # With batch_size=None, the items of a DataLoader may be samples, so no samples are counted.
+            # With batch_size=None, a DataLoader yields samples or batches. Nothing shows which, so count no samples.
             counts_samples=getattr(self._loader, "batch_sampler", self) is not None,
         )
         self._clock = iteration.clock

@@ -1,7 +1,7 @@
 """Pack small values of all records, such as labels and names, into columns. A store keeps columns apart from records.
 
 Each column is divided into chunks of 4,096 records. A chunk consists of little-endian numbers, packed names, or values
-of a further field: a field that a user added (field_columns.py). docs/format.md describes every byte.
+of an extra field: a field that a user added (field_columns.py). docs/format.md describes every byte.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 COLUMNS = ("name", *DTYPES)
 
-# The numbers of one record, in the order of DTYPES.
+# The values of one record in all columns but the name, in the order of DTYPES.
 _ROW = np.dtype([*DTYPES.items()])
 _pack_row = struct.Struct("<qIIQII").pack
 _CRC = struct.Struct("<I")
@@ -96,13 +96,13 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield the number of this chunk with its packed columns, then the numbers of earlier chunks with new columns.
+        """Yield (chunk number, packed columns): for this chunk, then for each earlier chunk that gets new columns.
 
         If a field first appears in this chunk, each earlier chunk gets a column without values for the field.
 
         Args:
             number: The number of this chunk.
-            fields: The further fields of all earlier chunks. This method adds the fields of this chunk to the set.
+            fields: The extra fields of all earlier chunks. This method adds the fields of this chunk to the set.
         """
         new = self._fields.keys() - fields
         fields |= new
@@ -127,7 +127,7 @@ class ColumnChunk:
 
 
 def stored_columns(fields: Collection[str]) -> list[str]:
-    """Return the names of all columns of a store whose records have these further fields."""
+    """Return the names of all columns of a store whose records have these extra fields."""
     return [*COLUMNS, *column_names(fields)]
 
 

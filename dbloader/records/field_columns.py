@@ -1,4 +1,4 @@
-"""Pack further fields into columns: the numbers, booleans and short texts that users add to records.
+"""Pack extra fields into columns: the numbers, booleans and short texts that users add to records.
 
 A chunk has the values of 4,096 records. A chunk's first byte is the kind of the values, such as int or text;
 docs/format.md describes every byte. The column of the field ``score`` is called ``field.score``.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "field."
 MAX_FIELDS = 256
-"""If a store has more further fields, none of them has a column: each column adds a chunk for every 4,096 records."""
+"""If a store has more extra fields, none of them has a column: each column adds a chunk for every 4,096 records."""
 
 MAX_TEXT = 2000
 """Longest text in a column, in bytes of UTF-8. So a chunk of 4,096 texts fits into a MongoDB document (16 MiB)."""
@@ -46,13 +46,13 @@ KINDS = tuple(_KINDS.values())
 
 
 def column_names(fields: Collection[str]) -> list[str]:
-    """Return the names of the columns that contain the values of these further fields."""
+    """Return the names of the columns that contain the values of these extra fields."""
     some = fields if len(fields) <= MAX_FIELDS else ()
     return [PREFIX + field for field in some if len(field.encode()) <= _MAX_NAME]
 
 
 def column_value(value: Any) -> Any:
-    """Return what a column stores for the value of a further field: the value, None or ``OTHER``.
+    """Return what a column stores for the value of an extra field: the value, None or ``OTHER``.
 
     None means no value. NaN and an empty text become None. A value that cannot be in a column becomes ``OTHER``.
     """
@@ -140,7 +140,7 @@ def _joint_kind(kinds: set[bytes]) -> str | None:
 
 
 class FieldColumn(NamedTuple):
-    """The values that all records have in one further field.
+    """The values that all records have in one extra field.
 
     Attributes:
         kind: ``"bool"``, ``"int"``, ``"float"`` or ``"text"``.

@@ -54,8 +54,8 @@ class Manifest:
         height: Smallest and largest height in pixels; (0, 0) if no record has a height.
         formats: Number of records by image format.
         depths: Number of records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
-        fields: Number of records that have each further field.
-        columns: The further fields that have a column, with the kind of each: "bool", "int", "float" or "text".
+        fields: Number of records that have each extra field.
+        columns: The extra fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Number of lines in the conversion's report.
         source: Where the records are from, the options of the conversion, ``file_fields``, ``field_classes`` and
@@ -93,12 +93,12 @@ class Manifest:
 
     @property
     def file_fields(self) -> tuple[str, ...]:
-        """Further fields that contain image files, such as masks."""
+        """Extra fields that contain image files, such as masks."""
         return tuple(self.source.get(FILE_FIELDS) or ())
 
     @property
     def field_classes(self) -> dict[str, list[str]]:
-        """The class names of the integers in further fields.
+        """The class names of the integers in extra fields.
 
         A key is the name of a field, or the path of a part of a field, such as ``objects.category``.
         """
@@ -106,7 +106,7 @@ class Manifest:
 
     @property
     def target(self) -> str:
-        """The field that is the target of a sample, unless a dataset chooses another: ``label`` or a further field."""
+        """The field that is the target of a sample, unless a dataset chooses another: ``label`` or an extra field."""
         return str(self.source.get(TARGET) or "label")
 
     @property
@@ -300,7 +300,7 @@ class Summary:
                 self._sides[side] = (min(least or 2**32, int(known.min())), max(greatest, int(known.max())))
 
     def facts(self, fields: Collection[str]) -> dict[str, Any]:
-        """Return the computed values of the manifest. ``fields`` are the store's further fields."""
+        """Return the computed values of the manifest. ``fields`` are the store's extra fields."""
         return {
             "digest": self._digest.hexdigest(),
             "label_counts": None if self._labels is None else dict(sorted(self._labels.items())),

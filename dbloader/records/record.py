@@ -48,7 +48,7 @@ class Record:
         format: Pillow's name of the image format, such as ``"JPEG"``.
         damaged: What is damaged in the image, such as a missing end; None for an undamaged image.
         resized_from: Width and height in pixels before the conversion made the image smaller.
-        fields: Further fields, which users add: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars,
+        fields: Extra fields, which users add: bytes, str, int (64 bit), float, bool, None, NumPy arrays and scalars,
             and lists and str-keyed dicts of these.
         index: Position in the store; None for a record that is not from a store.
     """
@@ -116,7 +116,7 @@ class EncodedRecord(NamedTuple):
             copied only once, when ``document`` joins the pieces.
         crc32: CRC-32 of ``elements``.
         nbytes: Bytes of the image; 0 without an image.
-        fields: The further fields, each with its value for a column (``field_columns.column_value``).
+        fields: The extra fields, each with its value for a column (``field_columns.column_value``).
     """
 
     elements: tuple[bytes | memoryview, ...]
@@ -181,7 +181,7 @@ def encode(record: Record) -> EncodedRecord:
 
 
 def checked_field_name(name: object) -> str:
-    """Return the name of a further field. Raise FieldError if the name is not allowed."""
+    """Return the name of an extra field. Raise FieldError if the name is not allowed."""
     if not isinstance(name, str):
         raise FieldError(f"a field's name must be a str, got {name!r}")
     if name in RESERVED_FIELDS:
@@ -193,7 +193,7 @@ def checked_field_name(name: object) -> str:
 
 
 def checked_file_fields(names: object) -> tuple[str, ...]:
-    """Return the option ``file_fields``, the names of further fields that contain image files."""
+    """Return the option ``file_fields``, the names of extra fields that contain image files."""
     if isinstance(names, (tuple, list)) and len({*map(repr, names)}) == len(names):
         try:
             return tuple(map(checked_field_name, names))

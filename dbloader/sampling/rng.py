@@ -3,7 +3,7 @@
 A generator must run from its start to reach its ten-millionth number. A function computes any number directly (Salmon,
 Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). This function is SplitMix64 (Steele, Lea
 and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants.
-SplitMix64 is implemented here, so no version of a library can change the numbers.
+SplitMix64 is implemented here, so no version of a library can change the random numbers.
 """
 
 from __future__ import annotations

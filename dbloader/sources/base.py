@@ -33,7 +33,7 @@ _FAILED = (errno.EIO, errno.EREMOTEIO)
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # count no more extensions, because files called x.0001, x.0002, … could fill the memory
 
-# In ``Entry.fields``, the values of these keys become attributes of the record, not further fields. Entries from stores
+# In ``Entry.fields``, the values of these keys become attributes of the record, not extra fields. Entries from stores
 # and exports have such keys. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
@@ -102,7 +102,7 @@ class Entry(NamedTuple):
     # root or absolute. Other sources use keys or numbers of their own. A conversion stores locations as BSON.
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
-    fields: dict[str, Any]  # further fields of the record, and KEPT_FIELDS; empty for a folder of images
+    fields: dict[str, Any]  # values that the source gives besides the label, by field name; may include KEPT_FIELDS
     # Width and height of the image for which fields["boxes"] were made, in pixels; (1, 1) if boxes are fractions of the
     # width and height, (0, 0) if boxes are in pixels and the source does not give the size of the image.
     boxes_in: tuple[int, int] | None = None  # None without boxes
@@ -206,7 +206,7 @@ class Source(ABC):
         self.label_table: Sequence[int] | None = None  # maps labels of entries to labels to store; None keeps them
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
-        self.file_fields: tuple[str, ...] = ()  # further fields whose values are image files
+        self.file_fields: tuple[str, ...] = ()  # extra fields whose values are image files
         self.field_classes: dict[str, list[str]] = {}  # names of the classes of a field's integers, as in a Manifest
         self.target = ""  # the field that training predicts, in place of the label
         self.understood: tuple[str, ...] = ()  # how the source is read, for people

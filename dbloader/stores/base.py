@@ -150,7 +150,7 @@ class Store(ABC):
         return join_values(handle.chunks(name), name, handle.manifest.length)
 
     def field_column(self, field: str) -> FieldColumn:
-        """Return the column of a further field.
+        """Return the column of an extra field.
 
         Raises:
             OptionError: The field has no column. The message lists the columns.

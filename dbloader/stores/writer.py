@@ -117,7 +117,7 @@ class Writer(ABC):
         self._finished = False
         self._process = os.getpid()
         self._chunk = ColumnChunk()
-        self._fields: set[str] = set()  # further fields that already have packed chunks
+        self._fields: set[str] = set()  # extra fields that already have packed chunks
         # One commit runs in a thread while the caller prepares the next records.
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="dbloader-commit")
         self._running: Future[None] | None = None

@@ -36,7 +36,7 @@ _REMEDY = f"if the store was replaced, open it again, with another cache; otherw
 _PAUSES_S = (0.5, 1.0)
 # Bytes of images in each shard that StoreOrigin makes from records. Fetching such a shard takes 0.7 s at 100 MB/s.
 _SHARD_BYTES = 64 * 2**20
-# LMDB adds at most this many bytes to a record with small further fields.
+# LMDB adds at most this many bytes to a record with small extra fields.
 _PAGE_BYTES = 4096
 _READ_AT_ONCE = 256
 _COPIED_BYTES = 2**20

@@ -60,15 +60,15 @@ class CachePolicy:
         self._asked: dict[int, int] = {}  # shard -> `_questions` when a reader last asked for the shard
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
-        """Replace the order in which a reader will need shards, from its present position on."""
+        """Set which shards a reader (a rank or another program) will need, and when. Its earlier needs are dropped."""
         self._readers[reader] = _Reader(sorted(needs, key=lambda need: need.first))
 
     def forget(self, reader: Hashable) -> None:
-        """Forget the order of a reader that has ended."""
+        """Stop fetching and keeping shards for a reader (a rank or another program) that has ended."""
         self._readers.pop(reader, None)
 
     def ask(self, reader: Hashable, shard: int) -> None:
-        """Record that a reader has reached a shard, so the reader's earlier needs are done."""
+        """Record that a reader has reached a shard. Its needs that end before this position are dropped."""
         self._questions += 1
         self._asked[shard] = self._questions
         if reader in self._readers:

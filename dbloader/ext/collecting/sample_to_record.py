@@ -58,7 +58,7 @@ class SampleEncoder:
     options: dict[str, Any]  # Pillow's options for ``image_format``
     warns: bool = True  # whether to warn if photographs become PNGs: False if the user has chosen a format
     needs_image: bool = True  # whether to look for an image in other fields if a sample has no ``image``
-    files: tuple[str, ...] = ()  # further fields with image files
+    files: tuple[str, ...] = ()  # extra fields with image files
     columns: dict[str, str] = dataclasses.field(default_factory=dict)  # {column: field} if renamed, see with_files
     classes: tuple[str, ...] = ()  # names of the labels
 

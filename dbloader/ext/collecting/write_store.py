@@ -57,7 +57,7 @@ def write_store(
     The store appears at the place when all samples are written. After an error, the place is unchanged. Without
     samples, the result is an empty store, which never replaces another store.
 
-    Records are copied with unchanged image files, names, labels and further fields if ``samples`` is a Store; if it is
+    Records are copied with unchanged image files, names, labels and extra fields if ``samples`` is a Store; if it is
     an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``; or if it is torch's Subset
     or ConcatDataset of these. If a dataset has ``fields``, only these fields are copied. With ``image_format``,
     ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
@@ -84,9 +84,9 @@ def write_store(
         place: Place of the new store.
         fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
             ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
-            ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as further
+            ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as extra
             fields.
-        file_fields: Names of further fields whose values are image files, such as ``("mask", "depth")``: PIL images,
+        file_fields: Names of extra fields whose values are image files, such as ``("mask", "depth")``: PIL images,
             the bytes of image files, or None. Datasets decode these fields like the image.
         classes: Class names in the order of their labels, () for labels without names; default the class names of the
             dataset, if it has any, or the sorted names in a VOCDetection. Labels that are ints are not changed. If

@@ -202,10 +202,10 @@ def _in_order(
 def _match(one: Store, other: Store, findings: Findings, compared: Counter[str]) -> Array:
     """Find pairs of records that have the same name but different contents.
 
-    Records with the same content are counted in ``compared``. Records without a partner are added to ``findings``.
+    Records with the same content are counted in ``compared``. Records that are in only one store go to ``findings``.
 
     Returns:
-        The index in ``other`` of the partner of each record in ``one``, or -1: int64, shape (records of one,).
+        For each record in ``one``, the index of its pair's record in ``other``, or -1 if it is in no pair: dtype int64.
     """
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")

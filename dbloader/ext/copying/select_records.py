@@ -215,9 +215,9 @@ def _unite_labels(
 def _unite_classes(
     classes: Sequence[Sequence[str | None]], places: Sequence[str], rename: Mapping[str, str]
 ) -> tuple[tuple[str, ...], list[Array]]:
-    """Return all class names, and for each item of ``classes`` an array with the new label of each old label.
+    """Unite lists of class names. Return all names, and for each list an array that maps its labels to new labels.
 
-    In ``classes``, None marks a class that is left out; its new label is -1. If every item is sorted, so is the result.
+    None in a list marks a class that is left out; its new label is -1. If all lists are sorted, the names are sorted.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)

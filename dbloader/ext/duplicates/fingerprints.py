@@ -1,8 +1,8 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
-A fingerprint is a dHash, which compares the brightness of each of 8 x 8 spots with the spot to the left (Neal Krawetz,
-"Kind of Like That", hackerfactor.com, 2013) and with the spot above. This gives 128 bits. A fingerprint of 64 bits
-found the same share of copies, but three times as many false matches as 128 bits.
+A fingerprint is a dHash, which compares the brightness of each of 8 x 8 areas of an image with the area to the left
+(Neal Krawetz, "Kind of Like That", hackerfactor.com, 2013) and with the area above. This gives 128 bits. A fingerprint
+of 64 bits found the same share of copies, but three times as many false matches as 128 bits.
 
 The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
 the fingerprints.
@@ -52,9 +52,9 @@ NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 # Least side of an image that is decoded at a reduced size, in pixels. With a least side of 36, an image and its copy of
 # 0.9 times the size differed in 5 bits. With 72, they differed in 3 bits.
 _LEAST = 72
-# Least difference between the brightest and the darkest spot, from 0 to 255. With less, noise decides the bits.
+# Least difference between the brightest and the darkest area, 0 to 255. Below it, noise decides the bits of the dHash.
 _LEAST_CONTRAST = 16
-# Least number of turns along the rows and columns of spots, where brightness changes from rising to falling or back.
+# Least number of turns along the rows and columns of areas, where brightness changes from rising to falling or back.
 # Images with fewer turns are gradients, such as a clear sky. All gradients look alike: in a test with 5,000 images, the
 # 2% that are gradients made 98% of the false pairs.
 _LEAST_TURNS = 10
@@ -148,7 +148,7 @@ def _spots(image: Any, hold: Hold) -> Array:
 
 
 def _decode_jpeg(data: bytes) -> Array | None:
-    """Return the spots of a JPEG; None if Pillow must decode it. Decode at 1/8 of the size or more, to save time."""
+    """Return the result of `_spots` for a JPEG, decoded at a reduced size; None if Pillow must decode the JPEG."""
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
         if height * width > max_pixels():

@@ -96,7 +96,7 @@ def thumbnail(
     Args:
         image: The image.
         px: Pixels of the longer side.
-        is_field: Whether ``image`` is a further field of a record, such as a mask, and not the record's image.
+        is_field: Whether ``image`` is an extra field of a record, such as a mask, and not the record's image.
         large: A context, such as a lock. Images that need more than 50 MB are decoded inside this context.
 
     Raises:

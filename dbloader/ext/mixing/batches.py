@@ -30,8 +30,8 @@ class Piece(NamedTuple):
     given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
     own: Sequence[int]  # indices in the dataset, for all of the batch's samples that are in the dataset
     rows: list[Any] | None  # random numbers for each of ``own``; None if the dataset draws its own numbers
-    part: slice  # positions in ``own`` of the samples in this piece
-    places: list[int]  # positions in the batch of the samples in this piece
+    part: slice  # which of ``own`` are in this piece
+    places: list[int]  # for each sample in this piece: its position in the batch
 
 
 class MixtureBatchFetcher(BatchFetcher):

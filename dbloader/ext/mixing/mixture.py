@@ -480,12 +480,12 @@ def _schedule(sources: Mapping[Any, Any]) -> list[tuple[int, list[Fraction]]]:
 
 
 def _output_of(dataset: StoreDataset) -> str | None:
-    """Return the type and shape of a dataset's images; None if they may vary, or `create_loader` may add a Decoder."""
+    """Return the type and shape of a dataset's images as text; None if they may vary or are not known yet."""
     if dataset.transform is dataset.transforms is None and not dataset.makes_own_samples:
         if isinstance(dataset.decode, Decoder):
             return dataset.decode.size and f"torch.uint8 of shape {(3, *dataset.decode.size)}"
         if dataset.decode is decode_pil:
-            return None
+            return None  # `create_loader` may add a Decoder, which sets the shape
     try:
         with torch.random.fork_rng(devices=[]):
             sample = dataset[0]

@@ -188,12 +188,12 @@ def _publish_on_disk(
     except StoreNotFoundError:
         if not is_sharded(target):
             raise
-        if (target / PLAN_FILE).is_file():  # a publisher was killed before it removed the plan
+        if (target / PLAN_FILE).is_file():  # an earlier call was killed before it removed the plan
             _remove_files(target, {PLAN_FILE})
         return ShardTable.read(target).manifest, None
     _check_parts(plan, receipts, destination, overwrite=overwrite)
-    if table := _published_of(target, receipts):  # a publisher was killed before it removed the plan
-        with suppress(OSError):  # another publisher removes it too
+    if table := _published_of(target, receipts):  # an earlier call was killed before it removed the plan
+        with suppress(OSError):  # another process may remove it at the same time
             remove_plan(plan.folder)
         return table.manifest, None
     replaces = check_target(target, overwrite=overwrite or bool(plan.grows))
@@ -290,7 +290,7 @@ def _publish_in_bucket(
     found = read_receipts(target, bucket, plan)
     made = [(receipt, ShardTable.decode(table, bucket.place)) for receipt, table in found]
     receipts = [receipt for receipt, _ in made]
-    if before is not None and _has_shards(before, receipts):  # a publisher was killed before it removed the plan
+    if before is not None and _has_shards(before, receipts):  # an earlier call was killed before it removed the plan
         _remove_rest(target, bucket, before, keep_hours)
         return before, None
     _check_parts(plan, receipts, place, overwrite=overwrite)

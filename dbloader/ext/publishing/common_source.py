@@ -17,7 +17,7 @@ def common_source(manifests: Sequence[Manifest], *, unites_lists: bool = False) 
     """Return ``source`` for the manifest of a store made of records from several stores.
 
     The result keeps the entries that are equal in all stores, such as ``check``, and lists the file fields of all
-    stores, and the class names of their further fields. With ``unites_lists``, lists of several classes get the classes
+    stores, and the class names of their extra fields. With ``unites_lists``, lists of several classes get the classes
     of the new store.
 
     Raises:

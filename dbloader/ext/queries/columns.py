@@ -103,7 +103,7 @@ class Columns:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The kind of each further field that has a column. A joined column hides a field of the same name.
+        """The kind of each extra field that has a column. A joined column hides a field of the same name.
 
         A field whose name means something else in queries, such as ``bytes``, has the key ``field.bytes``.
         """
@@ -112,7 +112,7 @@ class Columns:
         return own | {name: column.kind for name, column in self.joined.items()}
 
     def field(self, name: str) -> FieldColumn:
-        """Return the column of a further field, or a joined column. ``field.`` may precede the name."""
+        """Return the column of an extra field, or a joined column. ``field.`` may precede the name."""
         name = name.removeprefix(PREFIX)
         if name in self.joined:
             return self.joined[name]
@@ -140,8 +140,8 @@ class Columns:
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
         """Return two arrays: the values of a column for some records, and whether each record has a value.
 
-        The aspect is width / height, float64. For a field of texts or booleans, the values are the numbers from
-        ``texts``.
+        The aspect is width / height, float64. For a field of texts or booleans, the values are the numbers
+        that ``texts`` returns.
 
         Args:
             what: Name of the column, one of ``sortable``.

@@ -27,7 +27,7 @@ _SIGNS = {
     "class": (":",), "name": (":",), "event": (":",),
 }  # fmt: skip
 KEYS = tuple(_SIGNS)
-"""Keys that exist for every store. A further field with the name of a key, such as ``bytes``, is ``field.bytes``."""
+"""Keys that exist for every store. An extra field with the name of a key, such as ``bytes``, is ``field.bytes``."""
 
 _SIGNS_OF_KIND = {"bool": ("=", "!="), "int": _NUMBERS, "float": _NUMBERS, "text": ("~", "=", "!=")}
 _MOST_LETTERS, _DEEPEST = 10_000, 20
@@ -69,7 +69,7 @@ class Condition(NamedTuple):
     Attributes:
         position: Position of the condition's first letter in the query, from 1.
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
-            name of a further field.
+            name of an extra field.
         sign: ``":"``, ``"~"`` (contains), or a comparison such as ``"<="``.
         value: A float or an int for sizes, labels, indices and fields of numbers. A bool for fields of booleans. After
             the sign ``":"``, an int or None (no label) for ``"label"``, and a list of ranges for ``"index"``. For every
@@ -94,8 +94,8 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
 
     Args:
         text: The query.
-        fields: The further fields that have a column, and the kind of each.
-        others: The further fields without a column. If the query compares such a field, the error explains the reason.
+        fields: The extra fields that have a column, and the kind of each.
+        others: The extra fields without a column. If the query compares such a field, the error explains the reason.
 
     Raises:
         OptionError: The query is wrong. The message has the position, and what is allowed.

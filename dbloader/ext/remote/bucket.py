@@ -67,8 +67,8 @@ class Item(NamedTuple):
         size: Number of bytes.
         etag: A value that changes with the content; "" if the server gives no ETag.
         modified: When the object was written, by the server's clock.
-        version: The generation of an object in Google Cloud Storage; otherwise None. Google's servers compare the
-            generation, not the ETag, before they replace an object.
+        version: In Google Cloud Storage, the number of the object's version, which Google calls its generation. Before
+            they replace an object, Google's servers compare this number, not the ETag. None on other servers.
     """
 
     key: str
@@ -284,8 +284,8 @@ class Bucket:
         is accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If
         no ETag of this server has matched by then, the first answer for a later object is accepted, until one matches.
         """
-        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:  # no MD5, or the MD5 of another number of parts
-            return True
+        if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:
+            return True  # cannot compare: the server's ETag is no MD5, or of an upload in another number of parts
         if stated == found:
             self.has_md5 = True
             self.differing.discard(key)

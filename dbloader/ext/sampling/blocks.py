@@ -46,9 +46,9 @@ class BlockShuffleSampler(ResumableSampler):
     the shuffled blocks are cut into L lanes with equal numbers of samples. Position p of the order is the next sample
     of lane p mod L. If the number of ranks divides L, each rank reads L / ranks lanes of its own, and all machines
     together read the data once. Only blocks at the border of two lanes are read twice. So there should be many more
-    blocks than lanes. Each lane is shuffled within buffers of ``buffer_blocks / lanes`` blocks, at least one. A batch
-    of all ranks has samples of all lanes. Pass the number of ranks as ``lanes``, or a multiple of all numbers of ranks
-    that the training will use. A state can be resumed only with the lanes that it was saved with.
+    blocks than lanes. Each lane is shuffled within buffers of ``buffer_blocks / lanes`` blocks, at least one. The
+    global batch has samples of all lanes. Set ``lanes`` to the number of ranks. A state can be resumed only with the
+    same ``lanes``. To resume with other numbers of ranks, set ``lanes`` to a common multiple, such as 24 for 8 or 12.
 
     If the blocks are shards, the first buffer of a lane is half a shard. Each further buffer is as long as all earlier
     buffers together, up to ``buffer_blocks / lanes`` blocks. So training can start when a cache has the first shard of
@@ -63,7 +63,7 @@ class BlockShuffleSampler(ResumableSampler):
             store, or 256 records if the store has no shards.
         buffer_blocks: Blocks in a buffer; the last buffer of the epoch may have fewer.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
-        lanes: Number of parts of the order that different ranks can read; None for an order without lanes.
+        lanes: Number of lanes, usually one for each rank; None for an order without lanes.
         stick_to_shard: Whether a lane has the same samples in all epochs, in another order. If the cache of a machine
             has room for all shards of its lanes, it downloads each shard once. But a rank trains only on its own lanes.
             NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.

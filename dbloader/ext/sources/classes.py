@@ -84,10 +84,10 @@ def _names_at(place: str) -> tuple[str, ...]:
 
 
 def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
-    """Make a source give the numbers of the given classes, or the integers that its classes are called.
+    """Number a source's classes by their positions in ``given``, or, for "numbers", by their names as integers.
 
     Raises:
-        OptionError: The source has a class that is not among them, or that is no integer.
+        OptionError: A class of the source is not in ``given``, or, for "numbers", its name is no integer.
     """
     _number(found, found.classes, given)
     describe_labels(found, found.label_table)

@@ -23,7 +23,7 @@ IMAGE_NAMES = (
 )  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 
-# What a program that knows no missing integer makes of classes, if one is missing.
+# Hint for files of programs such as pandas, which write all integers of a column as 1.0 if a value is missing.
 WHOLE = "; the numbers are all whole: if they are classes, write them as integers, such as 1 for 1.0"
 
 _MAX_BYTES = 2**26

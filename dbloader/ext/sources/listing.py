@@ -1,4 +1,4 @@
-"""Images that a listing or the metadata of a folder names, with their labels and further fields, in their order.
+"""Images that a listing or the metadata of a folder names, with their labels and extra fields, in their order.
 
 docs/listings.md describes the formats and columns. The number of a row is the number of its first line, or in a
 ``.json`` the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
@@ -79,7 +79,7 @@ class _Rules(NamedTuple):
     files: ListedFiles
     prefix: bytes  # of absolute paths below the root
     encoding: str | None = None
-    file_columns: tuple[str, ...] = ()  # columns that name files of further fields
+    file_columns: tuple[str, ...] = ()  # columns that name files of extra fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     is_export: bool = False  # whether an export wrote the metadata
     by_folder: bool = False  # labels are the first folders of the paths
@@ -775,7 +775,7 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> _Colum
     elif rules.listing.label:
         labels = [column for name in rules.listing.label for column in _matching(name, rest)]
     elif rules.is_metadata and LABEL_COLUMNS[0] in columns:
-        labels = [LABEL_COLUMNS[0]]  # a column ``class`` or ``target`` is a further field
+        labels = [LABEL_COLUMNS[0]]  # a column ``class`` or ``target`` is an extra field
     else:
         labels = label_columns(rest)
     for what, option, names in (("path", "image", paths), ("label", "label", [] if rules.listing.label else labels)):

@@ -34,7 +34,7 @@ _OPEN_FILES = 4
 
 
 class ParquetFile:
-    """A Parquet file, whose blocks are its row groups."""
+    """A Parquet file. Each row group of the file is a block of rows."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._metadata = path, pq.read_metadata(path)
@@ -57,7 +57,7 @@ class ParquetFile:
 
 
 class ArrowFile:
-    """A memory-mapped file of an Arrow stream, whose blocks are its record batches."""
+    """A memory-mapped file in Arrow's streaming format. Each record batch of the file is a block of rows."""
 
     def __init__(self, path: Path) -> None:
         stream = pa.memory_map(str(path))

@@ -156,7 +156,7 @@ def view(
         port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
-        listing: A listing, such as a model's predictions. The page shows its columns as further fields. The column
+        listing: A listing, such as a model's predictions. The page shows its columns as extra fields. The column
             ``name``, ``path`` or ``index`` of the listing identifies the records.
         read_only: Refuse marks and searches for duplicates, which write files beside the store. The store itself never
             changes.

@@ -29,9 +29,9 @@ _IDLE_S = 60  # the process ends after this time without calls
 class TrainingView:
     """Answers requests about the training of stores, or of a mixture of them. Threads may share this object.
 
-    Without a transform, the view shows the default of `create_loader`. ``own_process`` answers in another process. It
-    is a new Python, so the main module must be importable, and it ends after a minute without calls. ``transform`` is
-    then the name ``module:name`` (see ``load_transform``), and a wrong name raises an OptionError at once.
+    Without a transform, the view shows the default of `create_loader`. With ``own_process``, a new Python process makes
+    the answers, and ends after a minute without calls. So the main module must be importable, and ``transform`` is a
+    text ``module:name`` (see ``load_transform``). A wrong name raises an OptionError at once.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class LargeRecords:
 def make_stub(document: bytes, file: object) -> bytes:
     """Return a stub for a large record: a document with the record's fields except the image, and the file's id.
 
-    If this document would still be too large, the largest further fields are left out.
+    If this document would still be too large, the largest extra fields are left out.
     """
     values: dict[str, Any] = bson.decode(document)
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}
