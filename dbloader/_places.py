@@ -22,12 +22,12 @@ _WEB_SERVER = re.compile(r"([\w.-]+|\[[\w.:]+\])(:\d+)?", re.ASCII)
 
 
 class RemotePlace(NamedTuple):
-    """A place in object storage.
+    """A URL of object storage, split into its parts.
 
     Attributes:
         scheme: ``"s3"``, ``"gs"``, ``"az"``, ``"http"`` or ``"https"``.
         bucket: The bucket or container; the server for ``http`` and ``https``.
-        key: The prefix of all keys below the place, without slashes at its ends.
+        key: The prefix of all keys below the URL, without slashes at its ends.
     """
 
     scheme: str
@@ -58,10 +58,10 @@ def is_remote(place: object) -> bool:
 
 
 def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
-    """Return the parts of a place.
+    """Split a URL of object storage into scheme, bucket and key.
 
     Raises:
-        PlaceError: The place is mistyped, names no bucket, or contains credentials. The message shows no credentials.
+        PlaceError: The URL is mistyped, names no bucket, or contains credentials. The message shows no credentials.
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:

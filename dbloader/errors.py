@@ -38,7 +38,7 @@ class DBLoaderError(Exception):
 
 
 class PlaceError(DBLoaderError, ValueError):
-    """The place is neither a path nor a usable URI."""
+    """The place of a store is neither a path nor a usable URI."""
 
 
 class StoreError(DBLoaderError):
@@ -46,19 +46,19 @@ class StoreError(DBLoaderError):
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
-    """Nothing is at the place."""
+    """There is nothing at the path or URI of a store."""
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """Something is at the place already and may not be replaced."""
+    """Something that may not be replaced is already at the path or URI of the new store."""
 
 
 class StoreLockedError(StoreError, BlockingIOError):
-    """Another process is writing to the place."""
+    """Another process is writing a store to the same path or URI."""
 
 
 class StoreAccessError(StoreError, PermissionError):
-    """The place cannot be read or written, for example because a permission is missing."""
+    """A path or URI cannot be read or written, for example because a permission is missing."""
 
 
 class StoreFullError(StoreError, OSError):
@@ -66,11 +66,11 @@ class StoreFullError(StoreError, OSError):
 
 
 class StoreUnreachableError(StoreError, ConnectionError):
-    """No server at the place answers, the connection fails, or the server is overloaded."""
+    """No server answers at the URI of the store, the connection fails, or the server is overloaded."""
 
 
 class NotAStoreError(StoreError, ValueError):
-    """There is something at the place, but not a finished dbloader store."""
+    """There is something at the path or URI, but not a finished dbloader store."""
 
 
 class StoreVersionError(StoreError, ValueError):

@@ -70,7 +70,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def root(self) -> str:
-        """The place of the store."""
+        """The path or URI of the store."""
         return self.store.place
 
     @property

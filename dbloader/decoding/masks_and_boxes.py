@@ -157,7 +157,7 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
 
 
 def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt.NDArray[Any]:
-    """Cut a crop out of ``pixels``, and resize it to the nearest values: shape ``size``."""
+    """Cut a crop out of ``pixels``, and resize the crop to ``size`` by nearest-neighbor interpolation."""
     resized = crop.resized or size
     rows = _sources(crop.top, crop.height, resized[0], crop.window[0], size[0])
     columns = _sources(crop.left, crop.width, resized[1], crop.window[1], size[1])

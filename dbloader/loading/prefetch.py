@@ -214,7 +214,7 @@ class PrefetchLoader(Generic[T]):
         self.close()
 
     def stats(self) -> Stats:
-        """Return how the latest iteration spent its time. As a str, the result names what limits the speed."""
+        """Return how the latest iteration spent its time. The result, printed, names what limits the speed."""
         num_workers, sources = getattr(self._loader, "num_workers", None), self._clock.stats.sources
         # A Subset of a mixture has sources too, but no method ``passes``.
         if sources and isinstance(self._checkpoint, SamplerCheckpoint) and hasattr(self.dataset, "passes"):

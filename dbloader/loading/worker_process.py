@@ -1,10 +1,10 @@
 """The program of a worker process of a ProcessLoader.
 
 Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
-the parts. A worker takes a part before it reads the part's records. A batch is unfinished until all taken parts are
-made, so a cache keeps the shards of their records. Workers write images into the shared memory of the batch. The worker
-that finishes last joins all parts. The other workers store everything but the images in the Board for this worker. The
-batch is the same as if one worker had made it.
+the parts. A worker takes a part before it reads the part's records. A cache keeps the shards of a batch until all of
+its taken parts are made. Workers write images into the shared memory of the batch. The worker that finishes last joins
+all parts. The other workers store everything but the images in the Board for this worker. The batch is the same as if
+one worker had made it.
 """
 
 from __future__ import annotations

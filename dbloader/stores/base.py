@@ -200,9 +200,9 @@ class Store(ABC):
 
     @abstractmethod
     def is_at(self, place: str | os.PathLike[str]) -> bool:
-        """Return whether a new store at a place would replace this store or a file that this store reads.
+        """Return whether a new store at a path or URI would replace this store or a file that this store reads.
 
-        Symbolic links and other spellings of the place are recognized.
+        Symbolic links and other spellings of the path or URI are recognized.
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow

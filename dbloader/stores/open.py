@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def open_store(
     place: str | os.PathLike[str], *, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
 ) -> Store:
-    """Return the store at a place. The first read opens it.
+    """Return the store at a path or URI. The first read opens it.
 
     ``cache`` and ``cache_bytes`` are as in LMDBDataset.
 
@@ -60,7 +60,7 @@ def create_store(
 
 
 def check_destination(place: str | os.PathLike[str], sources: Iterable[Store]) -> None:
-    """Raise OptionError if a new store at a place would replace or change one of its sources."""
+    """Raise OptionError if a new store at a path or URI would replace or change one of its sources."""
     for source in sources:
         if source.is_at(place):
             raise OptionError(

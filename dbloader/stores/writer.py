@@ -80,11 +80,11 @@ class Writer(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Lock the place for this process, and call ``_restore`` to resume an unfinished store."""
+        """Lock the path or URI of the store for this process, and call ``_restore`` to resume an unfinished store."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Unlock the place. Remove the store, unless it is published or resumable."""
+        """Unlock the path or URI of the store. Remove the store, unless it is published or resumable."""
 
     @abstractmethod
     def _store(self, commit: Commit, progress: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _publish(self, manifest: Manifest) -> None:
-        """Write the manifest, and put the store at the place."""
+        """Write the manifest, and move the store to its path or URI."""
 
     @abstractmethod
     def _damaged(self, what: str) -> DamagedStoreError:

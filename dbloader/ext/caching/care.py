@@ -27,7 +27,7 @@ class CacheFacts(NamedTuple):
     """What is in a cache.
 
     Attributes:
-        origin: The place of the store.
+        origin: Path or URI of the store that the cache copies.
         shards: Number of shards in the cache.
         of: Number of shards in the store; 0 if unknown.
         nbytes: Bytes of the shards in the cache.

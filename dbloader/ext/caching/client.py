@@ -70,7 +70,7 @@ class FetcherClient:
 
     Args:
         cache: The folder of the cache.
-        place: The place of the store without credentials, for messages.
+        place: The path or URI of the store without credentials, for messages.
         opening: The message ``open``, perhaps with credentials, which are sent only through the socket.
     """
 

@@ -43,10 +43,10 @@ _COPIED_BYTES = 2**20
 
 
 class Origin(Protocol):
-    """Reads the files of a sharded store at another place. Raises StoreError or OSError. Threads may share it."""
+    """Reads the files of a sharded store that a cache copies. Raises StoreError or OSError. Threads may share it."""
 
     place: str
-    """The place of the store, without credentials."""
+    """The path or URI of the store, without credentials."""
 
     def manifest(self) -> bytes:
         """Return the content of the store's ``manifest.bson``. Called once, before ``fetch``."""
@@ -56,7 +56,7 @@ class Origin(Protocol):
 
 
 def open_origin(place: str) -> Origin:
-    """Return the origin at a place. CachedStore has checked the form of the place."""
+    """Return the origin for a path or URI, whose form CachedStore has checked."""
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
 

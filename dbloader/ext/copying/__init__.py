@@ -1,1 +1,1 @@
-"""Copy stores, or some of their records, to another place."""
+"""Copy stores, or some of their records, to another path or URI."""

@@ -51,7 +51,7 @@ class RandomErasing(nn.Module):
 
     Raises:
         LoaderError: From a call: a CUDA graph is being captured.
-        OptionError: An option is out of its range. From a call: ``rng`` has more or fewer positions than there are images.
+        OptionError: An option is out of its range. From a call: ``rng`` has positions for another number of images.
         TypeError: An option is not a number. From a call: the images are not a tensor of uint8 or floats, or they are
             uint8 and the mode is not ``const``.
         ValueError: From a call: the images do not have four axes.

@@ -119,7 +119,7 @@ def _cuda(root: Path) -> Iterator[Finding]:
 
 
 def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> list[Finding]:
-    """Examine the place of a store.
+    """Examine the disk or server of a store, given its path or URI.
 
     If a server does not answer or refuses the user, the result is a finding, not an error.
 

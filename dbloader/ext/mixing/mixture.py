@@ -121,8 +121,8 @@ class Source(NamedTuple):
 class Mixture(CompositeDataset):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. ``sampler()`` draws the index ``len + i`` for sample i, counted
-    through all sources in order. Any other sampler draws indices below ``len``, which are positions in the first epoch
+    ``len`` is the number of samples in an epoch. ``sampler()`` draws indices from ``len`` on: ``len + i`` is sample i
+    of the concatenated sources. Any other sampler draws indices below ``len``, which are positions in the first epoch
     with seed 0. So with any other sampler, each epoch has the right shares, but the same samples.
 
     Attributes:
@@ -393,7 +393,7 @@ class UnitedLabels:
 
 
 def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
-    """Return the source for a place or a dataset, or all sources of a mixture, each with its share of the weight."""
+    """Return the source for a store or dataset, or all sources of an inner mixture, each with a share of the weight."""
     if isinstance(given, Mixture):
         if len(given.order.starts) > 1:
             raise OptionError("a mixture with a schedule cannot be a source: pass the sources of that mixture instead")
@@ -413,7 +413,7 @@ def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
 
 
 def _by_class(given: Any, fields: Any) -> list[Source]:
-    """Return a source for each class of a place or a dataset."""
+    """Divide a store or dataset into one source of the mixture for each class."""
     if isinstance(given, Mixture):
         raise OptionError("by='class' balances the classes of one store, got a mixture")
     [((name, dataset, indices), _)] = _open(given, fields)

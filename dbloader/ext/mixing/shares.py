@@ -236,7 +236,7 @@ class _Interleaving:
     def _shuffle(self, draws: Array, starts: Array) -> tuple[Array, Array]:
         """Shuffle the draws of a block once for each start.
 
-        Return the source at each position, and the number of earlier draws from it in the block: shape (starts, draws).
+        Return two arrays of shape (starts, draws): each position's source, and the earlier draws from it in the block.
         """
         numbers = np.arange(len(draws), dtype=np.uint16 if len(draws) <= 2**16 else np.int64)
         unshuffled = np.repeat(numbers, draws)

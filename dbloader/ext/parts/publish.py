@@ -1,8 +1,8 @@
 """Publish a conversion in parts: check that all parts are made, and make one store of them in one step.
 
-On a disk, the shards move to the store, and a manifest is written last. In a bucket, the shards are there already: the
-indices of the parts are joined, and a conditional request puts ``manifest.bson``. So if several processes publish at
-the same time, only one of them makes the store.
+On a disk, the shards move to the store, and a manifest is written last. In a bucket, the shards are uploaded already:
+their indices are joined, and a conditional request puts ``manifest.bson``. So if several processes publish at the same
+time, only one of them makes the store.
 """
 
 from __future__ import annotations

@@ -74,6 +74,6 @@ def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Ite
 
 
 def list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return the shards, index files and kept manifests at a place, by key, including files that no manifest names."""
+    """Return the shards, index files and kept manifests in a Bucket, by key, including files that no manifest names."""
     found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # `folders` first: it warns if no server answers
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}

@@ -63,7 +63,7 @@ class Item(NamedTuple):
     """An object.
 
     Attributes:
-        key: The object's key below the place.
+        key: The object's key, relative to the URL of the Bucket.
         size: Number of bytes.
         etag: A value that changes with the content; "" if the server gives no ETag.
         modified: When the object was written, by the server's clock.
@@ -79,11 +79,11 @@ class Item(NamedTuple):
 
 
 class Bucket:
-    """The objects below a place. Threads may share a Bucket.
+    """The objects below a URL such as ``s3://bucket/folder``. Threads may share a Bucket.
 
     Attributes:
-        place: The place.
-        parts: The scheme, bucket and key of the place.
+        place: The URL as text.
+        parts: The scheme, bucket and key of the URL.
         waits: If the server has never answered, whether to warn and wait after the third failure, or raise an error.
         has_md5: Whether ETags are MD5s; None if unknown.
         differing: Keys of objects whose bytes were accepted, although their ETags look like MD5s of other bytes.
@@ -174,7 +174,7 @@ class Bucket:
         return self._repeat(lambda: [_item(meta) for page in self._often.list(below or None) for meta in page], below)
 
     def folders(self) -> tuple[list[str], list[Item]]:
-        """Return the names of the folders directly below the place, and the objects directly below the place."""
+        """Return the names of the folders directly below the Bucket's URL, and the objects directly below this URL."""
         found = self._repeat(self._once.list_with_delimiter)
         return sorted(found["common_prefixes"]), [_item(meta) for meta in found["objects"]]
 
@@ -192,7 +192,7 @@ class Bucket:
         """Return the bytes of an object.
 
         Args:
-            key: The object's key below the place.
+            key: The object's key, relative to the URL of the Bucket.
             etag: The expected ETag; "" accepts any ETag.
             span: The offset of the first byte to return, and the offset after the last byte; None returns all bytes.
             size: The object's number of bytes; None if unknown.

@@ -59,7 +59,7 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreError:
-    """Return dbloader's error for an error of obstore about an object below a place."""
+    """Return dbloader's error for an error of obstore about an object below a URL."""
     text, status = str(error), status_of(error)
     code = found[1] if (found := _CODE.search(text)) else ""
     where, bucket = "/".join(filter(None, (str(place), key))), f"{place.scheme}://{place.bucket}"

@@ -199,8 +199,8 @@ def fit_boxes(
     """Return fields with their boxes in pixels of the image as it is stored.
 
     ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height in pixels of the image in the file, before EXIF
-    turns it, and ``stored`` is the size of the stored image. ``orientation`` is that of the image if the boxes are in
-    the upright image, else 1. A box that extends up to a pixel beyond the image is cut at the edge.
+    turns it, and ``stored`` is the size of the stored image. ``orientation`` is the EXIF orientation of the image if
+    the boxes are in the upright image, else 1. A box that extends up to a pixel beyond the image is cut at the edge.
 
     Raises:
         FieldError: A box is not within the image, the corners of a box are swapped, or the annotations give another

@@ -43,7 +43,7 @@ class ListedZip(ListingSource):
     """The images that a listing names, in zip files; made by ``read_listed_zip``.
 
     A path is that of a file in a zip, or lacks the folder that all files of the zip have in common, or begins with the
-    name of the zip. Memory holds all paths and, while the entries are listed, the directories of the zips too.
+    name of the zip. All paths stay in memory. Listing the entries also loads the directories of the zips.
     """
 
     def __init__(

@@ -183,7 +183,7 @@ class ListingSource(Source):
 
 
 class BoxRowsSource(ListingSource):
-    """The images of a listing with a row for each box. Memory holds 60 bytes for each row, and 150 for each image."""
+    """The images of a listing with a row for each box. It takes 60 bytes of memory for each row, 150 for each image."""
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:

@@ -144,7 +144,7 @@ class ListedFiles:
         return [posixpath.join(folder, stem + extension) for folder, extension in codes if extension in extensions]
 
     def _list(self) -> None:
-        """List all images below the folder. Memory holds 16 bytes for each."""
+        """List all images below the folder. The list takes 16 bytes of memory for each image."""
         hashes, codes, kinds, folders = array("q"), array("q"), dict[bytes, int](), dict[bytes, int]()
         for path in self._all_paths() if self._has else self._walk():
             folder, name = posixpath.split(path)

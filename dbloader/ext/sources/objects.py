@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud, because most of
 # the time is waiting.
 _AT_ONCE = 64
-# Number of classes that are listed at the same time. Memory holds the keys of their objects.
+# Number of classes that are listed at the same time. The keys of their objects are in memory.
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (
@@ -53,7 +53,7 @@ _WHAT_IS_READ = (
 
 
 class _Location(NamedTuple):
-    """Where an object is, below the place."""
+    """The key of an object, relative to the URL of the source."""
 
     key: bytes
     etag: str = ""  # ETag when the folder was listed; "" for an object of a listing

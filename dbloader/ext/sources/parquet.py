@@ -56,7 +56,7 @@ class ParquetSource(Source):
     """The images in the rows of Parquet or Arrow files, in the order of ``paths`` and rows.
 
     The constructor reads labels that are text, to find the classes. It also reads the paths of the images: if no path
-    occurs twice, the paths are the names of the records. Memory holds 8 bytes for each row, and the distinct labels.
+    occurs twice, the paths are the names of the records. The source takes 8 bytes of memory for each row.
     ``file_fields`` are columns with image files that become fields, such as masks.
 
     Raises:

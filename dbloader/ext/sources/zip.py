@@ -55,8 +55,8 @@ class _Location(NamedTuple):
 class ZipSource(ArchiveSource):
     """The images in zip files, in the order of ``paths``; SourceError if there is no image.
 
-    The constructor reads the directory of each zip for the classes, and each iteration reads it again. Memory holds the
-    names of folders. While a directory is read, memory also holds about 600 bytes for each of its files.
+    The constructor reads the directory of each zip for the classes, and each iteration reads it again. The names of
+    folders stay in memory. Reading a directory takes about 600 bytes of memory for each of its files.
     """
 
     def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], reading: Reading = UNDECIDED) -> None:

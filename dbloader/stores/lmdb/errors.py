@@ -31,7 +31,7 @@ _SYSTEM = (lmdb.DiskError, lmdb.LockError, lmdb.MemoryError, lmdb.ReadonlyError)
 
 
 def translate_refusal(error: OSError, place: str) -> StoreError:
-    """Return dbloader's error for an OSError that was raised while writing to a place."""
+    """Return dbloader's error for an OSError that was raised while writing to the path ``place``."""
     if error.errno == errno.EFBIG:
         return StoreFullError(f"{place} would become {TOO_LARGE}")
     if error.errno in NO_ROOM:
@@ -44,7 +44,7 @@ def translate_refusal(error: OSError, place: str) -> StoreError:
 
 @contextmanager
 def refusals(place: str) -> Iterator[None]:
-    """Translate an OSError in the block into dbloader's error for a place that cannot be written."""
+    """Translate an OSError in the block into dbloader's error for a path that cannot be written."""
     try:
         yield
     except DBLoaderError:

@@ -73,7 +73,7 @@ class LMDBWriter(Writer):
             self._partial.unlock()
 
     def _check_target(self) -> None:
-        """Raise an error if no new store can be written to the place."""
+        """Raise an error if no new store can be written to the path."""
         if self._target.is_symlink():  # realpath has resolved all links, unless they form a circle
             raise StoreAccessError(f"{self.place} cannot be written: its symbolic links form a circle")
         if is_sharded(self._target):
@@ -89,7 +89,7 @@ class LMDBWriter(Writer):
             self._check_replaceable()
 
     def _check_replaceable(self) -> None:
-        """Raise an error if the file at the place may not be overwritten."""
+        """Raise an error if the file at the path may not be overwritten."""
         if not self._target.exists():
             return
         if self.resumed:

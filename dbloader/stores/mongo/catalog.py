@@ -1,4 +1,4 @@
-"""Record which stores a place has: the published store, the partial store that is being written, and old stores."""
+"""Record which stores a MongoDB collection has: the published store, an unfinished store and old stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NO_PARTIAL = {"store": _NO_ID, "run": 1}
 
 
 class Catalog:
-    """The document that describes a place, and the data of its stores.
+    """The document that describes a collection's stores, and the data of these stores.
 
     Every method can be called again after an interruption. The server changes the document only if the document still
     contains the token of this writer's lease. So this writer can change nothing after another writer has taken over.
@@ -55,10 +55,10 @@ class Catalog:
 
     @retried
     def published(self) -> str | None:
-        """Return the id of the published store, even if damaged; None if the place is free.
+        """Return the id of the published store, even if damaged; None if there is none.
 
         Raises:
-            StoreExistsError: The place has something other than a dbloader store.
+            StoreExistsError: The collection contains something other than a dbloader store.
         """
         store = self._read().get("store")
         if store is None and self._viewed() == "":
@@ -76,7 +76,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return the collection of which the place is a view; "" if it is no view of records; None if missing."""
+        """Return which collection the place's collection is a view of; "" if no view of records; None if missing."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""

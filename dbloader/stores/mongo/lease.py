@@ -1,4 +1,4 @@
-"""Let one writer at a time write to a place, by a lease that the writer renews."""
+"""Let one writer at a time write to a MongoDB collection, by a lease that the writer renews."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _held: set[str] = set()
 
 
 class Lease:
-    """The right to write to a place, held from ``acquire`` to ``release``.
+    """The right to write to a collection, held from ``acquire`` to ``release``.
 
     The lease expires if its holder has not renewed it for LEASE_SECONDS. If the holder was a process on this machine,
     the lease can be acquired as soon as that process has ended.
