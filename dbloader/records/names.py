@@ -115,23 +115,6 @@ def name_at(chunk: bytes | memoryview, position: int) -> str:
     return _decode_name(data[offsets[position] : offsets[position + 1]].tobytes())
 
 
-def names_with(chunk: bytes | memoryview, part: bytes) -> Array:
-    """Return which names of a chunk contain the bytes ``part``: bool, shape (names,)."""
-    data, offsets = _unpack(chunk)
-    found = np.zeros(len(offsets) - 1, bool)
-    if not part or len(data) < len(part):
-        return found | (not part)
-    # The names are searched as one text. A match that reaches into the next name does not count.
-    last = len(data) - len(part) + 1
-    places = data[:last] == part[0]
-    for at, byte in enumerate(part[1:], 1):
-        places &= data[at : last + at] == byte
-    begins = np.flatnonzero(places)
-    names = offsets.searchsorted(begins, "right") - 1
-    found[names[begins + len(part) <= offsets[names + 1]]] = True
-    return found
-
-
 def join_names(chunks: Iterable[bytes | memoryview], length: int) -> Names:
     """Return the names in all chunks, in new memory."""
     offsets = np.zeros(length + 1, np.int64)

@@ -13,19 +13,20 @@ from dbloader.ext.queries.lru import LRUCache
 from dbloader.ext.queries.parse import KEYS, SIZES
 from dbloader.records.columns import CHUNK, DTYPES, NO_LABEL, name_hash
 from dbloader.records.field_columns import PREFIX, KindFinder, join_chunks, known_values, pack_values
-from dbloader.records.names import name_at, names_in
+from dbloader.records.names import Names, join_names, name_at, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from dbloader.records.field_columns import FieldColumn
-    from dbloader.records.names import Names
     from dbloader.stores.base import Store
 
     Array = np.ndarray[Any, Any]
 
 _BLOCK = 2**20  # number of records computed at a time, so temporary arrays stay small
 _NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
+_TEXT_BYTES = 2**23  # most bytes of chunks of texts that stay in memory
+_NO_TEXT = np.iinfo(np.int32).min
 _MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column is read
 
 
@@ -33,6 +34,7 @@ class Columns:
     """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
 
     Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB instead of 320 MB.
+    Names and texts are read in chunks, because the captions of a million records take 80 MB.
     ``joined`` contains further columns by name, which come from a listing, marks or a search for duplicates.
     """
 
@@ -40,6 +42,7 @@ class Columns:
         self.store, self.joined = store, joined or {}
         self._columns = LRUCache[Any](math.inf, len)
         self._names = LRUCache[Any](_NAME_BYTES, len)
+        self._texts = LRUCache[Names](_TEXT_BYTES, lambda texts: texts.data.nbytes + texts.offsets.nbytes)
         self._joined_texts = LRUCache[Any](math.inf, len)
 
     def with_joined(self, joined: Mapping[str, FieldColumn]) -> Columns:
@@ -111,6 +114,10 @@ class Columns:
         own = {PREFIX + name if name in KEYS else name: kind for name, kind in stored}
         return own | {name: column.kind for name, column in self.joined.items()}
 
+    def _kind(self, name: str) -> str:
+        name = name.removeprefix(PREFIX)
+        return self.joined[name].kind if name in self.joined else self.store.manifest.columns[name]
+
     def field(self, name: str) -> FieldColumn:
         """Return the column of an extra field, or a joined column. ``field.`` may precede the name."""
         name = name.removeprefix(PREFIX)
@@ -119,18 +126,97 @@ class Columns:
         found: FieldColumn = self._columns.get(PREFIX + name, lambda: self.store.field_column(name))
         return found
 
+    def block(self, name: str, number: int) -> Names:
+        """Return the texts of chunk ``number`` of a field of texts, or of ``"name"``; "" is no text."""
+        first = number * CHUNK
+        if name == "name":
+            return join_names([self.store.open_handle().chunk(name, number)], min(CHUNK, self._length - first))
+        if (joined := self.joined.get(name := name.removeprefix(PREFIX))) is not None:
+            return Names(joined.values.data, joined.values.offsets[first : first + CHUNK + 1])
+
+        def read() -> Names:
+            chunk = self.store.open_handle().chunk(PREFIX + name, number)
+            texts: Names = join_chunks([chunk], "text", min(CHUNK, self._length - first)).values
+            return texts
+
+        return self._texts.get((name, number), read)
+
+    def texts_at(self, name: str, indices: Array) -> list[str]:
+        """Return the texts of some records in a field of texts. This reads the chunks in their order."""
+        found, block = [""] * len(indices), (-1, Names(np.zeros(0, np.uint8), np.zeros(1, np.int64)))
+        for at in np.argsort(indices, kind="stable").tolist():
+            number, position = divmod(int(indices[at]), CHUNK)
+            if number != block[0]:
+                block = number, self.block(name, number)
+            found[at] = block[1][position]
+        return found
+
     def texts(self, name: str) -> tuple[Array, Sequence[str]]:
         """Return a field of texts as numbers: a number for each record, and the text of each number.
 
         The texts are sorted. The numbers are int32; the least int32 means no text. For a field of booleans, the numbers
         are uint8, and the texts are "false" and "true"; the number 2 means no value.
         """
-        column = self.field(name)
-        if column.kind == "bool":
-            return column.values, ("false", "true")
-        kept = self._joined_texts if name.removeprefix(PREFIX) in self.joined else self._columns
-        found: tuple[Array, Sequence[str]] = kept.get(f"texts of {name}", lambda: _number_texts(column.values))
+        if self._kind(name) == "bool":
+            return self.field(name).values, ("false", "true")
+        numbers, firsts = self._sorted(name)
+        return numbers, self.texts_at(name, firsts)
+
+    def common(self, name: str, indices: Any, most: int) -> tuple[list[tuple[str, int]], int]:
+        """Count some records by their text or boolean in a field.
+
+        Return the ``most`` frequent values with their numbers of records, and the number of different values in the
+        store.
+        """
+        is_bool = self._kind(name) == "bool"
+        numbers, firsts = (self.field(name).values, np.arange(2)) if is_bool else self._distinct(name)
+        counts = np.zeros(len(firsts), np.int64)
+        for _, here in parts(indices):
+            some = numbers[here]
+            counts += np.bincount(some[known_values(some)], minlength=len(firsts))
+        chosen = np.sort(np.lexsort((firsts, -counts))[:most])
+        texts = ["false", "true"] if is_bool else self.texts_at(name, firsts[chosen])
+        found = zip(texts, counts[chosen].tolist(), strict=True)
+        return sorted(found, key=lambda pair: (-pair[1], pair[0])), len(firsts)
+
+    def _distinct(self, name: str) -> tuple[Array, Array]:
+        """Number the different texts of a field. Return the number of each record, and a record with each number."""
+        return self._kept(name, "distinct", lambda: self._number(name))
+
+    def _sorted(self, name: str) -> tuple[Array, Array]:
+        """Do what ``_distinct`` does, with numbers in the order of the texts."""
+
+        def sort() -> tuple[Array, Array]:
+            numbers, firsts = self._distinct(name)
+            texts = self.texts_at(name, firsts)
+            order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.int32)
+            ranks = np.empty(len(order) + 1, np.int32)
+            ranks[order], ranks[-1] = np.arange(len(order)), _NO_TEXT
+            return ranks[np.maximum(numbers, -1)], firsts[order]
+
+        return self._kept(name, "sorted", sort)
+
+    def _kept(self, name: str, what: str, make: Callable[[], Any]) -> tuple[Array, Array]:
+        name = name.removeprefix(PREFIX)
+        kept = self._joined_texts if name in self.joined else self._columns
+        found: tuple[Array, Array] = kept.get(f"{what} texts of {name}", make)
         return found
+
+    def _number(self, name: str) -> tuple[Array, Array]:
+        # Texts with the same hash of 64 bits count as equal. Among a million texts, such a pair has a chance of 1 in 30
+        # million. Texts as keys would take 300 MB.
+        hashes, known = np.empty(self._length, np.int64), np.empty(self._length, bool)
+        for number in range(-(-self._length // CHUNK)):
+            here, texts = slice(number * CHUNK, (number + 1) * CHUNK), self.block(name, number)
+            hashes[here], known[here] = [*map(hash, texts)], np.diff(texts.offsets) > 0
+        _, firsts, found = np.unique(hashes[known], return_index=True, return_inverse=True)
+        numbers = np.full(self._length, _NO_TEXT, np.int32)
+        numbers[known] = found
+        return numbers, np.flatnonzero(known)[firsts].astype(np.int32)
+
+    @property
+    def _length(self) -> int:
+        return self.store.manifest.length
 
     @property
     def sortable(self) -> tuple[str, ...]:
@@ -153,12 +239,22 @@ class Columns:
         if what == "label":
             values = self.get("label")
         else:
-            values = self.texts(what)[0] if self.field(what).kind == "text" else self.field(what).values
+            values = self._sorted(what)[0] if self._kind(what) == "text" else self.field(what).values
         return (some := values[indices]), known_values(some)
 
     def describe(self, index: int, names: Iterable[str]) -> dict[str, Any]:
         """Return the values of a record in some columns, for JSON; None for no value."""
-        return {name: _plain(self.field(name), index) for name in names}
+        return {name: self._plain(name, index) for name in names}
+
+    def _plain(self, name: str, index: int) -> Any:
+        if self._kind(name) == "text":
+            return self.texts_at(name, np.array([index]))[0] or None
+        value = self.field(name).values[index]
+        if not known_values(value):
+            return None
+        if self._kind(name) == "bool":
+            return ("false", "true")[value]
+        return value.item() if np.isfinite(value) else str(value)
 
     def events(self) -> dict[str, Array]:
         """Return {event in the conversion's report, such as "repaired": indices of the records that have it}.
@@ -186,23 +282,6 @@ class Columns:
         aspect = np.zeros(len(width))
         np.divide(width, height, out=aspect, where=height > 0)
         return aspect
-
-
-def _plain(column: FieldColumn, index: int) -> Any:
-    if column.kind == "text":
-        return column.values[index] or None
-    value = column.values[index]
-    if not known_values(value):
-        return None
-    if column.kind == "bool":
-        return ("false", "true")[value]
-    return value.item() if np.isfinite(value) else str(value)
-
-
-def _number_texts(texts: Names) -> tuple[Array, Sequence[str]]:
-    different = sorted({*texts} - {""})
-    numbers = {text: number for number, text in enumerate(different)} | {"": np.iinfo(np.int32).min}
-    return np.fromiter((numbers[text] for text in texts), np.int32, len(texts)), different
 
 
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:

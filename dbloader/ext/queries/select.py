@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 import re
-from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,9 @@ from dbloader.ext.queries.columns import Columns, blocks
 from dbloader.ext.queries.parse import EVENTS, Condition, Group, own_form, parse, query_error
 from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import PREFIX
-from dbloader.records.names import names_in, names_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from dbloader.stores.base import Store
 
@@ -97,10 +96,8 @@ def _is_slow(part: Condition | Group) -> bool:
 def _compare(columns: Columns, condition: Condition, within: Array) -> Array:
     key, sign, value = condition.key, condition.sign, condition.value
     holds: Array = np.zeros_like(within)
-    if key == "name":
-        _match_names(columns, value, within, holds)
-    elif key.startswith(PREFIX) and isinstance(value, str):
-        _match_texts(columns, key, partial(_TEXT_SIGNS[sign], value), within, holds)
+    if key == "name" or (key.startswith(PREFIX) and isinstance(value, str)):
+        _match_texts(columns, condition, within, holds)
     elif key == "event":
         holds[_indices_with(columns, condition)] = True
     elif key == "index" and sign == ":":
@@ -119,33 +116,56 @@ def _compare(columns: Columns, condition: Condition, within: Array) -> Array:
     return holds
 
 
-def _match_names(columns: Columns, wanted: str, within: Array, holds: Array) -> None:
-    """Set the mask ``holds`` for records whose names contain a text, or match a pattern with ``*`` or ``?``."""
-    is_pattern = "*" in wanted or "?" in wanted
+def _match_texts(columns: Columns, condition: Condition, within: Array, holds: Array) -> None:
+    """Set the mask ``holds`` for records whose name or text fulfils a condition.
+
+    The value of a condition on names is a part of the name, or a pattern with ``*`` or ``?``. ``~`` ignores the case.
+    """
+    key, sign, wanted = condition.key, condition.sign, condition.value
+    part = (wanted.casefold() if sign == "~" else wanted).encode("utf-8", "surrogatepass")
+    is_pattern = key == "name" and ("*" in wanted or "?" in wanted)
     pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
-    part = wanted.encode("utf-8", "surrogatepass")
-    for number, chunk in enumerate(columns.store.open_handle().chunks("name")):
+    for number in range(-(-len(holds) // CHUNK)):
         here = slice(number * CHUNK, (number + 1) * CHUNK)
-        if is_pattern and within[here].any():
-            names = (name.decode(errors="replace") for name in names_in(chunk))
+        if not within[here].any():
+            continue
+        block = columns.block(key, number)
+        first, last = block.offsets[[0, -1]].tolist()
+        data, offsets = block.data[first:last].tobytes(), block.offsets - first
+        bounds, known = pairwise(offsets.tolist()), np.diff(offsets) > 0
+        if is_pattern:
+            names = (data[begin:end].decode(errors="replace") for begin, end in bounds)
             holds[here] = [pattern.match(name) is not None for name in names]
-        elif within[here].any():
-            holds[here] = names_with(chunk, part)
+        elif key == "name":
+            holds[here] = _find(data, offsets, part)
+        elif sign == "~":
+            holds[here] = known & _find(data.lower(), offsets, part)
+            if not data.isascii():  # casefold() changes other letters too, and may change the length of a text
+                texts = enumerate((data[begin:end] for begin, end in bounds), here.start)
+                for at, text in texts:
+                    holds[at] = holds[at] if text.isascii() else part in text.decode().casefold().encode()
+        else:
+            equal = np.array([data[begin:end] == part for begin, end in bounds])
+            holds[here] = known & (equal == (sign == "="))
 
 
-def _match_texts(columns: Columns, field: str, fits: Callable[[str], bool], within: Array, holds: Array) -> None:
-    texts = columns.field(field).values
-    for start in range(0, len(holds), CHUNK):
-        here = slice(start, start + CHUNK)
-        if within[here].any():
-            holds[here] = [text != "" and fits(text) for text in texts[here]]
+def _find(data: bytes, offsets: Array, part: bytes) -> Array:
+    """Return which texts contain ``part``: bool, shape (texts,).
 
-
-_TEXT_SIGNS: dict[str, Callable[[str, str], bool]] = {
-    "~": lambda wanted, text: wanted.casefold() in text.casefold(),
-    "=": operator.eq,
-    "!=": operator.ne,
-}
+    ``offsets`` has the place in ``data`` at which each text begins, then the end of the last text.
+    """
+    found = np.zeros(len(offsets) - 1, bool)
+    if not part or len(data) < len(part):
+        return found | (not part)
+    # The texts are searched as one. A match that reaches into the next text does not count.
+    array, last = np.frombuffer(data, np.uint8), len(data) - len(part) + 1
+    places = array[:last] == part[0]
+    for at, byte in enumerate(part[1:], 1):
+        places &= array[at : last + at] == byte
+    begins = np.flatnonzero(places)
+    texts = offsets.searchsorted(begins, "right") - 1
+    found[texts[begins + len(part) <= offsets[texts + 1]]] = True
+    return found
 
 
 def _indices_with(columns: Columns, condition: Condition) -> Any:

@@ -149,9 +149,8 @@ def field(selections: Selections, query: str, name: str) -> dict[str, Any]:
     if name in SIZES or _checked(selections, name, ("bool", "float", "int", "text")) in ("float", "int"):
         return histogram(selections, query, name)
     indices = selections.select(query)
-    counts, texts = _count_values(selections.columns, name, indices), selections.columns.texts(name)[1]
-    common = sorted(((text, counts[number]) for number, text in enumerate(texts)), key=lambda row: -row[1])
-    return {"values": common[:_MOST_VALUES], "different": len(common), "of": len(indices)}
+    values, different = selections.columns.common(name, indices, _MOST_VALUES)
+    return {"values": values, "different": different, "of": len(indices)}
 
 
 def _count_values(columns: Columns, column: str, indices: Any) -> Counter[int]:

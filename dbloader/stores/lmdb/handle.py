@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# A handle calls `release_pages` each time it has read this many column chunks, which take up to 40 MB of memory.
-_CHUNKS_KEPT = 256
+# A handle calls `release_pages` each time it has read this many bytes of columns. Linux also maps pages around a chunk.
+_BYTES_KEPT, _AROUND = 2**24, 2**17
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
 
@@ -61,7 +61,7 @@ class LMDBHandle:
 
     def __init__(self, path: Path, place: str, *, digest: str | None = None, index_of: Manifest | None = None) -> None:
         self.place = place
-        self._chunks_read = 0
+        self._bytes_read = 0
         # Idle transactions are kept for reuse, because beginning a transaction takes as long as reading a record.
         self._idle: list[lmdb.Transaction] = []
         status = path.stat()
@@ -156,11 +156,12 @@ class LMDBHandle:
 
     def chunk(self, column: str, number: int) -> memoryview:
         """Return one chunk of a column, or raise DamagedStoreError."""
-        self._chunks_read += 1
-        if not self._chunks_read % _CHUNKS_KEPT:
+        stored = self.get(column_key(column, number))
+        self._bytes_read += len(stored or b"") + _AROUND
+        if self._bytes_read > _BYTES_KEPT:
             # The columns of ten million records take 580 MB, which would stay in this process's memory.
             self.shared.release_pages()
-        stored = self.get(column_key(column, number))
+            self._bytes_read = 0
         chunk = whole_chunk(column, number, stored, self.manifest.length, self.manifest.salt)
         if chunk is None:
             raise DamagedStoreError(
