@@ -71,7 +71,7 @@ class Record:
 
     def _repr_html_(self) -> str | None:
         """Return the record as HTML, with its image, for notebooks."""
-        return html("record_html", self.image, self._facts)
+        return html("record_html", self, self._facts)
 
     def _facts(self) -> list[tuple[str, str]]:
         return [*self._known(), *((name, _line(self.fields[name])) for name in self.fields)]

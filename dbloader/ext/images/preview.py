@@ -11,7 +11,7 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageDraw
 
-from dbloader.errors import DamagedImageError, NotAnImageError
+from dbloader.errors import DamagedImageError, ImageError, NotAnImageError
 from dbloader.images.info import read_facts
 from dbloader.images.jpeg import examine
 from dbloader.images.pillow import (
@@ -84,8 +84,30 @@ def shown_orientation(image: Any) -> int:
     return value if value in range(1, 9) else 1
 
 
+def value_range(image: Any) -> tuple[float, float] | None:
+    """Return the least and the greatest finite value of an image, bytes or an array.
+
+    Return None if the image has 8 bits, no such values, or cannot be decoded, or if `thumbnail` does not decode it.
+    """
+    with suppress(ImageError):
+        if isinstance(image, np.ndarray):
+            return _ends(image) if image.dtype != np.uint8 and image.dtype.kind in "iuf" else None
+        facts = header_of(image)
+        if facts.depth == EIGHT_BITS or facts.width * facts.height * decoding_bytes(facts.format) > _MOST:
+            return None
+        with translate_errors("the image does not decode", MemoryError), open_pillow(image) as opened:
+            depth = value_depth(opened)
+            return None if depth == EIGHT_BITS else _ends(_values(opened, depth))
+    return None
+
+
 def thumbnail(
-    image: Any, px: int, *, is_field: bool = False, large: AbstractContextManager[object] | None = None
+    image: Any,
+    px: int,
+    *,
+    is_field: bool = False,
+    large: AbstractContextManager[object] | None = None,
+    window: tuple[float, float] | None = None,
 ) -> tuple[bytes, str]:
     """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
 
@@ -98,12 +120,14 @@ def thumbnail(
         px: Pixels of the longer side.
         is_field: Whether ``image`` is an extra field of a record, such as a mask, and not the record's image.
         large: A context, such as a lock. Images that need more than 50 MB are decoded inside this context.
+        window: If values are not uint8: the value that becomes black, and the greater one that becomes white, instead
+            of the least and the greatest one.
 
     Raises:
         ImageError: The image cannot be decoded, or needs more than 400 MB for decoding.
     """
     if isinstance(image, np.ndarray):
-        return _encode(_from_array(image, px), px, lossless=True)
+        return _encode(_from_array(image, px, window), px, lossless=True)
     facts = header_of(image)
     kind, pixels = media_type(image), facts.width * facts.height
     as_stored = facts.depth == EIGHT_BITS and not facts.frames and (facts.format == "JPEG" or not is_field)
@@ -118,7 +142,7 @@ def thumbnail(
             f"{needed // 10**6:,} MB, and {_MOST // 10**6} MB are allowed; download it to see it"
         )
     with large if large and needed > _LARGE else nullcontext():
-        return _decode(image, facts, px, is_field=is_field)
+        return _decode(image, facts, px, window, is_field=is_field)
 
 
 def draw_over(
@@ -176,7 +200,9 @@ def legend_of(data: bytes) -> list[tuple[int, str, float]]:
         return [(v, "" if v == clear else f"#{shown[v]}", n / (mask.width * mask.height)) for v, n in counts.items()]
 
 
-def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[bytes, str]:
+def _decode(
+    data: bytes, facts: Facts, px: int, window: tuple[float, float] | None, *, is_field: bool
+) -> tuple[bytes, str]:
     with translate_errors("the image does not decode", MemoryError), open_pillow(data) as opened:
         depth, image = value_depth(opened), None
         orientation = shown_orientation(data)
@@ -187,7 +213,7 @@ def _decode(data: bytes, facts: Facts, px: int, *, is_field: bool) -> tuple[byte
             opened.load()
             image = opened
         if depth != EIGHT_BITS:
-            image = _spread(gray_values(opened) if opened.mode in GRAY_16 and depth in KNOWN_RANGE else opened, px)
+            image = _spread(_values(opened, depth), px, window)
             if is_field and image.mode == "L":
                 image.putpalette(_DEPTH_COLORS)
         elif is_field and image.mode in ("1", "L", "P"):
@@ -234,7 +260,7 @@ def _mask(image: Image.Image) -> Image.Image:
     return mask
 
 
-def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:
+def _from_array(array: npt.NDArray[Any], px: int, window: tuple[float, float] | None) -> Image.Image:
     """Return an image of an array, shape (height, width), (height, width, channels) or (channels, height, width)."""
     pixels = array
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
@@ -243,19 +269,28 @@ def _from_array(array: npt.NDArray[Any], px: int) -> Image.Image:
         pixels = pixels[..., 0]
     if not (pixels.ndim == 2 or pixels.shape[2:] in ((3,), (4,))) or not array.size or array.dtype.kind not in "biuf":
         raise NotAnImageError(f"the image is an array of {array.dtype}, shape {array.shape}: it cannot be drawn")
-    return Image.fromarray(np.ascontiguousarray(pixels)) if array.dtype == np.uint8 else _spread(pixels, px)
+    return Image.fromarray(np.ascontiguousarray(pixels)) if array.dtype == np.uint8 else _spread(pixels, px, window)
 
 
-def _spread(values: Any, px: int) -> Image.Image:
-    """Scale values to 8 bits: the least is black, the greatest white. Values that are not finite are black."""
-    array = np.asarray(values)
+def _values(opened: Image.Image, depth: str) -> npt.NDArray[Any]:
+    return gray_values(opened) if opened.mode in GRAY_16 and depth in KNOWN_RANGE else np.asarray(opened)
+
+
+def _ends(array: npt.NDArray[Any]) -> tuple[float, float] | None:
+    """Return the least and the greatest finite value; None if there is none."""
+    finite = np.isfinite(array)
+    some = array[finite]
+    return (some.min().item(), some.max().item()) if some.size else None
+
+
+def _spread(array: npt.NDArray[Any], px: int, window: tuple[float, float] | None) -> Image.Image:
+    """Scale values to 8 bits, from the window or from the least to the greatest one. Not finite values are black."""
     step = max(1, max(array.shape[:2]) // (2 * px))
     with np.errstate(all="ignore"):
         array = array[::step, ::step].astype(np.float32)
-        finite = np.isfinite(array)
-        low, high = array.min(where=finite, initial=np.inf), array.max(where=finite, initial=-np.inf)
-        scaled = (array - low) / (high - low if high > low else 1) * 255
-        return Image.fromarray(np.where(finite, scaled, 0).astype(np.uint8))
+        low, high = window or _ends(array) or (0, 1)
+        scaled = np.clip((array - low) / (high - low if high > low else 1), 0, 1) * 255
+        return Image.fromarray(np.where(np.isfinite(array), scaled, 0).astype(np.uint8))
 
 
 def _encode(image: Image.Image, px: int, *, lossless: bool) -> tuple[bytes, str]:

@@ -6,10 +6,11 @@ import asyncio
 import copy
 import itertools
 import json
+import math
 import secrets
 import shlex
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -217,8 +218,17 @@ def _search(request: ViewerRequest, searched: Duplicates | Leaks) -> dict[str, A
 def _thumbnail(request: ViewerRequest) -> Response:
     index, px = request.integer("index"), request.integer("px", 320)
     over = tuple(filter(None, request.text("over").split(",")))
-    data, kind = request.state.thumbnails.get(request.selections.store, index, px, _field(request), over)
+    shown = _field(request), over, _window(request)
+    data, kind = request.state.thumbnails.get(request.selections.store, index, px, *shown)
     return _picture(request, data, {"Content-Type": kind})
+
+
+def _window(request: ViewerRequest) -> tuple[float, float] | None:
+    low, comma, high = (text := request.text("window")).partition(",")
+    with suppress(ValueError):
+        if not text or -math.inf < float(low) < float(high) < math.inf:
+            return (float(low), float(high)) if comma else None
+    raise OptionError(f"window must be two numbers, the lesser one first, such as 0,4095, got {short_repr(text, 40)}")
 
 
 def _image(request: ViewerRequest) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from dbloader._describe import counted
 from dbloader.errors import OptionError
 from dbloader.ext.viewing.joined import join_listings
 from dbloader.ext.viewing.notebook import picture, table, text
-from dbloader.ext.viewing.record import Thumbnails
+from dbloader.ext.viewing.record import Thumbnails, masks_of
 from dbloader.ext.viewing.selection import ConversionReport, Selections
 from dbloader.ext.viewing.summary import count, histogram
 from dbloader.stores.lmdb.errors import refusals
@@ -39,9 +38,9 @@ _HEAD = """<!doctype html>
 body {{ font: 14px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 0 auto; padding: 16px; overflow-wrap: anywhere;
   color: light-dark(#1c1d21, #e8e9ec); background: light-dark(#fff, #131417); }}
 h1 {{ font-size: 22px; }} h2 {{ font-size: 16px; margin: 28px 0 8px; }} .muted, figcaption {{ color: var(--muted); }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ text-align: left; font-weight: 400; vertical-align: top; padding: 3px 12px 3px 0;
-  border-bottom: 1px solid var(--line); }} th {{ color: var(--muted); width: 24%; }}
+table {{ border-collapse: collapse; width: 100%; }} th, td {{ text-align: left; font-weight: 400;
+  vertical-align: top; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--line); }}
+th {{ color: var(--muted); width: 24%; max-width: min(264px, 30vw); overflow-wrap: break-word; }}
 .sheet {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); gap: 10px; }}
 .sizes {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 20px; }}
 figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; object-fit: contain; display: block; }}
@@ -95,9 +94,15 @@ def _facts(selections: Selections, where: str) -> str:
 
 
 def _sheet(store: Store, selected: Any) -> tuple[int, str]:
-    thumbnails, figures, total = Thumbnails(0), dict[int, str](), 0
+    thumbnails, figures, total, fields = Thumbnails(0), dict[int, str](), 0, store.manifest.file_fields
     for index in _samples(store, selected):
-        shown = picture(partial(thumbnails.get, store, index, 160))
+
+        def make(index: int = index) -> tuple[bytes, str]:
+            masks = masks_of(store.read([index])[0])
+            over = "boxes", *(str(number) for number, name in enumerate(fields) if name in masks)
+            return thumbnails.get(store, index, 160, None, over)
+
+        shown = picture(make)
         total += len(shown)
         if total > _SAMPLE_BYTES:
             break

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dbloader._describe import cut, printable
+from dbloader._describe import cut, printable, short_repr
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError
 from dbloader.ext.images.preview import thumbnail
+from dbloader.ext.viewing.record import boxes_of, draw_layers, masks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
 
+    from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
@@ -93,11 +95,17 @@ def records_html(store: Store, indices: Sequence[Any], head: str, code: str = ""
     return None
 
 
-def record_html(image: Any, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
+def record_html(record: Record, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
     """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None after an error."""
     with suppress(Exception):
-        large = "" if image is None else f"<figure class=large>{picture(lambda: _small(image, _LARGE_PX))}</figure>"
-        return _page(large, table((text(name), text(value)) for name, value in describe()))
+        boxes, labels = boxes_of(None, record)
+
+        def make() -> tuple[bytes, str]:
+            return draw_layers(_small(record.image, _LARGE_PX), record, boxes, labels, masks_of(record).values())
+
+        large = "" if record.image is None else f"<figure class=large>{picture(make)}</figure>"
+        rounded = {"boxes": short_repr(np.round(boxes, 1).tolist(), _LETTERS)} if boxes else {}
+        return _page(large, table((text(name), text(rounded.get(name, value))) for name, value in describe()))
     return None
 
 
@@ -122,7 +130,8 @@ def _cell(store: Store, index: int) -> str:
         record = store.read([index])[0]
         known = (record.name, store.manifest.class_name(record.label), record.damaged and f"damaged: {record.damaged}")
         words.extend(f" <bdi>{text(word)}</bdi>" for word in known if word)
-        return _small(record.image, _PX)
+        made = _small(record.image, _PX)
+        return draw_layers(made, record, *boxes_of(store, record), masks_of(record).values())
 
     shown = picture(make)
     return f"<figure>{shown}<figcaption>{index:,}{''.join(words)}</figcaption></figure>"

@@ -12,13 +12,23 @@ import numpy as np
 
 from dbloader._describe import short_repr
 from dbloader.errors import DamagedRecordError, DamagedStoreError, ImageError, NotAnImageError, OptionError
-from dbloader.ext.images.preview import draw_over, header_of, legend_of, media_type, shown_orientation, thumbnail
+from dbloader.ext.images.preview import (
+    draw_over,
+    header_of,
+    legend_of,
+    media_type,
+    shown_orientation,
+    thumbnail,
+    value_range,
+)
 from dbloader.ext.images.record_facts import record_facts
 from dbloader.ext.queries.lru import LRUCache
 from dbloader.ext.viewing.sorting import vector_of
 from dbloader.images.pillow import EIGHT_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
@@ -37,10 +47,11 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     - ``crc``: always "verified", because reading a record compares its checksum;
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
+    - ``range``: the least and the greatest value of an image of more than 8 bits; None for other images;
     - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
     - ``vectors``: the names of fields with a vector;
-    - ``files``: number and name of each file field of the record. For a mask, ``legend`` has the value, color, share of
-      pixels and name of each of its classes.
+    - ``files``: number, name and ``range`` of each file field of the record. For a mask, ``legend`` has the value,
+      color, share of pixels and name of each of its classes.
 
     For a damaged record, return only its ``index``, ``name`` and ``error``.
 
@@ -61,22 +72,43 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
         "crc": "verified",
         "orientation": shown_orientation(record.image),
         "rendered": None if record.image is None else why_rendered(record.image),
+        "range": None if record.image is None else value_range(record.image),
         "boxes": boxes,
         "box_labels": labels,
         "vectors": [name for name, value in record.fields.items() if vector_of(value) is not None],
         "files": [
-            {"field": number, "name": name, "legend": _legend(store, name, record.fields[name])}
+            {"field": number, "name": name, "legend": _legend(store, name, data), "range": value_range(data)}
             for number, name in enumerate(store.manifest.file_fields)
-            if isinstance(record.fields.get(name), bytes)
+            if isinstance(data := record.fields.get(name), bytes)
         ],
     }
 
 
-def boxes_of(store: Store, record: Record) -> tuple[list[list[float]], list[str]]:
+def boxes_of(store: Store | None, record: Record) -> tuple[list[list[float]], list[str]]:
     """Return the first 2,000 boxes of a record, in pixels of the stored image, and the names of their classes."""
     boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
-    names = [store.manifest.class_name(label) or str(label) for label in labels[:_BOXES].astype(int).tolist()]
+    numbers = labels[:_BOXES].astype(int).tolist()
+    names = [(store and store.manifest.class_name(label)) or str(label) for label in numbers]
     return np.nan_to_num(boxes[:_BOXES]).tolist(), names
+
+
+def masks_of(record: Record) -> dict[str, bytes]:
+    """Return the fields with a gray or palette image of at most 64 values, such as the mask of a segmentation."""
+    files = {name: value for name, value in record.fields.items() if isinstance(value, bytes)}
+    with suppress(ImageError):
+        return {name: data for name, data in files.items() if media_type(data) and legend_of(data)}
+    return {}
+
+
+def draw_layers(
+    made: tuple[bytes, str], record: Record, boxes: list[list[float]], labels: list[str], masks: Iterable[bytes]
+) -> tuple[bytes, str]:
+    """Draw boxes and masks over ``made``, a picture of a record's image and its media type."""
+    boxes, masks = boxes if record.width and record.height else [], [*masks]
+    if not masks and not boxes:
+        return made
+    colored = [(box, _color(label)) for box, label in zip(boxes, chain(labels, repeat("")), strict=False)]
+    return draw_over(made[0], record.image, (record.width or 1, record.height or 1), colored, masks)
 
 
 def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:
@@ -160,12 +192,18 @@ class Thumbnails:
         self._large = threading.Lock()
 
     def get(
-        self, store: Store, index: int, px: int, field: int | None = None, over: tuple[str, ...] = ()
+        self,
+        store: Store,
+        index: int,
+        px: int,
+        field: int | None = None,
+        over: tuple[str, ...] = (),
+        window: Any = None,
     ) -> tuple[bytes, str]:
         """Return a picture of a record, and its media type. See ``thumbnail``.
 
         ``px`` is one of ``SIDES``. With ``field``, show the file in the file field of this number. ``over`` is what to
-        draw over the image: ``"boxes"``, and numbers of file fields with masks.
+        draw over the image: ``"boxes"``, and numbers of file fields with masks. ``window`` is that of ``thumbnail``.
 
         Raises:
             DamagedRecordError: The record is damaged.
@@ -179,20 +217,16 @@ class Thumbnails:
         if wrong := {*over} - {"boxes", *fields}:
             raise OptionError(f"over must be boxes, or numbers of file fields, got {short_repr(min(wrong), 50)}")
         # The key contains the place, because a store and its damaged copy have the same digest.
-        key = (store.place, store.manifest.digest, index, field, px, over)
-        return self.kept.get(key, lambda: self._make(store, index, px, field, over))
+        key = (store.place, store.manifest.digest, index, field, px, over, window)
+        return self.kept.get(key, lambda: self._make(store, *key[2:]))
 
-    def _make(self, store: Store, index: int, px: int, field: int | None, over: tuple[str, ...]) -> tuple[bytes, str]:
+    def _make(self, store: Store, index: int, field: int | None, px: int, over: Any, window: Any) -> tuple[bytes, str]:
         record = store.read([index])[0]
         image = image_of(store, record, field)
-        made = thumbnail(image, px, is_field=field is not None, large=self._large)
+        made = thumbnail(image, px, is_field=field is not None, large=self._large, window=window)
         names = [name for number, name in enumerate(store.manifest.file_fields) if str(number) in over]
         masks = [mask for name in names if isinstance(mask := record.fields.get(name), bytes)]
-        boxes, labels = boxes_of(store, record) if "boxes" in over and record.width and record.height else ([], [])
-        if not masks and not boxes:
-            return made
-        colored = [(box, _color(label)) for box, label in zip(boxes, chain(labels, repeat("")), strict=False)]
-        return draw_over(made[0], image, (record.width or 1, record.height or 1), colored, masks)
+        return draw_layers(made, record, *(boxes_of(store, record) if "boxes" in over else ([], [])), masks)
 
 
 def _color(label: str) -> str:

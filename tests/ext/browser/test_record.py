@@ -263,3 +263,45 @@ def test_similar_images_are_shown_as_a_sorted_grid(tabs: Tabs, site: Site) -> No
     page.get_by_label("index").fill("5")
     page.get_by_label("index").press("Enter")
     expect(page.locator("#tiles-5")).to_be_visible()
+
+
+def test_two_numbers_choose_the_values_of_a_16_bit_image_that_are_shown(
+    tmp_path: Path, chromium: Browser, tabs: Tabs, axe: str
+) -> None:
+    values = np.linspace(1000, 5000, 64).astype(np.uint16)[None].repeat(48, 0)
+    records = [
+        Record(f"{number}.x", 0, encoded(Image.fromarray(values), kind), 64, 48, kind, fields={"depth": depth})
+        for number, (kind, depth) in enumerate(
+            {"PNG": encoded(Image.fromarray(values * 2), "PNG"), "TIFF": None}.items()
+        )
+    ]
+    store_records(tmp_path / "deep.lmdb", records, classes=("scan",), source={"file_fields": ["depth"]})
+    with viewer(tmp_path / "deep.lmdb", "--no-open") as running:
+        page = tabs.open(Site.entered(chromium, running.link), "/?view=record&index=0&draw=none")
+        row, white = page.locator(".window").first, page.get_by_label("White in the image")
+        expect(row).to_contain_text("Values of the image: 1,000 to 5,000.")
+        expect(page.locator(".window").last).to_contain_text("Values of depth: 2,000 to 10,000.")
+        frame = page.locator(".view .frame").bounding_box()
+        assert frame
+
+        def shown() -> list[int]:
+            """Return the brightness at the left end, in the middle, and at the right end."""
+            page.locator(".view img:not(.mask)").evaluate("image => image.decode()")
+            y = frame["y"] + frame["height"] / 2
+            return [pixel(page, frame["x"] + frame["width"] * part, y)[0] for part in (0.02, 0.5, 0.98)]
+
+        assert shown() == pytest.approx([5, 128, 250], abs=12)
+        white.fill("2000")
+        white.press("Enter")
+        expect(page).to_have_url(re.compile("window=1000%2C2000"))
+        assert shown() == pytest.approx([20, 255, 255], abs=30)
+        white.fill("900")
+        white.press("Enter")
+        expect(page.locator("#notice")).to_have_text("The value for black must be less than the value for white.")
+        page.get_by_role("link", name="Next").click()  # the values stay, for slices of a scan
+        expect(page.locator("db-record h1")).to_have_text("1.x")
+        expect(white).to_have_value("2000")
+        page.locator(".window button").click()
+        expect(white).to_have_value("5000")
+        assert shown() == pytest.approx([5, 128, 250], abs=12)
+        check_page(page, axe)

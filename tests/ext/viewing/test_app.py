@@ -96,6 +96,10 @@ def test_value_that_is_not_a_number_is_refused_in_one_line(opened: Opened, path:
         *((path, STORES) for path in ("/image/2/0", "/thumb/2/0", "/api/2/select", "/api/2/record/0")),
         ("/api/0/rows?q=&start=0&count=501", "start must be 0 or more and count from 0 to 500, got 0 and 501"),
         ("/api/0/summary?q=width%3Cnan", "query, letter 1: width< needs a number"),
+        *(
+            (f"/thumb/0/0?window={text}", "window must be two numbers")
+            for text in ("5", "5,1", "1,1", "1,inf", "a,b", ",")
+        ),
         ("/api/0/select?q=%22", "query, letter 1: a quote is opened and not closed"),
         *((path, "") for path in ("/thumb/1/1?px=160", "/thumb/1/2?px=160", "/thumb/1/3?px=320", "/image/1/1")),
     ],

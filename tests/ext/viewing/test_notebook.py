@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
@@ -15,15 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import dbloader
 from dbloader import LMDBDataset, MongoDataset, Record, copy_store, open_store
+from dbloader.ext.viewing.html_report import write_html
 from dbloader.stores.base import Store
 from tests.contracts.records import write
 from tests.ext.browser.tabs import skip_or_fail
 from tests.ext.viewing.stores import write_records
 from tests.ext.viewing.test_html_report import HOSTILE, Parsed, hostile_store
-from tests.support.images import WAIT_S, photo, plant_photos
+from tests.support.images import WAIT_S, encoded, photo, plant_photos
+from tests.support.stores import store_records
 
 ALLOWED = {*("div", "style", "pre", "table", "tr", "th", "td", "figure", "img", "figcaption", "p", "code", "a", "bdi")}
 
@@ -127,6 +132,25 @@ def test_marks_show_their_records_and_the_copy_command(tmp_path: Path) -> None:
         assert "7 n7 dog" in page.text
         (tmp_path / "a.lmdb.marks.jsonl").write_text("no mark")
         assert "row 1" in shown(viewer.marks).text
+
+
+def test_boxes_and_masks_are_drawn_over_the_images(tmp_path: Path) -> None:
+    mask = Image.new("L", (160, 120))
+    mask.paste(1, (90, 70, 160, 120))
+    fields = {"boxes": [[10.2599, 10, 70, 50]], "mask": encoded(mask, "PNG"), "other": photo(), "text": b"text"}
+    record = Record("a", 0, encoded(Image.new("RGB", (160, 120)), "PNG"), 160, 120, "PNG", fields=fields)
+    store_records(tmp_path / "a.lmdb", [record], classes=["cat"], source={"file_fields": ["other", "mask"]})
+    write_html(tmp_path / "a.lmdb", tmp_path / "a.html")
+    with open_store(tmp_path / "a.lmdb") as store:
+        pages = [*map(shown, (record, store[0], store, store[:1])), Parsed((tmp_path / "a.html").read_text())]
+    for page in pages:
+        (source,) = page.sources
+        picture = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
+        line, inside, masked = (int(np.asarray(picture)[at]) for at in ((10, 40), (30, 40), (100, 120)))
+        assert line > 100 > 30 > inside
+        assert masked > 30
+    for page in pages[:2]:
+        assert "boxes[[10.3, 10.0, 70.0, 50.0]]" in page.text
 
 
 def test_unreadable_store_or_dataset_shows_its_plain_repr(tmp_path: Path) -> None:

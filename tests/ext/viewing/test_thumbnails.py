@@ -17,7 +17,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from dbloader import Record, convert, open_store
 from dbloader.errors import DamagedRecordError, ImageError, OptionError, RecordIndexError
-from dbloader.ext.images.preview import legend_of
+from dbloader.ext.images.preview import legend_of, value_range
 from dbloader.ext.viewing.record import SIDES, Thumbnails, show_record
 from dbloader.stores.base import Store
 from tests.support import jpegs
@@ -161,6 +161,26 @@ def test_values_of_more_than_8_bits_are_scaled_from_black_to_white(kind: str, tm
         thumbnail, media_type = Thumbnails().get(store, 0, 320)
     assert media_type == "image/png"
     assert difference(thumbnail, Image.fromarray((RAMP * 255).astype(np.uint8))) < 2
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_window_makes_its_two_values_black_and_white(kind: str, tmp_path: Path) -> None:
+    image = DEEP[kind]()
+    least, greatest = value_range(image) or (0, 0)
+    window = least + (greatest - least) / 4, least + (greatest - least) / 2
+    with store_of(tmp_path / "a.lmdb", image) as store:
+        shown = Thumbnails().get(store, 0, 320, window=window)[0]
+    assert difference(shown, Image.fromarray((np.clip(RAMP * 4 - 1, 0, 1) * 255).astype(np.uint8))) < 2
+
+
+def test_range_of_values_is_that_of_all_pixels() -> None:
+    values = np.full((300, 400), 1000, np.uint16)
+    values[17, 301], values[299, 0] = 3, 65_535
+    for image in (values, encoded(Image.fromarray(values), "PNG"), encoded(Image.fromarray(values), "TIFF")):
+        assert value_range(image) == (3, 65_535)
+    assert value_range(np.array([[np.nan, 2.5], [-1, np.inf]])) == (-1, 2.5)
+    for image in (photo(), np.asarray(scene()), b"no image", np.full((2, 2), np.nan)):
+        assert value_range(image) is None
 
 
 @pytest.mark.parametrize(

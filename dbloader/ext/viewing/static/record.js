@@ -1,5 +1,6 @@
 /** One record: its picture with boxes, masks and tiles, and its facts. */
 import {api, className, counted, escaped, go, leave, link, load, make, notice, picture, refresh, say, sized, state, stores, title, whyMissing} from "./app.js";
+import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 
 const LONGEST = 2000; // most characters shown of a value
@@ -10,18 +11,18 @@ const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x,
   (x, y) => [y, x], (x, y, w, h) => [h - y, x], (x, y, w, h) => [h - y, w - x], (x, y, w) => [y, w - x]];
 
 /** Return a value in words: six digits of a number, the first values of a list. */
-function words(value) {
+function words(value, name) {
   if (value === null) return "none";
-  if (typeof value === "number") return String(Number.isInteger(value) ? value : Number(value.toPrecision(6)));
+  if (typeof value === "number") return String(name === "boxes" ? Math.round(10 * value) / 10 : Number.isInteger(value) ? value : Number(value.toPrecision(6)));
   if (typeof value !== "object") return String(value);
   if (!Array.isArray(value)) return Object.entries(value).map(([name, one]) => `${name}: ${words(one)}`).join("\n");
   const rows = value.some((one) => typeof one === "object" && one);
   const rest = value.length > FIRST ? [`… (${counted(value.length)} ${rows ? "rows" : "values"})`] : [];
-  return value.length ? [...value.slice(0, FIRST).map(words), ...rest].join(rows ? "\n" : ", ") : "an empty list";
+  return value.length ? [...value.slice(0, FIRST).map((one) => words(one, name)), ...rest].join(rows ? "\n" : ", ") : "an empty list";
 }
 
-function readable(value) {
-  const text = words(value);
+function readable(value, name) {
+  const text = words(value, name);
   const rest = text.length > LONGEST ? ` … (the first ${counted(LONGEST)} of ${counted(text.length)} characters)` : "";
   return text.slice(0, LONGEST).split("\n").map(escaped).join("\n") + rest;
 }
@@ -31,7 +32,7 @@ function section(heading, rows) {
   const known = rows.filter(([, value]) => value !== null && value !== undefined);
   if (!known.length) return null;
   const lines = known.map(([name, value]) => make("tr", {}, make("th", {scope: "row"}, escaped(name)),
-    make("td", {title: typeof value === "number" ? String(value) : null}, value instanceof Node ? value : readable(value))));
+    make("td", {title: typeof value === "number" ? String(value) : null}, value instanceof Node ? value : readable(value, name))));
   return make("section", {}, make("h2", {}, heading), make("table", {}, make("tbody", {}, ...lines)));
 }
 
@@ -43,6 +44,12 @@ export function code(text) {
     await navigator.clipboard?.writeText(shown.textContent).then(() => notice("Copied."), () => {});
   };
   return make("p", {class: "code"}, shown, make("button", {onclick: copy, ariaLabel: "Copy this code"}, "Copy"));
+}
+
+/** Return the values of a picture that are black and white, such as "0,4095", from the URL; null for the least and the greatest. */
+function chosen(key) {
+  const [low, high] = (state()[key] ?? "").split(",").map(Number);
+  return low < high ? `${low},${high}` : null;
 }
 
 class Record extends HTMLElement {
@@ -60,9 +67,7 @@ class Record extends HTMLElement {
     }, "record");
   }
 
-  drawn() {
-    return String(state().draw ?? "boxes").split(",");
-  }
+  drawn() { return String(state().draw ?? "boxes").split(","); }
 
   draw(name, on) {
     const names = this.drawn().filter((other) => other !== "none" && other !== name).concat(on ? [name] : []);
@@ -135,7 +140,7 @@ class Record extends HTMLElement {
     this.image = make("img", {alt: `The image of record ${facts.index}`});
     this.image.onload = () => { if (!facts.width) { [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight]; this.paint(); } };
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
-    const rendered = picture("thumb", now.store, facts.index, {px: 1600});
+    const rendered = picture("thumb", now.store, facts.index, {px: 1600, window: facts.range && chosen("window")});
     load(this.image, facts.rendered ? rendered : picture("image", now.store, facts.index), async (why) => {
       const cause = (await whyMissing(rendered)) ?? why; // the server decodes the image, so only the server's message has the cause
       if (this.facts === facts) this.querySelector("figure").replaceChildren(make("p", {class: "damage", role: "alert"}, escaped(cause)));
@@ -154,17 +159,39 @@ class Record extends HTMLElement {
       make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
       ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))),
       facts.files.length ? box("beside", "side by side") : null, this.opacity);
+    this.windows = [this.window(now, "window", "the image", facts.range, this.image), ...facts.files.map(({field, name, range}, n) =>
+      this.window(now, `window${field}`, escaped(name), range, this.masks[n], field))].filter(Boolean);
     const note = facts.rendered && make("p", {class: "muted"}, escaped(`The image is converted for the browser, to at most 1,600 pixels a side: ${facts.rendered}.`));
-    return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, this.legend, note || null);
+    return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, ...this.windows, this.legend, note || null);
+  }
+
+  /** Return fields for the values of a picture that become black and white; null if the picture has 8 bits. */
+  window(now, key, name, range, image, field = null) {
+    if (!range) return null;
+    const show = () => {
+      const given = ends.map(({value}, n) => (value === "" ? range[n] : Number(value)));
+      if (given[0] < given[1]) go({[key]: given.join()}, {replace: true});
+      else notice("The value for black must be less than the value for white.");
+    };
+    const ends = ["Black", "White"].map((color) => make("input", {type: "number", step: "any", onchange: show, ariaLabel: `${color} in ${name}`}));
+    const all = make("button", {onclick: () => go({[key]: null}, {replace: true})}, "All values");
+    const row = make("p", {class: "choices window"}, `Values of ${name}: ${exact(range[0])} to ${exact(range[1])}. Black: `, ends[0], " White: ", ends[1], all);
+    row.paint = () => {
+      const window = chosen(key), src = picture("thumb", now.store, this.facts.index, {px: 1600, field, window});
+      ends.forEach((end, n) => (end.value = String(window?.split(",")[n] ?? range[n])));
+      all.disabled = !window;
+      if (image.getAttribute("src") !== src) load(image, src);
+    };
+    return row;
   }
 
   /** Show the zoom and the layers of the URL. */
   paint() {
     const facts = this.facts;
     if (!this.frame?.isConnected || !this.width) return;
+    for (const each of this.windows) each.paint();
     const drawn = this.drawn(), [w, h] = [facts.width ?? this.width, facts.height ?? this.height];
-    const turned = (x, y) => TURNED[facts.orientation](x, y, w, h);
-    const ratio = this.width / this.height;
+    const turned = (x, y) => TURNED[facts.orientation](x, y, w, h), ratio = this.width / this.height;
     this.frame.classList.toggle("small", Math.max(w, h) <= 128);
     this.choices.querySelector("button").ariaPressed = String(!!state().zoom);
     for (const input of this.choices.querySelectorAll("input")) input.checked = drawn.includes(input.name);
@@ -184,8 +211,7 @@ class Record extends HTMLElement {
     this.over.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     const parts = [];
     if (drawn.includes("tiles") && facts.jpeg.tiles) {
-      const {tile_width: across, tile_height: down} = facts.jpeg.tiles;
-      const line = (from, to) => `M${from}L${to}`;
+      const {tile_width: across, tile_height: down} = facts.jpeg.tiles, line = (from, to) => `M${from}L${to}`;
       const lines = [];
       for (let x = across; x < w; x += across) lines.push(line(turned(x, 0), turned(x, h)));
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
