@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,18 @@ def test_numbers_of_the_overview_lead_to_their_images(tabs: Tabs, split: Site) -
     expect(card).to_contain_text("have not been searched")
     card.get_by_role("button", name="Search for duplicates").click()
     expect(card).to_contain_text("No two images are equal or nearly equal.")
+
+
+def test_repaired_images_are_not_shown_as_damaged(tabs: Tabs, photos: Site, damaged: str) -> None:
+    page = tabs.open(photos, "/?view=overview", refused=damaged)
+    for name, figure, images in (("Damaged", "0", 0), ("Repaired", "1", 1)):
+        card = page.locator(".card", has=page.get_by_role("heading", name=name))
+        expect(card.locator(".figure")).to_have_text(figure)
+        expect(card.locator("img")).to_have_count(images)
+    files = page.locator(".card", has=page.get_by_role("heading", name="Files")).locator(".four a")
+    expect(files).to_have_text([re.compile(r"^\d.* k?B$")] * 4)
+    page.locator(".card", has=page.get_by_role("heading", name="Repaired")).get_by_role("link").first.click()
+    expect(page.locator("#count")).to_have_text("1 of 180 records")
 
 
 def test_images_in_both_stores_are_dropped_from_one_in_six_clicks(tabs: Tabs, split: Site, tmp_path: Path) -> None:

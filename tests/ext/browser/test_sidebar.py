@@ -186,6 +186,26 @@ def test_side_bar_filters_only_where_a_search_applies(page: Page) -> None:
         expect(page.locator("#find-class")).to_be_visible(visible=shown)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_wrong_search_covers_nothing_and_offers_one_action(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.locator("#search").fill("color:red")
+    page.locator("#search").press("Enter")
+    message = page.locator("#search-error").bounding_box()
+    field, sort = (page.locator(selector).bounding_box() for selector in ("#search", "#sort"))
+    assert message
+    assert field
+    assert sort
+    assert field["y"] + field["height"] <= message["y"]
+    assert message["y"] + message["height"] <= sort["y"]
+    expect(page.locator("#main .empty:visible strong")).to_have_text("This search has a mistake")
+    page.locator("db-sidebar nav a", has_text="Review").dispatch_event("click")  # it is in a drawer of a phone
+    expect(page.locator("#main .empty:visible strong")).to_have_text("This search has a mistake")
+    page.locator("#main .empty:visible button").click()
+    expect(page.locator("#search-error")).to_be_empty()
+    expect(page.locator("#search")).to_have_value("")
+
+
 def test_invalid_search_shows_a_message_and_back_undoes_it(page: Page) -> None:
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")

@@ -209,9 +209,7 @@ export function escaped(text) {
 }
 
 /** Return the class name of a label; "label 3" for a label without a name; "" for null. */
-export function className(store, label) {
-  return label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`);
-}
+export const className = (store, label) => (label === null ? "" : (stores[store].classes?.[label] ?? `label ${label}`));
 
 /** Return a label or a prediction as text. A number is a label. */
 export const labelName = (store, value) => (value == null ? "" : escaped(typeof value === "number" ? className(store, value) : value));
@@ -247,11 +245,7 @@ export function shortPlace(store) {
 }
 
 /** Set the title of the window: the text, then the store. */
-export function title(text) {
-  document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
-}
+export const title = (text) => { document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · "); };
 
 /** Open or close the side bar of a narrow window. */
-export function menu(open) {
-  find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
-}
+export function menu(open) { find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open)); }

@@ -11,7 +11,7 @@ export const exact = (number, digits = 6, roundingMode = "halfExpand") =>
 /** Return both ends of a range as texts, with as many digits as the ends need to differ. */
 function ends(least, greatest) {
   const digits = 2 + Math.ceil(Math.log10(Math.max(Math.abs(least), Math.abs(greatest)) / (greatest - least)));
-  return [["floor", least], ["ceil", greatest]].map(([mode, number]) => exact(number, Math.max(3, Math.min(digits, 12)), mode));
+  return [["floor", least], ["ceil", greatest]].map(([mode, number]) => exact(number, Math.max(3, Math.min(digits || 3, 12)), mode));
 }
 
 class Bars extends HTMLElement {
@@ -92,7 +92,8 @@ class Bars extends HTMLElement {
 
   range(low, high) {
     const isLast = high === this.counts.length - 1; // only the last bar contains its upper edge
-    const [first, last] = [this.text(this.edges[low]), this.text(this.edges[high + 1] - Number(this.whole && !isLast))];
+    const bounds = [this.edges[low], this.edges[high + 1] - Number(this.whole && !isLast)];
+    const [first, last] = this.text === exact && !this.whole ? ends(...bounds) : bounds.map(this.text);
     return first === last ? first : `${first} to ${last}`;
   }
 

@@ -28,7 +28,8 @@ class Compare extends HTMLElement {
       status.textContent = `Label and ${escaped(column)} agree in ${counted(found.equal)} of ${counted(found.total)} records, and differ in ${counted(differ)}` +
         `${now.q ? " among the images of this search" : ""}. Records without a label or a value are not counted.`;
       const to = {view: "review", at: null, column: null, q: [...words(now.q), "labels.differ"].join(" "), sort: stores[now.store].columns.loss ? "-loss" : null};
-      body.replaceChildren(...differ ? [make("p", {class: "links"}, column === "prediction" ? link(to, `Review these ${amount(differ, "record")}`) : null), ...this.pairs(now, column, found, signal), ...this.matrix(now, column, found)] :
+      body.replaceChildren(...differ ? [make("p", {class: "links"}, column === "prediction" ? link(to, `Review these ${amount(differ, "record")}`) : null),
+        ...this.pairs(now, column, found, signal), ...this.matrix(now, column, found)] :
         [empty("compare", found.total ? "All labels agree" : "No record has both a label and a value")]);
     }, (why) => Object.assign(status, {className: "error", textContent: why}));
   }
@@ -44,13 +45,14 @@ class Compare extends HTMLElement {
     const show = () => list.append(...pairs.slice(list.childElementCount, list.childElementCount + PAIRS).map((pair) => {
       const q = this.query(now, column, pair), four = make("div", {class: "four three"});
       api(`/api/${now.store}/rows`, {q, sort, start: 0, count: PICTURES}, signal).then(({rows}) => four.append(...rows.map(([index]) => pictured(now.store, index))), () => {});
-      return make("section", {class: "card"}, make("h3", {}, link({view: null, at: null, column: null, q, sort}, make("span", {class: "chip"}, labelName(now.store, pair[0])), "→", make("span", {class: "chip differs"}, labelName(now.store, pair[1]))),
-        make("b", {}, counted(pair[2]))), four);
+      return make("section", {class: "card"}, make("h3", {}, link({view: null, at: null, column: null, q, sort},
+        make("span", {class: "chip"}, labelName(now.store, pair[0])), "→", make("span", {class: "chip differs"}, labelName(now.store, pair[1]))), make("b", {}, counted(pair[2]))), four);
     }));
     const more = make("button", {onclick: () => { show(); more.hidden = list.childElementCount >= pairs.length; }}, "Show more");
     show();
     more.hidden = list.childElementCount >= pairs.length;
-    return [make("h2", {}, pairs.length < different ? `Confused pairs: the ${counted(pairs.length)} most frequent of ${counted(different)}` : amount(different, "confused pair")), list, make("p", {class: "links"}, more)];
+    return [make("h2", {}, pairs.length < different ? `Confused pairs: the ${counted(pairs.length)} most frequent of ${counted(different)}` :
+      amount(different, "confused pair")), list, make("p", {class: "links"}, more)];
   }
 
   /** Show the classes with the most records that differ as a table. */

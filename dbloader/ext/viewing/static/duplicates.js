@@ -14,8 +14,8 @@ const SEARCHES = {
 };
 
 /** Return a link to a record: its picture, lines of text and its class. The class is red if `differs`. */
-export const recordLink = (store, index, lines, label, differs = false) => link({view: "record", store, index, q: null, at: null}, pictured(store, index), ...lines.map((line) => make("span", {}, line)),
-  label === null ? null : make("span", {class: differs ? "error" : ""}, escaped(String(label))));
+export const recordLink = (store, index, lines, label, differs = false) => link({view: "record", store, index, q: null, at: null}, pictured(store, index),
+  ...lines.map((line) => make("span", {}, line)), label === null ? null : make("span", {class: differs ? "error" : ""}, escaped(String(label))));
 
 /** Return in words how near a copy is. */
 export const nearness = ({difference, bits}) => (difference === "same" ? "same file" : bits ? `${bits} of 128 bits differ` : "looks identical");
@@ -61,8 +61,7 @@ class Duplicates extends HTMLElement {
     const only = make("input", {type: "checkbox"}), choice = make("label", {hidden: true}, only, " only groups whose labels differ");
     const {why_not: why} = stores[store].marks;
     const drop = make("button", {hidden: true, disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
-      const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
-      const queries = [];
+      const all = [...list.querySelectorAll("input:checked")].map((box) => box.value), queries = [];
       for (let start = 0; start < all.length; start += MARKED) queries.push(`index:${all.slice(start, start + MARKED).join(",")}`);
       await mark(store, queries, {drop: true}, all.length);
     }}, "Drop the checked images");
@@ -76,7 +75,8 @@ class Duplicates extends HTMLElement {
         more.hidden = list.childElementCount >= (only.checked ? found.differing : found.total);
         choice.hidden = !found.differing;
         head.textContent = found.total ? `${amount(found.duplicates, "duplicate")} in ${amount(found.total, "group")}. Duplicates have the same bytes, or fingerprints that differ in at most ` +
-          `${found.distance} of 128 bits. The first image of a group is compared with the others. Groups with different labels: ${counted(found.differing)}.` : "No two images are equal or nearly equal.";
+          `${found.distance} of 128 bits. The first image of a group is compared with the others. Groups with different labels: ${counted(found.differing)}.` :
+            "No two images are equal or nearly equal.";
       } catch (error) {
         if (signal.aborted) return;
         head.textContent = error.message;
@@ -91,9 +91,9 @@ class Duplicates extends HTMLElement {
   }
 
   group(s, {index, name, count, others, ...group}) {
-    const rest = others.map((row) => make("div", {}, recordLink(s, row.index, [counted(row.index), nearness(row)], row.class, row.class !== group.class), make("label", {}, make("input", {type: "checkbox", checked: row.difference === "same", value: row.index}), " drop")));
-    const first = recordLink(s, index, [counted(index), "first"], group.class);
-    const left = count - others.length;
+    const rest = others.map((row) => make("div", {}, recordLink(s, row.index, [counted(row.index), nearness(row)], row.class, row.class !== group.class),
+      make("label", {}, make("input", {type: "checkbox", checked: row.difference === "same", value: row.index}), " drop")));
+    const first = recordLink(s, index, [counted(index), "first"], group.class), left = count - others.length;
     return make("section", {class: "group card"}, make("h2", {}, `${escaped(name ?? "without a name")} and ${counted(count)} more`),
       make("div", {class: "pairs"}, first, ...rest), left ? make("p", {class: "muted"}, `and ${counted(left)} more`) : null);
   }

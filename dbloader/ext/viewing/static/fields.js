@@ -56,9 +56,7 @@ class Field extends HTMLElement {
   }
 
   /** Return the function that shows a value between some edges as text. */
-  format(edges) {
-    return this.getAttribute("name") === "bytes" && edges.at(-1) - edges[0] > 10_000 ? sized : exact;
-  }
+  format(edges) { return this.getAttribute("name") === "bytes" && edges.at(-1) - edges[0] > 10_000 ? sized : exact; }
 }
 customElements.define("db-field", Field);
 

@@ -1,9 +1,11 @@
 /** The grid: all records of the search as thumbnails. */
-import {amount, api, className, counted, escaped, find, go, labelName, leave, link, listing, load, make, notice, over as overOf, overlays, picture, restart, sized, state, stores, title, url} from "./app.js";
+import {amount, api, className, counted, escaped, find, go, labelName, leave, link, listing, load, make, notice, over as overOf,
+  overlays, picture, restart, sized, state, stores, title, url} from "./app.js";
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
 import {badge, onHold, toggleDrop} from "./marks.js";
+import {mistaken, unfiltered} from "./query.js";
 import {Scroller} from "./scroll.js";
 
 const CHUNK = 200; // rows in one request
@@ -131,8 +133,7 @@ class Grid extends HTMLElement {
         if (signal.aborted) return;
         this.status.className = "";
         this.status.textContent = count === of ? amount(of, "record") : `${counted(count)} of ${amount(of, "record")}`;
-        this.none.replaceChildren(of ? empty("nothing", "No record matches all conditions", now.q,
-          make("button", {class: "first", onclick: () => go({q: null, at: null})}, "Remove all conditions")) : empty("nothing", "This store has no records"));
+        this.none.replaceChildren(of ? empty("nothing", "No record matches all conditions", now.q, unfiltered()) : empty("nothing", "This store has no records"));
         this.none.hidden = count > 0;
         this.list.hidden = !count;
         this.everything.hidden = !count;
@@ -149,7 +150,9 @@ class Grid extends HTMLElement {
         this.key = ""; // the next show() asks again
         this.status.className = "error";
         this.status.textContent = error.message;
-        this.list.hidden = this.everything.hidden = this.none.hidden = true;
+        this.list.hidden = this.everything.hidden = true;
+        this.none.hidden = !now.q;
+        this.none.replaceChildren(mistaken());
       }
       if (kept) return this.showSelection(); // keys may have moved on meanwhile
     }
@@ -161,10 +164,8 @@ class Grid extends HTMLElement {
   /** Request the thumbnails in the size that is shown. */
   sharpen() {
     if (!this.list.clientWidth || !stores.length) return; // hidden, or the page is still loading
-    const {across, down, gap} = this.scroller;
-    const shown = (Math.max(across, down - this.caption) - gap) * devicePixelRatio;
-    const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1);
-    const over = overOf(state().store);
+    const {across, down, gap} = this.scroller, shown = (Math.max(across, down - this.caption) - gap) * devicePixelRatio;
+    const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1), over = overOf(state().store);
     if (px === this.px && over === this.over) return;
     Object.assign(this, {px, over});
     for (const cell of this.scroller.cells.values()) this.fill(cell);
@@ -210,9 +211,7 @@ class Grid extends HTMLElement {
     }
   }
 
-  row(position) {
-    return this.chunks.get(Math.floor(position / CHUNK))?.rows?.[position % CHUNK];
-  }
+  row(position) { return this.chunks.get(Math.floor(position / CHUNK))?.rows?.[position % CHUNK]; }
 
   tile() {
     const [why, kept, marks, number, label, guess, value, check] = [...PARTS, "check"].map((part) => make("span", {class: part}));
@@ -241,8 +240,7 @@ class Grid extends HTMLElement {
   fill(cell) {
     const row = this.row(cell.position);
     if (!row) return;
-    const [index, name, label, width, height, bytes, fields, isDamaged] = row;
-    const {store, sort} = state();
+    const [index, name, label, width, height, bytes, fields, isDamaged] = row, {store, sort} = state();
     cell.index = index;
     cell.classList.remove("bad");
     cell.why.textContent = "";
@@ -287,9 +285,7 @@ class Grid extends HTMLElement {
       this.list.focus();
       if (position === null) notice(sort ? "The search does not find the record with this index." : "The search finds no record with this index or a greater index.");
       else this.scroller.move(position);
-    } catch (error) {
-      notice(error.message);
-    }
+    } catch (error) { notice(error.message); }
   }
 
   toggle(at) {
@@ -308,9 +304,7 @@ class Grid extends HTMLElement {
     try {
       for (let start = from; start <= to; start += CHUNK)
         found.push(...(await api(`/api/${store}/rows`, {q, sort, start, count: Math.min(CHUNK, to + 1 - start)})).rows);
-    } catch (error) {
-      return notice(error.message);
-    }
+    } catch (error) { return notice(error.message); }
     this.scroller.active = this.anchor = at;
     for (const [index] of found) this.selected[this.isAll ? "delete" : "add"](index);
     this.select(this.selected, this.isAll);
@@ -323,9 +317,7 @@ class Grid extends HTMLElement {
     if (row && await toggleDrop(state().store, `index:${row[0]}`, 1)) go({at: this.scroller.active}, {replace: true});
   }
 
-  has(index) {
-    return this.isAll !== this.selected.has(index);
-  }
+  has(index) { return this.isAll !== this.selected.has(index); }
 
   /** Select the records with some indices. With `isAll`, select all records of the search except these. */
   select(chosen, isAll = false) {
@@ -343,8 +335,8 @@ class Grid extends HTMLElement {
     const [some, {q: search}] = [`index:${ranges(this.selected)}`, state()];
     const q = this.isAll ? [this.selected.size && search ? `(${search})` : search, this.selected.size && `-${some}`].filter(Boolean).join(" ") : some;
     this.marks.show(count, q);
-    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "Show"), link({view: "review", q, at: null, selected: null}, "Review"), listing(state().store, q),
-      make("button", {onclick: () => this.select(new Set())}, "Deselect"));
+    this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "Show"),
+      link({view: "review", q, at: null, selected: null}, "Review"), listing(state().store, q), make("button", {onclick: () => this.select(new Set())}, "Deselect"));
   }
 }
 customElements.define("db-grid", Grid);

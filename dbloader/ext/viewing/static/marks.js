@@ -84,10 +84,13 @@ async function showChanges(isAgain = false) {
   const section = ({key, value, count: number, first}) => {
     const shown = escaped(value), what = key === "tag" ? {untag: value} : {remove: key};
     const q = key === "drop" ? "mark.drop" : key === "label" ? `mark.label=${quoted(value)}` : `mark.tags~${quoted(value)}`;
-    return make("section", {}, make("h3", {}, make("span", {class: `chip ${key}`}, {drop: "Drop", label: `→ ${shown}`, tag: `Tag ${shown}`}[key]), make("span", {class: "muted"}, amount(number, "record")),
-      link({view: null, index: null, at: null, q}, "Show"), button("Take back", () => back(q, what, number), {...off, ariaLabel: `Take back: ${words(key === "drop" ? {drop: true} : {[key]: value}, number)}`})),
+    return make("section", {}, make("h3", {}, make("span", {class: `chip ${key}`}, {drop: "Drop", label: `→ ${shown}`, tag: `Tag ${shown}`}[key]),
+      make("span", {class: "muted"}, amount(number, "record")),
+      link({view: null, index: null, at: null, q}, "Show"),
+        button("Take back", () => back(q, what, number), {...off, ariaLabel: `Take back: ${words(key === "drop" ? {drop: true} : {[key]: value}, number)}`})),
     make("div", {class: "thumbs"}, ...first.map((index) => make("span", {}, Object.assign(link({view: "record", index}, pictured(store, index)), {ariaLabel: `Record ${counted(index)}`}),
-      button("×", () => back(`index:${index}`, what, 1), {...off, class: "back", ariaLabel: `Take back the mark of record ${index}`}))), number > first.length ? make("span", {class: "more"}, `+ ${counted(number - first.length)}`) : null));
+      button("×", () => back(`index:${index}`, what, 1), {...off, class: "back", ariaLabel: `Take back the mark of record ${index}`}))),
+        number > first.length ? make("span", {class: "more"}, `+ ${counted(number - first.length)}`) : null));
   };
   const scrolled = panel.scrollTop;
   panel.replaceChildren(make("header", {}, make("h2", {id: "changes-title"}, amount(total, "change")), last("undo", "Undo", undo), last("redo", "Redo", redo), button("Close", () => panel.close())),

@@ -16,8 +16,8 @@ const range = (from, to) => (from === to ? counted(from) : `${counted(from)} to 
 /** Return a part of a store's overview: a name, a large figure, a text, and pictures. `to` is what the whole card links to; `more` are elements. */
 export function face(sign, name, {figure, text, tone = "", to, more = [], pictures = []}) {
   const head = [icon(sign), name];
-  return [make("h2", {}, ...to ? [link({view: null, at: null, sort: null, q: null, ...to}, ...head)] : head), figure === undefined ? "" : make("strong", {class: `figure ${tone}`}, figure),
-    make("p", {class: "muted"}, text), ...more, make("div", {class: "four"}, ...pictures)];
+  return [make("h2", {}, ...to ? [link({view: null, at: null, sort: null, q: null, ...to}, ...head)] : head), figure === undefined ? "" :
+    make("strong", {class: `figure ${tone}`}, figure), make("p", {class: "muted"}, text), ...more, make("div", {class: "four"}, ...pictures)];
 }
 
 class Overview extends HTMLElement {
@@ -28,6 +28,7 @@ class Overview extends HTMLElement {
     this.key = key;
     const signal = restart(this), {records, width, height, labelled, label_counts: counts} = info;
     const rows = (q, sort = "", count = 4) => api(`/api/${store}/rows`, {q, sort, start: 0, count}, signal).then((found) => found.rows);
+    const captioned = ([index], text) => link({view: "record", index}, pictured(store, index), make("span", {class: "muted"}, text));
     const pictures = async (q, sort) => (await rows(q, sort)).map(([index]) => pictured(store, index));
     const count = async (q) => (await api(`/api/${store}/select`, {q}, signal)).count;
     const heading = make("h1", {}, shortPlace(store));
@@ -50,13 +51,15 @@ class Overview extends HTMLElement {
     })), () => {});
     const classes = Object.entries(counts ?? {}).map(([label, number]) => [Number(label), number]).sort((one, other) => one[1] - other[1]);
     const few = classes[0]?.[1], many = classes.at(-1)?.[1], bare = info.classes.length - classes.length;
-    const facts = [amount(records, "image"), ...classes.length ? [info.classes.length ? `${counted(classes.length)} ${classes.length === 1 ? "class" : "classes"}` : amount(classes.length, "label")] : [],
+    const facts = [amount(records, "image"), ...classes.length ?
+      [info.classes.length ? `${counted(classes.length)} ${classes.length === 1 ? "class" : "classes"}` : amount(classes.length, "label")] : [],
       sized(info.image_bytes), Object.keys(info.formats).slice(0, 3).map(escaped).join(", ")].filter(Boolean);
     this.replaceChildren(make("header", {}, heading, make("p", {class: "muted"}, facts.join(" · "))), strip, make("div", {class: "cards"},
       ...stores.length > 1 ? [this.sides(store)] : [],
       card("classes", info.classes.length ? "Classes" : "Labels", async () => classes.length ? {
         figure: counted(classes.length), to: {sort: "label"},
-        text: [`${range(few, many)} images each`, bare > 0 && `${counted(bare)} without an image`, labelled < records && `${amount(records - labelled, "image")} without a label`].filter(Boolean).join(", "),
+        text: [`${range(few, many)} images each`, bare > 0 && `${counted(bare)} without an image`,
+          labelled < records && `${amount(records - labelled, "image")} without a label`].filter(Boolean).join(", "),
         pictures: await Promise.all(classes.slice(0, 4).map(async ([label, number]) => {
           const q = classWord(store, label), name = escaped(className(store, label));
           const agreed = info.columns["labels.differ"] ? await rows(`${q} labels.differ=false`, "", 1) : []; // better examples
@@ -74,19 +77,23 @@ class Overview extends HTMLElement {
       }),
       this.duplicates(store, signal, pictures),
       card("report", "Damaged", async () => {
-        const [damaged, repaired] = await Promise.all([count("damaged"), count("repaired")]), {rejected = 0} = info.outcome, q = damaged || !repaired ? "damaged" : "repaired";
-        const also = [repaired && `${counted(repaired)} repaired`, rejected && `${counted(rejected)} rejected`].filter(Boolean).join(", ");
-        return {figure: counted(damaged), tone: damaged ? "bad" : "", to: damaged || repaired ? {q} : undefined, pictures: damaged || repaired ? await pictures(q) : [],
-          text: also || (damaged ? "stored as they were" : "when the store was made. To check the stored bytes now:"),
-          more: damaged || also ? [make("p", {class: "links"}, link({view: "report"}, "Report"))] : [code(`dbloader verify ${shell(info.place)}`)]};
+        const damaged = await count("damaged"), {repaired = 0, rejected = 0} = info.outcome, also = rejected ? `${counted(rejected)} rejected` : "";
+        return {figure: counted(damaged), tone: damaged ? "bad" : "", to: damaged ? {q: "damaged"} : undefined,
+          pictures: damaged ? await pictures("damaged") : [], text: also || (damaged ? "stored as they were" : "when the store was made. To check the stored bytes now:"),
+          more: damaged || also || repaired ? [make("p", {class: "links"}, link({view: "report"}, "Report"))] : [code(`dbloader verify ${shell(info.place)}`)]};
       }),
+      ...info.outcome.repaired ? [card("report", "Repaired", async () => {
+        const repaired = await count("repaired");
+        return {figure: counted(repaired), to: {q: "repaired"}, text: "when the store was made", pictures: await pictures("repaired")};
+      })] : [],
       card("size", "Sizes", async () => (width[1] ? {
-        figure: `${range(...width)} px`, to: {sort: "odd"}, pictures: await pictures("", "odd"),
+        figure: `${range(...width)} px`, to: {sort: "odd"},
+        pictures: (await rows("", "odd")).map((row) => captioned(row, `${row[3]} × ${row[4]}`)),
         text: `wide and ${range(...height)} px high. ${width[0] === width[1] && height[0] === height[1] ? "All are equal." : "Rarest sizes first:"}`,
       } : {text: "The images have no width and height."})),
       card("files", "Files", async () => {
         const largest = await rows("", "-bytes");
-        return {figure: sized(info.image_bytes), to: {sort: "-bytes"}, pictures: largest.map(([index]) => pictured(store, index)),
+        return {figure: sized(info.image_bytes), to: {sort: "-bytes"}, pictures: largest.map((row) => captioned(row, sized(row[5] ?? 0))),
           text: [...Object.entries(info.formats).map(([format, number]) => `${escaped(format)} ${counted(number)}`), `largest ${sized(largest[0][5] ?? 0)}`].join(", ")};
       })));
   }

@@ -1,5 +1,6 @@
 /** Change the query of a search by its words. A word is a condition, or a group in parentheses. */
 import {escaped, go, make, state, stores} from "./app.js";
+import {empty} from "./icons.js";
 
 const QUOTED = String.raw`"(?:[^"\\]|\\.)*"`, VALUE = String.raw`(?:${QUOTED}|[^\s()"])+`, NAME = String.raw`[\p{L}_][\p{L}\p{N}_.-]*`;
 /** Tokens, as in dbloader/ext/queries/parse.py: a keyword, a parenthesis, the - before a condition, a comparison, a part of a name. */
@@ -73,3 +74,9 @@ export const chips = () => words(state().q).map((word, place, all) => make("butt
 export function filterRange(name, from, to) {
   filter((word) => comparing(name).test(word), [...(from === null ? [] : [`${key(name)}>=${from}`]), ...(to === null ? [] : [`${key(name)}<${to}`])]);
 }
+
+/** Return a button that shows all records. */
+export const unfiltered = () => make("button", {class: "first", onclick: () => go({q: null, at: null})}, "Remove all conditions");
+
+/** Return what a page shows instead of the records of a wrong search. The side bar shows the mistake. */
+export const mistaken = () => empty("nothing", "This search has a mistake", "Correct it at the top, or:", unfiltered());

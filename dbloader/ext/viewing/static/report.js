@@ -30,8 +30,7 @@ class Report extends HTMLElement {
 
   fill(now, {event, start, total, counts, rows}) {
     const choice = (name, text) => make("button", {ariaPressed: String(event === name), onclick: () => go({event: name, start: null})}, escaped(text));
-    const all = Object.entries(counts);
-    const lines = all.reduce((sum, [, count]) => sum + count, 0);
+    const all = Object.entries(counts), lines = all.reduce((sum, [, count]) => sum + count, 0);
     this.events.replaceChildren(choice("", `all ${counted(lines)}`), ...all.map(([name, count]) => choice(name, `${name} ${counted(count)}`)));
     this.text.hidden = this.events.hidden = !lines;
     this.table.hidden = !rows.length;

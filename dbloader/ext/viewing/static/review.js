@@ -4,6 +4,7 @@ import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
 import {badge, mark} from "./marks.js";
+import {mistaken} from "./query.js";
 
 const CHUNK = 200; // rows in one request
 const RECENT = 9; // classes with a key of their own
@@ -34,8 +35,8 @@ class Review extends HTMLElement {
     this.label.setAttribute("list", "classes-of-review");
     this.classes = make("div", {class: "chips", role: "group", ariaLabel: "Recent classes"});
     this.stage = make("div", {class: "stage"}, this.image, this.why);
-    this.actions = make("div", {class: "actions"}, action("Back", "←", () => this.move(-1), {ariaLabel: "Back"}), this.accept, action("Drop", "d", () => this.drop(), {ariaLabel: "Drop"}),
-      action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}), this.label, this.names);
+    this.actions = make("div", {class: "actions"}, action("Back", "←", () => this.move(-1), {ariaLabel: "Back"}), this.accept,
+      action("Drop", "d", () => this.drop(), {ariaLabel: "Drop"}), action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}), this.label, this.names);
     this.body = make("div", {class: "body"}, this.stage, this.verdict, this.actions, this.classes);
     this.end = make("div", {hidden: true});
     this.append(make("header", {}, this.heading, this.where, this.meter), this.body, this.end);
@@ -71,7 +72,11 @@ class Review extends HTMLElement {
       if (signal.aborted) return;
       this.heading.focus({preventScroll: true});
       await this.paint();
-    }, notice);
+    }, () => {
+      [this.body.hidden, this.meter.hidden, this.end.hidden] = [true, true, false];
+      [this.heading.textContent, this.where.textContent] = ["Review", ""];
+      this.end.replaceChildren(mistaken());
+    });
   }
 
   /** Return the row at a position. The rows of its chunk are requested first if they are missing. */
@@ -94,7 +99,8 @@ class Review extends HTMLElement {
     this.meter.value = count ? at / count : 0;
     if (isEnd) {
       this.heading.textContent = "Review";
-      return this.end.replaceChildren(empty("review", count ? `All ${amount(count, "record")} reviewed` : "No record matches", !count ? q : marks.count ? `${amount(marks.count, "change")}. The button at the top right shows them.` : "",
+      return this.end.replaceChildren(empty("review", count ? `All ${amount(count, "record")} reviewed` : "No record matches",
+        !count ? q : marks.count ? `${amount(marks.count, "change")}. The button at the top right shows them.` : "",
         make("button", {class: "first", onclick: () => go(count || !q ? {view: null, at: null} : {q: null, at: null})}, count || !q ? "Back to the images" : "Remove all conditions")));
     }
     const row = await this.row(at).catch((error) => void (error.name === "AbortError" || notice(error.message)));
@@ -111,14 +117,16 @@ class Review extends HTMLElement {
     const {prediction} = fields, guess = labelName(store, prediction);
     const own = labelName(store, label) || "no label", differs = guess && ![label, className(store, label)].includes(prediction);
     const by = state().sort.replace(/^-/, ""), value = fields[by], more = typeof value === "number" ? make("span", {class: "muted"}, `${escaped(by)} ${exact(value)}`) : null;
-    this.verdict.replaceChildren(make("span", {class: "chip"}, own), ...differs ? ["→", make("span", {class: "chip differs"}, guess)] : !guess ? [] : [make("span", {class: "muted"}, "✓ predicted")],
+    this.verdict.replaceChildren(make("span", {class: "chip"}, own),
+      ...differs ? ["→", make("span", {class: "chip differs"}, guess)] : !guess ? [] : [make("span", {class: "muted"}, "✓ predicted")],
       ...badge(fields) ? [make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, `Marked: ${badge(fields)}`)] : [], ...more ? [more] : []);
     this.accept.hidden = !columns.prediction;
     for (const control of this.actions.querySelectorAll("button, input")) {
       control.disabled = marks.why_not !== null;
       control.title = escaped(marks.why_not ?? "");
     }
-    this.classes.replaceChildren(...this.recent.map(([each], n) => make("button", {disabled: marks.why_not !== null, onclick: () => { this.rename(each); this.heading.focus(); }}, make("kbd", {ariaHidden: "true"}, n + 1), ` ${escaped(each)}`)));
+    this.classes.replaceChildren(...this.recent.map(([each], n) => make("button", {disabled: marks.why_not !== null,
+      onclick: () => { this.rename(each); this.heading.focus(); }}, make("kbd", {ariaHidden: "true"}, n + 1), ` ${escaped(each)}`)));
     this.label.inputMode = classes.length ? "text" : "numeric";
     this.waiting?.();
   }
@@ -164,9 +172,7 @@ class Review extends HTMLElement {
     });
   }
 
-  drop() {
-    return this.decide(({fields}) => (fields["mark.drop"] === "true" ? {remove: "drop"} : {drop: true}));
-  }
+  drop() { return this.decide(({fields}) => (fields["mark.drop"] === "true" ? {remove: "drop"} : {drop: true})); }
 
   rename(name) {
     const {classes} = stores[state().store], known = this.recent.find(([each]) => each === name);

@@ -74,14 +74,10 @@ export class Scroller {
   }
 
   /** Pixels of the list for each pixel of the scroll bar. */
-  get scale() {
-    return this.total > TALLEST ? (this.total - this.high) / (TALLEST - this.high) : 1;
-  }
+  get scale() { return this.total > TALLEST ? (this.total - this.high) / (TALLEST - this.high) : 1; }
 
   /** Number of cells that fit on the screen. */
-  get page() {
-    return this.columns * Math.max(1, Math.floor(this.high / this.down));
-  }
+  get page() { return this.columns * Math.max(1, Math.floor(this.high / this.down)); }
 
   to(top) {
     this.top = Math.max(0, Math.min(top, this.total - this.high));
@@ -129,8 +125,7 @@ export class Scroller {
 
   render() {
     if (!this.list.clientWidth) return;
-    const first = Math.max(0, Math.floor(this.top / this.down) - 1);
-    const begin = first * this.columns;
+    const first = Math.max(0, Math.floor(this.top / this.down) - 1), begin = first * this.columns;
     const end = Math.min(this.count, (Math.ceil((this.top + this.high) / this.down) + 1) * this.columns);
     this.layer.style.transform = `translateY(${first * this.down - this.top + this.list.scrollTop}px)`;
     for (const position of this.cells.keys()) if (position < begin || position >= end) this.release(position);

@@ -7,8 +7,8 @@ import {keys} from "./keys.js";
 import {chips, classesIn, classWord, filter, key as named, quoted, words} from "./query.js";
 import {Scroller} from "./scroll.js";
 
-const PAGES = {overview: "Overview", grid: "Images", review: "Review", training: "What training sees", compare: "Labels compared", report: "Report of the conversion",
-  duplicates: "Duplicates", sides: "Side by side"};
+const PAGES = {overview: "Overview", grid: "Images", review: "Review", training: "What training sees", compare: "Labels compared",
+  report: "Report of the conversion", duplicates: "Duplicates", sides: "Side by side"};
 const OPEN = 6; // if there are more fields, all fields are closed at first
 const NARROW = matchMedia("(max-width: 760px)"); // as in style.css
 const SIZES = ["width", "height", "aspect", "bytes"];
@@ -21,7 +21,8 @@ class Sidebar extends HTMLElement {
     this.all = [];
     this.labels = this.all; // the listed classes
     const clear = () => go({q: this.search.value = "", at: null});
-    this.search = make("input", {id: "search", onsearch: () => this.search.value || clear(), type: "search", autocomplete: "off", spellcheck: false, placeholder: "Search: class:cat width<256", ariaLabel: "Search",
+    this.search = make("input", {id: "search", onsearch: () => this.search.value || clear(), type: "search", autocomplete: "off",
+      spellcheck: false, placeholder: "Search: class:cat width<256", ariaLabel: "Search",
       "aria-describedby": "search-error", oninput: () => this.complete(), onkeydown: (event) => {
         if (event.key === "Escape") clear();
         if (event.key !== "Enter") return;
@@ -118,8 +119,8 @@ class Sidebar extends HTMLElement {
       this.values.set(place, await api(`/api/${store}/field`, {name: field, q: ""}).then(({values}) => values.map(([text]) => text), () => []));
     if (this.search.value !== typed) return; // the user has typed on
     const all = field && this.values.has(place) ? this.values.get(place).map((text) => `${named(field)}=${quoted(text)}`) :
-      [...classes.map((name) => `class:${quoted(name)}`), ...Object.entries(columns).map(([name, kind]) => (kind === "bool" ? named(name) : `${named(name)}${kind === "text" ? "=" : ">"}`)),
-        ...SIZES.map((name) => `${name}<`), "index:", "damaged", "repaired"];
+      [...classes.map((name) => `class:${quoted(name)}`), ...Object.entries(columns).map(([name, kind]) => (kind === "bool" ? named(name) :
+        `${named(name)}${kind === "text" ? "=" : ">"}`)), ...SIZES.map((name) => `${name}<`), "index:", "damaged", "repaired"];
     const sought = last.toLowerCase();
     this.offers.replaceChildren(...(sought ? all.filter((word) => word.toLowerCase().includes(sought) && word !== last) : []).slice(0, OFFERED).map((word) => make("option", {value: before + word})));
   }
@@ -151,8 +152,7 @@ class Sidebar extends HTMLElement {
   }
 
   fill(cell) {
-    const {store, q} = state();
-    const [label, count] = this.labels[cell.position];
+    const {store, q} = state(), [label, count] = this.labels[cell.position];
     cell.name.textContent = escaped(className(store, label) || "no label").slice(0, 300);
     cell.count.textContent = counted(count);
     cell.bar.style.width = `${(100 * count) / this.most}%`;
@@ -163,8 +163,7 @@ class Sidebar extends HTMLElement {
   /** Search only the class at a position. `adds`: add it to the searched classes, or remove it from them. `spans`: add all classes from
    * the last chosen position to this position. */
   choose(position, {adds = false, spans = false} = {}) {
-    const {store, q} = state();
-    const searched = words(q).flatMap(classesIn);
+    const {store, q} = state(), searched = words(q).flatMap(classesIn);
     const [from, to] = spans ? [this.anchor, position].sort((a, b) => a - b) : [position, position];
     const chosen = this.labels.slice(from, to + 1).map(([label]) => classWord(store, label));
     const isRemoved = !spans && searched.includes(chosen[0]) && (adds || searched.length === 1);

@@ -20,24 +20,27 @@ class Sides extends HTMLElement {
     if (stores.length < 2) return this.replaceChildren(make("h1", {}, "Side by side"), empty("sides", "There is one store", "Start the viewer with two: dbloader view train.lmdb val.lmdb"));
     if (!this.shared) {
       this.shared = make("section");
-      this.replaceChildren(make("h1", {}, "Side by side"), make("div", {class: "cards two"}, ...stores.map((_, n) => this.store(n))), ...this.classLists(), this.shared, ...this.shares(), ...await this.sizes());
+      this.replaceChildren(make("h1", {}, "Side by side"), make("div", {class: "cards two"}, ...stores.map((_, n) => this.store(n))),
+        ...this.classLists(), this.shared, ...this.shares(), ...await this.sizes());
     }
     const head = make("p", {role: "status"}), result = make("div");
     const search = searcher(store, "leaks", head, signal, async ({leaks}) => {
       const parts = stores.map((_, n) => `${amount(leaks[n], "image")} of ${shortPlace(n)}`);
-      head.textContent = leaks.some(Boolean) ? `${parts.join(" and ")} ${leaks.length > 2 ? "are also in another store" : "are in both stores"}: a model that is tested on images of its training looks better than it is.` :
-        "No image is in more than one store.";
+      const which = leaks.length > 2 ? "are also in another store" : "are in both stores";
+      head.textContent = !leaks.some(Boolean) ? "No image is in more than one store." :
+        `${parts.join(" and ")} ${which}: a model that is tested on images of its training looks better than it is.`;
       if (!leaks.some(Boolean)) return;
       const [{found: {pairs}}, drops] = await Promise.all([api(`/api/${store}/leaks`, {count: SHOWN}, signal), Promise.all(leaks.map(async (number, n) =>
         number ? (await api(`/api/${n}/marked`, {q: "duplicates.leak"}, signal)).kinds.some(({key, count}) => key === "drop" && count === number) : false))]);
-      const buttons = leaks.map((number, n) => number && make("button", {class: drops[n] || drops.some(Boolean) ? "" : n ? "" : "first", ariaPressed: String(drops[n]), disabled: stores[n].marks.why_not !== null, title: escaped(stores[n].marks.why_not ?? ""),
+      const buttons = leaks.map((number, n) => number && make("button", {class: drops[n] || drops.some(Boolean) ? "" : n ? "" : "first",
+        ariaPressed: String(drops[n]), disabled: stores[n].marks.why_not !== null, title: escaped(stores[n].marks.why_not ?? ""),
         onclick: async () => { // the changes and Undo of the page are those of its store
           if (await toggleDrop(n, "duplicates.leak", number)) go({store: n}, {replace: true});
         }}, drops[n] ? `Dropped in ${shortPlace(n)}` : `Drop in ${shortPlace(n)}`)).filter(Boolean);
-      result.replaceChildren(make("p", {class: "row links"}, ...buttons, link({view: null, at: null, sort: null, q: "duplicates.leak"}, `Show those of ${shortPlace(store)}`)),
-        make("div", {class: "shared"}, ...pairs.map((pair) => make("div", {class: "pairs"},
-          recordLink(store, pair.index, [shortPlace(store)], pair.class),
-          recordLink(pair.store, pair.of, [shortPlace(pair.store), nearness(pair)], pair.of_class, pair.of_class !== pair.class)))));
+      result.replaceChildren(make("p", {class: "row links"}, ...buttons,
+        link({view: null, at: null, sort: null, q: "duplicates.leak"}, `Show those of ${shortPlace(store)}`)),
+      make("div", {class: "shared"}, ...pairs.map((pair) => make("div", {class: "pairs"}, recordLink(store, pair.index, [shortPlace(store)], pair.class),
+        recordLink(pair.store, pair.of, [shortPlace(pair.store), nearness(pair)], pair.of_class, pair.of_class !== pair.class)))));
     });
     this.shared.replaceChildren(make("h2", {}, "Images in more than one store"), head, search, result);
   }
@@ -80,8 +83,8 @@ class Sides extends HTMLElement {
     const list = (heading, rows) => {
       if (!rows.length) return [];
       const most = Math.max(...rows.flatMap(([, values]) => values.map(([share]) => share))), all = make("div", {class: "shares"});
-      const draw = (number) => all.replaceChildren(...rows.slice(0, number).map(([name, values]) => make("div", {}, make("span", {class: "name", title: escaped(name)}, escaped(name)),
-        make("div", {}, ...values.map(([share, q], n) => {
+      const draw = (number) => all.replaceChildren(...rows.slice(0, number).map(([name, values]) =>
+        make("div", {}, make("span", {class: "name", title: escaped(name)}, escaped(name)), make("div", {}, ...values.map(([share, q], n) => {
           const bar = make("span", {class: `bar side-${n % 4}`});
           bar.style.width = `calc(${share / most} * (100% - 64px))`;
           const parts = [bar, percent(share)];
@@ -92,7 +95,8 @@ class Sides extends HTMLElement {
       const more = make("button", {hidden: rows.length <= FIRST, onclick: () => { draw(rows.length); more.hidden = true; }}, `Show all ${counted(rows.length)}`);
       return [make("section", {}, make("h2", {}, heading), legend, all, more)];
     };
-    return [...list("Classes, the greatest difference first", count(({label_counts: counts}, n) => Object.entries(counts ?? {}).map(([label, number]) => [className(n, Number(label)), number, classWord(n, Number(label))]))),
+    return [...list("Classes, the greatest difference first", count(({label_counts: counts}, n) =>
+      Object.entries(counts ?? {}).map(([label, number]) => [className(n, Number(label)), number, classWord(n, Number(label))]))),
       ...list("Formats", count(({formats}) => Object.entries(formats).map(([format, number]) => [format, number, null])))];
   }
 
@@ -107,7 +111,8 @@ class Sides extends HTMLElement {
         if (!values.length) return "";
         const [, low, quarter, median, three, high] = values, box = (x, y, to, height, kind) => make("svg:rect", {class: kind, x: at(x), y, width: Math.max(4, at(to) - at(x)), height});
         return make("div", {class: `spread side-${n % 4}`}, make("span", {}, shortPlace(n)), make("svg:svg", {viewBox: `0 0 ${LENGTH} 20`, preserveAspectRatio: "none", role: "img",
-          "aria-label": `${shortPlace(n)}: median ${form(median)}, half of the images from ${form(quarter)} to ${form(three)}`}, box(low, 9, high, 2), box(quarter, 4, three, 12, "half"), box(median, 0, median, 20, "median")), make("span", {}, "median ", make("b", {}, form(median))));
+          "aria-label": `${shortPlace(n)}: median ${form(median)}, half of the images from ${form(quarter)} to ${form(three)}`}, box(low, 9, high, 2),
+            box(quarter, 4, three, 12, "half"), box(median, 0, median, 20, "median")), make("span", {}, "median ", make("b", {}, form(median))));
       }), make("p", {class: "ends"}, make("span", {}, form(least)), make("span", {}, form(greatest)))) : "";
     });
     return [make("section", {}, make("h2", {}, "Sizes"), make("div", {class: "cards two"}, ...cards))];

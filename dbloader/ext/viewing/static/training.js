@@ -16,10 +16,12 @@ class Training extends HTMLElement {
     this.out = make("div");
     this.replaceChildren(make("h1", {}, "What training sees"), make("div", {class: "options", onchange: change}, ...fields.splice(0, 5)),
       make("details", {onchange: change}, make("summary", {}, "Several GPUs, the last batch, a saved state"),
-        make("div", {class: "options"}, ...fields, make("label", {}, make("input", {type: "checkbox", name: "drop_last"}), "Drop the last incomplete batch")), make("p", {class: "muted"}, PASTE), text,
+        make("div", {class: "options"}, ...fields, make("label", {}, make("input", {type: "checkbox", name: "drop_last"}), "Drop the last incomplete batch")),
+          make("p", {class: "muted"}, PASTE), text,
         make("div", {class: "row"}, make("button", {onclick: () => go({state: text.value.trim(), step: null})}, "Show"),
           make("button", {onclick: () => go({state: null, step: null})}, "Remove the state"))),
-      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Previous step"), step(1, "Next step")), this.where, this.overlays = make("span", {class: "overlays", ariaLabel: "Over the originals", role: "group"})), this.out);
+      make("div", {class: "row"}, make("span", {class: "by"}, step(-1, "Previous step"), step(1, "Next step")), this.where,
+        this.overlays = make("span", {class: "overlays", ariaLabel: "Over the originals", role: "group"})), this.out);
     this.urls = [];
     keys({ArrowRight: ["Next step", () => this.move(1)], ArrowLeft: ["Previous step", () => this.move(-1)]}, "training");
   }
@@ -38,7 +40,9 @@ class Training extends HTMLElement {
       this.data = data;
       const {samples, epoch, indices} = data;
       const order = Object.entries(data.order).flatMap(([key, value]) => key === "sampler" ? [value] : key === "length" ? [] : [`${key}=${value}`]).join(", ");
-      this.where.textContent = `Epoch ${epoch}, step ${counted(data.step)} (0 to ${counted(data.steps - 1)}${now.state ? " after the state" : ""}): ${samples.length < indices.length ? `the first ${counted(samples.length)} of ` : ""}${counted(indices.length)} images. Order: ${order}`;
+      const shown = samples.length < indices.length ? `the first ${counted(samples.length)} of ` : "";
+      this.where.textContent = `Epoch ${epoch}, step ${counted(data.step)} (0 to ${counted(data.steps - 1)}` +
+        `${now.state ? " after the state" : ""}): ${shown}${counted(indices.length)} images. Order: ${order}`;
       const notes = data.transform ? [`The transform is ${data.transform}.`] : [];
       if (!data.repeatable) notes.push("If the transform uses global random generators, its result differs each time, here and in training. A Decoder always gives the same result.");
       this.out.replaceChildren(...notes.map((note) => make("p", {class: "muted"}, escaped(note))),
@@ -94,8 +98,7 @@ class Training extends HTMLElement {
       Object.assign(crop.style, {left, top, width: across, height: down});
       original.append(crop);
     }
-    const seen = make("span", {class: "seen"});
-    const values = make("span", {class: "muted"});
+    const seen = make("span", {class: "seen"}), values = make("span", {class: "muted"});
     const failed = (text) => seen.append(make("span", {class: "error"}, escaped(text)));
     if (sample.error) failed(sample.error);
     else {
@@ -108,15 +111,14 @@ class Training extends HTMLElement {
           this.urls.push(src);
           seen.append(make("img", {src, alt: "Input of the neural network"}));
           values.textContent = reply.headers.get("X-Values") ?? "";
-        } catch (error) {
-          if (!signal.aborted) failed(error.message);
-        }
+        } catch (error) { if (!signal.aborted) failed(error.message); }
       });
       this.near.observe(seen);
     }
     const facts = [sample.source && escaped(sample.source), `position ${counted(sample.position)}`, sample.flip && make("b", {}, "flipped"),
       sample.turned > 1 && "stored rotated; training does not rotate it upright"];
-    return make("li", {"data-position": sample.position}, make("div", {class: "both"}, Object.assign(link({view: "record", store, index: sample.index}, original), {ariaLabel: `Record ${sample.index}`}), seen),
+    return make("li", {"data-position": sample.position},
+      make("div", {class: "both"}, Object.assign(link({view: "record", store, index: sample.index}, original), {ariaLabel: `Record ${sample.index}`}), seen),
       make("div", {}, make("b", {}, sample.index), ` ${escaped(sample.name ?? "")} `, make("span", {class: "muted"}, escaped(className(store, sample.label ?? null)))),
       make("div", {class: "at"}, ...facts.filter(Boolean).flatMap((fact, at) => at ? [" · ", fact] : [fact])), values);
   }
