@@ -17,7 +17,7 @@ from dbloader.records.columns import CHUNK
 from dbloader.records.field_columns import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from dbloader.stores.base import Store
 
@@ -132,21 +132,25 @@ def _match_texts(columns: Columns, condition: Condition, within: Array, holds: A
         block = columns.block(key, number)
         first, last = block.offsets[[0, -1]].tolist()
         data, offsets = block.data[first:last].tobytes(), block.offsets - first
-        bounds, known = pairwise(offsets.tolist()), np.diff(offsets) > 0
         if is_pattern:
-            names = (data[begin:end].decode(errors="replace") for begin, end in bounds)
-            holds[here] = [pattern.match(name) is not None for name in names]
-        elif key == "name":
+            holds[here] = [pattern.match(name.decode(errors="replace")) is not None for name in _cut(data, offsets)]
+            continue
+        if key == "name":
             holds[here] = _find(data, offsets, part)
-        elif sign == "~":
+            continue
+        known = np.diff(offsets) > 0
+        if sign == "~":
             holds[here] = known & _find(data.lower(), offsets, part)
             if not data.isascii():  # casefold() changes other letters too, and may change the length of a text
-                texts = enumerate((data[begin:end] for begin, end in bounds), here.start)
-                for at, text in texts:
+                for at, text in enumerate(_cut(data, offsets), here.start):
                     holds[at] = holds[at] if text.isascii() else part in text.decode().casefold().encode()
         else:
-            equal = np.array([data[begin:end] == part for begin, end in bounds])
+            equal = np.array([text == part for text in _cut(data, offsets)])
             holds[here] = known & (equal == (sign == "="))
+
+
+def _cut(data: bytes, offsets: Array) -> Iterator[bytes]:
+    return (data[begin:end] for begin, end in pairwise(offsets.tolist()))
 
 
 def _find(data: bytes, offsets: Array, part: bytes) -> Array:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 500  # largest number of rows in one answer
 _MOST_VALUES = 200  # largest number of values of a field in one answer
 _MOST_PAIRS = 600  # largest number of pairs of label and prediction in one answer
+_MOST_NAMES = 2**16  # largest number of different texts in a column that is compared with the labels
 _WORST = 24  # largest number of labels in a table of labels and predictions
 _SHARES = np.array([0, 5, 25, 50, 75, 95, 100])
 _BINS = 40
@@ -177,10 +178,13 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
     - ``total``: the number of records with a label and a value.
 
     Raises:
-        OptionError: The store has no such column of integers or texts.
+        OptionError: The store has no such column of integers or texts, or it has more than 65,536 different texts.
     """
     columns, indices, counts = selections.columns, selections.select(query), Counter[tuple[int, int]]()
-    texts = columns.texts(name)[1] if _checked(selections, name, ("int", "text")) == "text" else None
+    is_text = _checked(selections, name, ("int", "text")) == "text"
+    if is_text and (different := columns.common(name, range(0), 0)[1]) > _MOST_NAMES:
+        raise OptionError(f"{name} has {different:,} different values; at most {_MOST_NAMES:,} can be names of classes")
+    texts = columns.texts(name)[1] if is_text else None
     for _, here in parts(indices):
         (labels, has_label), (values, has_value) = columns.known("label", here), columns.known(name, here)
         both = has_label & has_value

@@ -84,7 +84,7 @@ def test_file_of_a_field_is_requested_by_number(tmp_path: Path) -> None:
     with store_of(tmp_path / "a.lmdb", record, Record(image=np.zeros((2, 2))), file_fields=("mask", "depth")) as store:
         assert stored_file(store, 0, 0, download=False)[0] == mask
         assert "mask-0.jpg" in stored_file(store, 0, 0, download=False)[1]["Content-Disposition"]
-        assert show_record(store, 0)["files"] == [{"field": 0, "name": "mask", "legend": []}]
+        assert show_record(store, 0)["files"] == [{"field": 0, "name": "mask", "legend": [], "range": None}]
         with pytest.raises(NotAnImageError, match="record 0 has no depth"):
             stored_file(store, 0, 1, download=False)
         with pytest.raises(OptionError, match="has 2 file fields, numbered from 0; got field=2"):

@@ -21,6 +21,7 @@ from dbloader.ext.viewing.selection import Selections
 from dbloader.stores.lmdb.keys import event_key
 from tests.ext.viewing.stores import random_query, some_events, some_records, write_records
 from tests.support.lmdb_files import tamper
+from tests.support.stores import store_records
 
 SIZES: dict[str, Callable[[Record], Any]] = {
     "width": lambda record: record.width,
@@ -188,3 +189,14 @@ def test_labels_can_be_counted_among_the_records_of_another_query(tmp_path: Path
         found = summary.count(selections, "label:1 width<8", among="width<8")
         assert (found["count"], found["labels"]) == (2, [[0, 3], [1, 2], [2, 2]])
         assert summary.count(selections, "label:1 width<8")["labels"] == [[1, 2]]
+
+
+def test_captions_that_all_differ_are_not_compared_with_labels(tmp_path: Path) -> None:
+    records = (Record(str(number), 0, fields={"caption": f"caption {number}"}) for number in range(2**16 + 1))
+    store_records(tmp_path / "a.lmdb", records)
+    with open_store(tmp_path / "a.lmdb") as store:
+        selections = Selections(store)
+        with pytest.raises(OptionError, match="caption has 65,537 different values; at most 65,536 can be names of cl"):
+            summary.compare_labels(selections, "", "caption")
+        found = summary.field(selections, "index<2", "caption")
+        assert (found["values"][:2], found["different"]) == ([("caption 0", 1), ("caption 1", 1)], 65_537)

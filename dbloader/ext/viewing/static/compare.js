@@ -1,7 +1,7 @@
 /** Labels compared with another column, such as a model's predictions: pictures of the classes that are confused, and a table. */
 import {amount, api, counted, escaped, go, labelName, link, make, refresh, stores, title} from "./app.js";
 import {empty, pictured} from "./icons.js";
-import {classWord, key, quoted, words} from "./query.js";
+import {classWord, key, quoted, unfiltered, words} from "./query.js";
 
 const [PAIRS, PICTURES] = [12, 3]; // confused pairs that are shown at a time, and the pictures of each
 
@@ -19,7 +19,7 @@ class Compare extends HTMLElement {
     const choice = make("select", {ariaLabel: "Column", onchange: (event) => go({column: event.target.value}, {replace: true})},
       ...column || !names.length ? [] : [make("option", {value: ""}, "choose a field")], ...names.map((name) => make("option", {selected: name === column}, escaped(name))));
     const [status, body] = [make("p", {role: "status"}, column ? "Counting…" : names.length ? "" : "This store has no field of integers or text to compare with the labels."), make("div")];
-    this.replaceChildren(make("header", {}, make("h1", {}, "Labels compared"), make("p", {class: "row"}, "with ", choice)), status, body);
+    this.replaceChildren(make("header", {}, make("h1", {}, "Labels compared"), names.length ? make("p", {class: "row"}, "with ", choice) : null), status, body);
     await refresh(this, key, async (signal) => {
       if (!column) return;
       const found = await api(`/api/${now.store}/compare`, {q: now.q, column}, signal);
@@ -30,7 +30,7 @@ class Compare extends HTMLElement {
       const to = {view: "review", at: null, column: null, q: [...words(now.q), "labels.differ"].join(" "), sort: stores[now.store].columns.loss ? "-loss" : null};
       body.replaceChildren(...differ ? [make("p", {class: "links"}, column === "prediction" ? link(to, `Review these ${amount(differ, "record")}`) : null),
         ...this.pairs(now, column, found, signal), ...this.matrix(now, column, found)] :
-        [empty("compare", found.total ? "All labels agree" : "No record has both a label and a value")]);
+        [empty("compare", found.total ? "All labels agree" : "No record has both a label and a value", "", now.q ? unfiltered() : null)]);
     }, (why) => Object.assign(status, {className: "error", textContent: why}));
   }
 
