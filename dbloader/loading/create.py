@@ -115,7 +115,8 @@ def create_loader(
             ``transform``: the ``decode`` of one of its datasets does not get the position in the epoch.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, an image's shorter side is first resized to max(height, width) / 0.875,
-            then the center is cropped. ``input_size`` is refused if a dataset has its own ``transform`` or ``decode``.
+            then the center is cropped. ``input_size`` is refused with ``transform``, and for a dataset that has its own
+            ``transform`` or ``decode``.
         batch_size: Samples in a batch of this process; required.
         is_training: Shuffle, crop at random and flip; otherwise keep the order, resize and crop the center.
         transform: Applied to each image: a Decoder, or a callable that takes PIL images. ``"auto"`` is
@@ -194,11 +195,10 @@ def create_loader(
     automatic = isinstance(transform, str)
     if isinstance(transform, str):
         transform = default_transform(dataset, size, is_training=is_training)
-        if transform is None and input_size is not None:
-            raise OptionError(
-                f"input_size={input_size!r} has no effect, because the dataset has a transform or decode of its own: "
-                "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder"
-            )
+    if input_size is not None and (transform is None or not automatic):
+        whose = "the dataset has a transform or decode of its own" if automatic else "transform= was passed"
+        remedy = "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder alone"
+        raise OptionError(f"input_size={input_size!r} has no effect, because {whose}: {remedy}")
     # With a collate_fn, nothing is fused, because it must get samples exactly as the transform makes them.
     plan = extension("make_plan")(dataset, transform, fuse=fuse and collate_fn is None) if has_extensions() else None
     if plan and plan.makes_floats and normalize is _IMAGENET:

@@ -128,8 +128,8 @@ def test_images_of_different_sizes_are_refused_with_a_remedy() -> None:
 
     message = r"^'image' has the shape \(3, 5, 4\) in sample 1 of Sizes .*: pass transform=RandomResizedCrop\(224\) or"
     with pytest.raises(OptionError, match=message):
-        next(iter(loader(Sizes(), transform=None, normalize=None)))
-    options = {"transform": None, "normalize": None, "collate_fn": Collate(lists=("image",))}
+        next(iter(loader(Sizes(), input_size=None, transform=None, normalize=None)))
+    options = {"input_size": None, "transform": None, "normalize": None, "collate_fn": Collate(lists=("image",))}
     images, labels = next(iter(loader(Sizes(), **options)))
     assert [image.shape[1] for image in images] == [4, 5, 6, 7]
     assert labels.tolist() == [0, 1, 2, 3]
@@ -137,8 +137,8 @@ def test_images_of_different_sizes_are_refused_with_a_remedy() -> None:
 
 def test_target_transform_may_return_lists(place: Path) -> None:
     dataset = LMDBDataset(place, target_transform=lambda label: CLASSES[label])
-    for transform in ("auto", RandomResizedCrop(16)):
-        images, labels = next(iter(loader(dataset, transform=transform)))
+    for options in ({"input_size": 16}, {"input_size": None, "transform": RandomResizedCrop(16)}):
+        images, labels = next(iter(loader(dataset, **options)))
         assert images.shape == (4, 3, 16, 16)
         assert labels.tolist() == CLASSES
     ragged = LMDBDataset(place, target_transform=lambda label: [*range(label)])

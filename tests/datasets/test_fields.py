@@ -27,7 +27,8 @@ from tests.support.stores import store_samples
 
 LENGTH = 8
 FILES = ("mask", "depth", "disparity", "large")
-CPU: dict[str, Any] = {"batch_size": 4, "input_size": (20, 16), "device": None, "normalize": None}
+SIZELESS: dict[str, Any] = {"batch_size": 4, "device": None, "normalize": None}
+CPU: dict[str, Any] = {**SIZELESS, "input_size": (20, 16)}
 NOT_CROPPED = "field 'mask' of record 0 .* would not be cropped together with its image"
 NORMALIZED = CPU | {"normalize": Normalize((0.5,) * 3, (0.5,) * 3)}
 
@@ -165,7 +166,7 @@ def test_damaged_file_field_names_record_and_field(fresh: Any) -> None:
             with LMDBDataset(fresh, fields=("image", name), decode=decode) as dataset:
                 assert len(dataset[0]) == 2
                 for collate_fn in (None, whole):
-                    loader = create_loader(dataset, **CPU, transform=None, num_workers=0, collate_fn=collate_fn)
+                    loader = create_loader(dataset, **SIZELESS, transform=None, num_workers=0, collate_fn=collate_fn)
                     with pytest.raises(Exception, match=f"field '{name}': the image does not decode") as raised:
                         first(loader)
                     assert any("in record 1 (1.jpg) of " in note for note in raised.value.__notes__)
@@ -200,15 +201,14 @@ def test_transforms_receives_image_and_label_or_the_whole_dict(stored: Any) -> N
     with LMDBDataset(stored, transforms=negated, fields=("label", "name")) as dataset:
         assert dataset[5] == {"label": -2, "name": "5.jpg"}
     with LMDBDataset(stored, transforms=negated, fields=("image", "label", "mask")) as dataset:
-        sizeless = {name: value for name, value in CPU.items() if name != "input_size"}
         # without an input size, the loader does not crop
-        loader = create_loader(dataset, **sizeless, num_workers=0, collate_fn=whole)
+        loader = create_loader(dataset, **SIZELESS, num_workers=0, collate_fn=whole)
         assert [sample["image"].size for sample in first(loader)] == [size_of(n) for n in range(4)]
-        loader = create_loader(dataset, **CPU, num_workers=0, transform=ResizeCenterCrop(16))
+        loader = create_loader(dataset, **SIZELESS, num_workers=0, transform=ResizeCenterCrop(16))
         batch = first(loader)
         assert (batch["mask"].shape, batch["label"].tolist()) == ((4, 16, 16), [0, 1, 2, 0])
     with LMDBDataset(stored, transforms=negated, decode=RandomResizedCrop(16), fields=("image", "label")) as dataset:
-        assert first(create_loader(dataset, **sizeless, num_workers=0))["label"].tolist() == [0, -1, -2, 0]
+        assert first(create_loader(dataset, **SIZELESS, num_workers=0))["label"].tolist() == [0, -1, -2, 0]
 
 
 # One crop for all fields

@@ -56,7 +56,7 @@ def test_resize_is_exact_by_default_and_close_otherwise(place: Path) -> None:
         dataset = LMDBDataset(place, corner, resize=resize)
         for loader in (
             DataLoader(dataset, 4),
-            create_loader(dataset, 20, 4, transform=corner, num_workers=0, normalize=None),
+            create_loader(dataset, None, 4, transform=corner, num_workers=0, normalize=None),
         ):
             batches = torch.cat([batch[0] for batch in loader]).int()
             assert (batches - expected).abs().max() <= most

@@ -93,7 +93,8 @@ def test_mask_of_an_uncropped_image_is_accepted(tmp_path: Path) -> None:
     assert LMDBDataset(place, decode=DecodeTensor(), fields=fields)[0]["image"].shape == (3, HEIGHT, WIDTH)
     without_image = LMDBDataset(place, decode=RandomResizedCrop(16), fields=("label", "mask"))
     assert without_image[0]["mask"].shape == (HEIGHT, WIDTH)
-    batches = loader(LMDBDataset(place, fields=fields), transform=None, collate_fn=both, normalize=None)
+    options: Any = {"input_size": None, "transform": None, "normalize": None}
+    batches = loader(LMDBDataset(place, fields=fields), collate_fn=both, **options)
     assert next(iter(batches)).shape == (3, HEIGHT, WIDTH, 4)
 
 

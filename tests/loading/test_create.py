@@ -209,10 +209,17 @@ def test_floats_of_an_own_transform_are_returned_only_with_normalize_none(place:
 def test_input_size_is_refused_with_an_own_transform(place: Path) -> None:
     store = LMDBDataset(place, decode=decode_unchanged)
     for dataset in (store, Subset(store, range(8)), LMDBDataset(place, to_floats), Folder(to_floats)):
-        with pytest.raises(OptionError, match=r"^input_size=16 has no effect, .*: leave input_size out"):
+        with pytest.raises(OptionError, match=r"^input_size=16 has no effect, .* of its own: leave input_size out"):
             create_loader(dataset, **CPU)
-    images, _ = next(iter(create_loader(store, transform=ResizeCenterCrop(8), **CPU)))
+    images, _ = next(iter(create_loader(store, transform=ResizeCenterCrop(8), **SIZELESS)))
     assert images.shape == (4, 3, 8, 8)
+
+
+@pytest.mark.parametrize("transform", [to_floats, ResizeCenterCrop(8), None])
+def test_input_size_is_refused_with_the_transform_option(place: Path, transform: Any) -> None:
+    for dataset in (LMDBDataset(place), Subset(LMDBDataset(place), range(8)), Folder()):
+        with pytest.raises(OptionError, match=r"^input_size=16 has no effect, .* was passed: leave input_size out"):
+            create_loader(dataset, transform=transform, **CPU)
 
 
 def decode_to_picture(data: bytes) -> Image.Image:
@@ -239,9 +246,9 @@ def test_concatenated_datasets_are_transformed_like_one_dataset(place: Path) -> 
 
 def test_transform_option_replaces_the_transform_and_leaves_the_dataset_unchanged(place: Path) -> None:
     dataset = LMDBDataset(place, to_floats)
-    images, _ = next(iter(create_loader(dataset, transform=ResizeCenterCrop(8), **CPU)))
+    images, _ = next(iter(create_loader(dataset, transform=ResizeCenterCrop(8), **SIZELESS)))
     assert images.shape == (4, 3, 8, 8)
-    loader = create_loader(dataset, transform=lambda image: to_floats(image) * 2, normalize=None, **CPU)
+    loader = create_loader(dataset, transform=lambda image: to_floats(image) * 2, normalize=None, **SIZELESS)
     assert torch.equal(next(iter(loader))[0][0], to_floats(photo(0)) * 2)
     assert dataset.transform is to_floats
     assert loader.dataset is dataset
@@ -259,7 +266,7 @@ def test_samples_may_be_dicts_or_single_images(place: Path) -> None:
 
 
 def test_attribute_set_on_the_dataset_applies_from_the_next_epoch(place: Path) -> None:
-    options: dict[str, Any] = {**CPU, "batch_size": LENGTH, "transform": None, "normalize": None}
+    options: dict[str, Any] = {**SIZELESS, "batch_size": LENGTH, "transform": None, "normalize": None}
     dataset = LMDBDataset(place, transform=lambda _: 1)
     with create_loader(dataset, **{**options, "worker_type": "threads", "num_workers": 1}) as loader:
         assert [ones.tolist() for ones, _ in loader] == [[1] * LENGTH]
@@ -294,7 +301,7 @@ def test_record_without_a_label_is_named_in_the_error(tmp_path: Path, fields: An
     message = r"record 2 \(2\.png\) of .*some\.lmdb has no label, .*: choose other fields, such as fields=\('image',\)"
     for dataset in (LMDBDataset(place, fields=fields), Subset(LMDBDataset(place, fields=fields), [3, 2, 1, 0])):
         with pytest.raises(OptionError, match=message):
-            list(create_loader(dataset, **{**CPU, **options}))
+            list(create_loader(dataset, **{**SIZELESS, **options}))
 
 
 def test_unlabeled_records_load_with_subset_collate_fn_or_other_fields(tmp_path: Path) -> None:
@@ -416,7 +423,7 @@ def start_method(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_auto_chooses_processes_if_they_are_forked(
     place: Path, start_method: str, options: dict[str, Any], kind: str
 ) -> None:
-    with create_loader(LMDBDataset(place), **{**CPU, **options}) as loader:
+    with create_loader(LMDBDataset(place), **{**SIZELESS, **options}) as loader:
         assert repr(loader).startswith(f"PrefetchLoader({kind}Loader(")
         slower = kind == "Thread" and options["num_workers"] > 0
         assert (loader.stats().advice is not None) == slower

@@ -64,6 +64,7 @@ def test_timm_loader_trains_on_a_store(place: Path) -> None:
 def test_timm_transform_in_create_loader_equals_timm_loader(place: Path) -> None:
     config = {"crop_mode": "squash", "interpolation": "bicubic"}
     transform = timm_data.create_transform((3, 32, 32), use_prefetcher=True, **config)
-    loader = create_loader(LMDBDataset(place, resize="exact"), 32, 12, transform=transform, device="cpu", num_workers=0)
+    dataset = LMDBDataset(place, resize="exact")
+    loader = create_loader(dataset, batch_size=12, transform=transform, device="cpu", num_workers=0)
     theirs = timm_data.create_loader(LMDBDataset(place), (3, 32, 32), 12, num_workers=0, **CPU, **config)
     assert torch.allclose(next(iter(loader))[0], next(iter(theirs))[0], atol=1e-5)

@@ -49,6 +49,8 @@ from tests.support.mongo import Server
 from tests.support.mongo_stores import database_of, records_in
 from tests.support.samples import same
 
+SIZELESS = {**SKIP, "input_size": None}
+
 pytestmark = pytest.mark.filterwarnings("ignore:skipped the damaged sample:UserWarning")
 
 
@@ -127,7 +129,9 @@ def stack_four(samples: list[Any]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"transform": as_float}, {"collate_fn": stack_four}], ids=["tensor", "transform", "collate_fn"]
+    "options",
+    [{}, {"transform": as_float, "input_size": None}, {"collate_fn": stack_four}],
+    ids=["tensor", "transform", "collate_fn"],
 )
 @pytest.mark.parametrize("part", [False, True])
 def test_transforms_collate_functions_and_subsets_get_complete_batches(place: Path, options: Any, part: bool) -> None:
@@ -161,7 +165,7 @@ def test_damaged_mask_replaces_the_whole_sample(tmp_path: Path) -> None:
     write_store(records, tmp_path / "s.lmdb")
     flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[1, ..., 3]).tobytes())
     flip(tmp_path / "s.lmdb", np.ascontiguousarray(pixels[2, ..., :3]).tobytes())
-    options = {**SKIP, "is_training": False, "batch_size": 3, "on_error": Skip(0.5), "transform": DecodeTensor()}
+    options = {**SIZELESS, "is_training": False, "batch_size": 3, "on_error": Skip(0.5), "transform": DecodeTensor()}
     with LMDBDataset(tmp_path / "s.lmdb", fields=("image", "mask", "index")) as dataset:
         for engine in ({}, {"num_workers": 2, "worker_type": "threads"}):
             loader = create_loader(dataset, **{**options, **engine})
@@ -178,14 +182,13 @@ def test_damaged_and_missing_records_in_mongodb_are_replaced(mongo_server: Serve
     with database_of(mongo_server, mongo_uri) as database:
         records_in(database).update_one({"_id": FLIPPED}, {"$set": {"label": 5}})
         records_in(database).delete_one({"_id": CUT})
-    options = {**SKIP, "input_size": None}
     # the dataset has its own decoder, so the loader does not copy the dataset
     with MongoDataset(mongo_uri, decode=RandomResizedCrop(16)) as dataset:
         for engine in ({}, {"num_workers": 2, "worker_type": "threads"}):
-            loader = create_loader(dataset, **{**options, **engine})
+            loader = create_loader(dataset, **{**SIZELESS, **engine})
             assert same(all_of(loader), expected(0))
             reasons = {sample.index: sample.reason for sample in loader.stats().skipped_samples}
-        loader = create_loader(dataset, **options)
+        loader = create_loader(dataset, **SIZELESS)
         batches = iter(loader)
         begun = [[*next(batches)]]
         write_store([Record("other.jpg", 0, photo(0))], mongo_uri, overwrite=True)
@@ -307,13 +310,13 @@ NO_DAMAGE = (
 
 @pytest.mark.parametrize("kind", NO_DAMAGE)
 def test_errors_other_than_damage_are_raised(kind: type[Exception]) -> None:
-    loader = create_loader(Failing(kind("of a test")), **SKIP, transform=None)
+    loader = create_loader(Failing(kind("of a test")), **SIZELESS, transform=None)
     with pytest.raises(kind, match="of a test"):
         all_of(loader)
 
 
 def test_damage_errors_of_a_custom_dataset_are_skipped() -> None:
-    loader = create_loader(Failing(DamagedRecordError("of a test")), **SKIP, transform=None)
+    loader = create_loader(Failing(DamagedRecordError("of a test")), **SIZELESS, transform=None)
     assert [label for _, labels in loader for label in labels.tolist()][4:7] == [ORDER[4], ORDER[6], ORDER[6]]
     (skipped,) = loader.stats().skipped_samples
     assert skipped == SkippedSample(CUT, None, "of a test")
@@ -324,7 +327,7 @@ def test_bug_in_a_transform_is_raised_even_with_damaged_samples(place: Path) -> 
         raise ZeroDivisionError("of a test")
 
     with LMDBDataset(place) as dataset, pytest.raises(ZeroDivisionError, match="of a test"):
-        all_of(create_loader(dataset, **SKIP, transform=transform))
+        all_of(create_loader(dataset, **SIZELESS, transform=transform))
 
 
 @pytest.mark.parametrize(

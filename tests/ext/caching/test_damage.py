@@ -231,7 +231,7 @@ def train(origin: Path, cache: Path, rank: int, stop: Path, pipe: Any) -> None:
             sampler = ShuffleSampler(dataset, 2, rank)
             sampler.set_epoch(epoch)
             loader = create_loader(
-                dataset, 1, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
+                dataset, None, 4, sampler=sampler, transform=None, collate_fn=list, device=None, normalize=None,
                 num_workers=2, worker_type="processes",
             )  # fmt: skip
             with loader:

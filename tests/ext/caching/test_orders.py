@@ -46,7 +46,7 @@ def opened(origin: Path, cache: Path, cache_bytes: int | None = None) -> LMDBDat
 def created(dataset: LMDBDataset, sampler: ResumableSampler, **engine: Any) -> PrefetchLoader[Any]:
     options: dict[str, Any] = {"transform": None, "collate_fn": list, "device": None, "normalize": None}
     options |= {"num_workers": 2, "worker_type": "processes", **engine}
-    return create_loader(dataset, 1, 4, sampler=sampler, **options)
+    return create_loader(dataset, None, 4, sampler=sampler, **options)
 
 
 threaded = partial(created, worker_type="threads", prefetch_factor=2)
