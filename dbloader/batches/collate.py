@@ -137,12 +137,7 @@ def collate(
         return collate_fn(samples)
     try:
         return function(samples)
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        KeyError,
-    ) as error:  # torch's message names neither sample nor field
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:  # torch's message names neither sample nor field
         if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
             raise
         named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]

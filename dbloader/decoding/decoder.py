@@ -135,10 +135,7 @@ class Decoder(ABC):
         A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
         planning it, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
 
-        ``plan`` has the arguments and errors of ``__call__``, but some errors are raised only by ``Plan.decode``.
-
-        Returns:
-            The plan, which may refer to the image.
+        Arguments and errors are as in a call. This method or the plan raises them. The plan may refer to the image.
         """
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:

@@ -49,7 +49,7 @@ def decode_field(data: bytes | memoryview, *, known_intact: bool = False) -> Ima
     """
     gray = open_codec(data) if known_intact and is_bare(data) else None
     if gray is not None and gray.is_gray:
-        return Image.fromarray(gray.decode()[..., 0])
+        return Image.fromarray(gray.decode(0, 0, gray.width, gray.height)[..., 0])
     with open_file(data) as image:
         return _decode(image, data)
 
@@ -99,7 +99,8 @@ def crop_field(
     gray = open_codec(data) if known_intact and not exif_transpose else None
     if gray is not None and gray.is_gray:
         crop, size = _enlarge(plan, gray.width, gray.height)
-        return torch.from_numpy(_nearest(gray.decode()[..., 0], crop, size))
+        values = gray.decode(crop.left, crop.top, crop.width, crop.height)[..., 0]
+        return torch.from_numpy(_nearest(values, crop._replace(left=0, top=0), size))
     image = open_file(data)
     if has_one_channel(image):
         decoded = _decode(image, data)
@@ -184,13 +185,9 @@ def changes_size(decode: object) -> bool:
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     """Raise OptionError if a sample has boxes or a mask, because only the image would be cropped.
 
-    A value counts as a mask if it is as large as the image.
-
-    Args:
-        image: A file, an array (height, width, ...), a tensor (height, width, ...) or (..., height, width), or a PIL
-            image.
-        others: The other values of the sample, by name. Dicts, lists and tuples are searched, too.
-        sample: The sample, for the message.
+    A value counts as a mask if it is as large as the image, which is a file, an array (height, width, ...), a tensor
+    (height, width, ...) or (..., height, width), or a PIL image. Dicts, lists and tuples in ``others``, the other
+    values by name, are searched. ``sample`` is for the message.
     """
     boxes = others.get("boxes")
     listed = isinstance(boxes, list) and all(isinstance(row, list) and len(row) == 4 for row in boxes)

@@ -1,10 +1,8 @@
 """Crops: which part of an image is decoded, and how that part becomes the output.
 
-The decoders in ``crops.py`` choose a crop, and ``jpeg.py`` decodes its part of the image.
-
-Loaders decode in many threads, so no step may start threads of its own. Loaders limit torch to one intra-op
-thread in their workers. Views of arrays are made with NumPy, because torch releases the GIL for each view, and another
-thread may then take the GIL.
+Loaders decode in many threads, so no step may use further threads. Loaders limit torch to one intra-op thread in their
+workers. Views of arrays are made with NumPy, because torch releases the GIL for each view, and another thread may then
+take the GIL.
 """
 
 from __future__ import annotations

@@ -18,9 +18,5 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    {
-        "Normalize": "device.normalize",
-        "Preparation": "device.preparation",
-        "RandomErasing": "ext.device.erasing",
-    },
+    {"Normalize": "device.normalize", "Preparation": "device.preparation", "RandomErasing": "ext.device.erasing"},
 )

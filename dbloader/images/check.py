@@ -23,7 +23,7 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )
-from dbloader.images.png import without_refused
+from dbloader.images.png import read_chunks, without_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,9 +109,7 @@ def intact_facts(data: bytes) -> Facts:
         return read_facts(data)
     except NotAnImageError as error:
         cause = error.__cause__
-        if not isinstance(
-            cause, Exception
-        ):  # dbloader itself refuses the image, for example because of its number of pixels
+        if not isinstance(cause, Exception):  # dbloader itself refuses the image, for example as too large
             raise
         if data.startswith(_TIFF):
             raise DamagedImageError(f"is {UNREAD_TIFF}") from error
@@ -188,12 +186,9 @@ def _same_pixels(first: bytes, second: bytes) -> bool:
 
 def _check_chunks(data: bytes | bytearray | memoryview) -> None:
     """Check the CRCs of all chunks of a PNG. Pillow does not check the chunks with pixels."""
-    start = 8  # https://www.w3.org/TR/png-3/#5Chunk-layout: length, type, data, CRC
-    while start + 12 <= len(data):
-        end = start + 12 + int.from_bytes(data[start : start + 4], "big")
-        if end > len(data) and data[start + 4 : start + 8] == b"IDAT":  # Pillow may tolerate a truncated chunk
+    for kind, start, end in read_chunks(data):
+        if end > len(data) and kind == b"IDAT":  # Pillow tolerates this if few bytes are missing
             raise DamagedImageError(f"does not decode: its chunk IDAT at byte {start} is truncated")
         if end <= len(data) and zlib.crc32(data[start + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-            kind = bytes(data[start + 4 : start + 8]).decode("ascii", "backslashreplace")
-            raise DamagedImageError(f"does not decode: the CRC of its chunk {kind} at byte {start} is wrong")
-        start = len(data) if data[start + 4 : start + 8] == b"IEND" else end
+            shown = kind.decode("ascii", "backslashreplace")
+            raise DamagedImageError(f"does not decode: the CRC of its chunk {shown} at byte {start} is wrong")

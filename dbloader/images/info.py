@@ -11,15 +11,7 @@ import simplejpeg
 from PIL import ExifTags, UnidentifiedImageError
 
 from dbloader.errors import NotAnImageError, OptionError
-from dbloader.images.pillow import (
-    EIGHT_BITS,
-    TURNS,
-    array_depth,
-    describe,
-    max_pixels,
-    open_pillow,
-    value_depth,
-)
+from dbloader.images.pillow import EIGHT_BITS, TURNS, array_depth, describe, max_pixels, open_pillow, value_depth
 
 if TYPE_CHECKING:
     import numpy.typing as npt

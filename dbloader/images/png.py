@@ -1,4 +1,4 @@
-"""Remove the metadata of a PNG that would make Pillow refuse the image."""
+"""Read the chunks of a PNG, and remove metadata that would make Pillow refuse the image."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ import zlib
 # Chunks that do not decide which pixels Pillow decodes (https://www.w3.org/TR/png-3/#11Ancillary-chunks).
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _METADATA = (*_TEXTS, b"iCCP", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"pHYs", b"tIME", b"bKGD", b"hIST", b"sPLT")
-_CHUNK = struct.Struct(">I4s")  # length and type; the data and a CRC of 4 bytes follow
+_CHUNK = struct.Struct(">I4s")  # length and kind (https://www.w3.org/TR/png-3/#5Chunk-layout)
 
 _MOST_BYTES = 2**20  # Pillow's limit for a decompressed text or profile, PngImagePlugin.MAX_TEXT_CHUNK
 _LEAST_BYTES = _MOST_BYTES // 1032  # zlib compresses to no less than 1/1032
+
+
+def read_chunks(data: bytes | bytearray | memoryview, at: int = 8) -> list[tuple[bytes, int, int]]:
+    """Return the kind of each chunk until IEND, where the chunk begins, and where it ends, perhaps beyond the data."""
+    kind, chunks = b"", []
+    while kind != b"IEND" and at + 12 <= len(data):
+        length, kind = _CHUNK.unpack_from(data, at)
+        chunks.append((kind, at, at + length + 12))
+        at += length + 12
+    return chunks
 
 
 def without_refused(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
@@ -19,14 +29,11 @@ def without_refused(data: bytes | bytearray | memoryview) -> bytes | bytearray |
 
     Pillow refuses a text or profile of more than 1 MiB after decompression, and metadata with a wrong CRC.
     """
-    kept, first, at = [], 0, 8
-    while at + 12 <= len(data):
-        length, kind = _CHUNK.unpack_from(data, at)
-        end = at + length + 12
-        if kind in _METADATA and end <= len(data) and _is_refused(kind, bytes(data[at + 4 : end])):
-            kept.append(data[first:at])
+    kept, first = [], 0
+    for kind, start, end in read_chunks(data):
+        if kind in _METADATA and end <= len(data) and _is_refused(kind, bytes(data[start + 4 : end])):
+            kept.append(data[first:start])
             first = end
-        at = end if kind != b"IEND" else len(data)
     return b"".join((*kept, data[first:])) if kept else data
 
 

@@ -20,6 +20,7 @@ from dbloader.decoding.render import Crop
 from dbloader.errors import ImageError
 from dbloader.images.check import check_decodes
 from dbloader.images.info import read_facts
+from dbloader.images.png import read_chunks
 from tests.support.images import encoded
 
 SIZES = ((1, 1), (3, 2), (32, 32), (97, 61))
@@ -87,6 +88,76 @@ def test_decoded_pixels_equal_pillows(data: bytes) -> None:
     lazy = open_lazy(data, known_intact=True)
     assert (lazy.size, lazy.mode, lazy.info) == (expected.size, expected.mode, expected.info)
     assert lazy.tobytes() == expected.tobytes()
+
+
+def with_pixels(file: bytes, pixels: bytes, pieces: int = 1) -> bytes:
+    """Return a PNG with other compressed pixels, in several chunks."""
+    begin, end = file.index(b"IDAT") - 4, file.rindex(b"IEND") - 4
+    length = -(-len(pixels) // pieces)
+    chunks = [b"IDAT" + pixels[at : at + length] for at in range(0, len(pixels), length)]
+    made = [(len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") for chunk in chunks]
+    return file[:begin] + b"".join(made) + file[end:]
+
+
+def packed_pixels(file: bytes) -> bytes:
+    return b"".join(file[start + 8 : end - 4] for kind, start, end in read_chunks(file) if kind == b"IDAT")
+
+
+def banded(width: int, height: int) -> Image.Image:
+    """Return an image whose rows have different filters in a PNG."""
+    pixels = np.array(scene(width, height))
+    pixels[::7] = np.random.default_rng(0).integers(0, 256, (width, 3))
+    pixels[3::11] = 90
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGB", "LA", "RGBA", "palette of 1 bit", "palette of 4 bits"])
+def test_crop_of_a_png_equals_the_crop_of_pillows_pixels(mode: str) -> None:
+    image, options = banded(203, 151), {}
+    if mode.startswith("palette"):
+        options = {"bits": int(mode[11])}
+        image = image.quantize(2 ** options["bits"])
+    else:
+        image = with_opacity(image, mode[:-1]) if mode[-1] == "A" else image.convert(mode)
+    data = encoded(image, "PNG", **options)
+    row = (203 * len(image.getbands()) * options.get("bits", 8) + 7) // 8 + 1
+    assert mode.startswith(("P", "palette")) or len({*zlib.decompress(packed_pixels(data))[::row]}) > 1, "filters"
+    expected = np.array(decode_pil(data))
+    chosen = random.Random(0)
+    for number in range(20):
+        left, top = chosen.randrange(203), chosen.randrange(151)
+        width, height = chosen.randint(1, 203 - left), chosen.randint(1, 151 - top)
+        opened = open_codec(with_pixels(data, packed_pixels(data), 1 + number % 3))
+        assert opened is not None
+        assert np.array_equal(opened.crop(left, top, width, height), expected[top : top + height, left : left + width])
+
+
+def test_only_the_rows_and_columns_that_a_crop_needs_are_decoded() -> None:
+    mask = Image.fromarray(np.random.default_rng(0).integers(0, 20, (120, 180), dtype=np.uint8))
+    rows = np.zeros((120, 181), np.uint8)  # filter 0 of all rows
+    rows[:, 1:] = np.asarray(mask)
+    opened = open_codec(with_pixels(encoded(mask, "PNG"), zlib.compress(rows.tobytes())))
+    assert opened is not None
+    decoded: list[bytes] = []
+
+    def codec(data: bytes | memoryview) -> Any:
+        decoded.append(bytes(data))
+        return opened.codec(data)
+
+    part = opened._replace(codec=codec).decode(20, 30, 50, 40)
+    assert np.array_equal(part[..., 0], np.array(mask)[30:70, 20:70])
+    assert [read_facts(file)[:3] for file in decoded] == [("PNG", 70, 40)]
+
+
+@pytest.mark.parametrize("damage", ["checksum", "one row more", "one row less"])
+def test_png_whose_pixels_are_packed_wrongly_is_decoded_as_pillow_does(damage: str) -> None:
+    data = encoded(banded(203, 151), "PNG")
+    packed = packed_pixels(data)
+    rows = zlib.decompress(packed)
+    changed = {"checksum": packed[:-4] + b"\0" * 4, "one row more": zlib.compress(rows + rows[:610])}
+    data = with_pixels(data, changed.get(damage, zlib.compress(rows[:-610])))
+    expected = outcome(lambda: decode_pil(data))
+    assert outcome(lambda: DecodeTensor()(data, known_intact=True).permute(1, 2, 0)) == expected
 
 
 def test_png_of_pixels_alone_becomes_an_ordinary_image() -> None:
@@ -166,8 +237,8 @@ def test_intact_gray_mask_is_decoded_to_pillows_image(monkeypatch: pytest.Monkey
 
 
 def test_mask_is_cropped_to_pillows_values() -> None:
-    mask = Image.fromarray(np.random.default_rng(0).integers(0, 20, (40, 60), dtype=np.uint8))
-    plan = Plan(lambda: np.zeros((1, 1, 3), np.uint8), Crop(7, 3, 31, 22, flip=True), (16, 24), 60, 40)
+    mask = Image.fromarray(np.random.default_rng(0).integers(0, 20, (120, 180), dtype=np.uint8))
+    plan = Plan(lambda: np.zeros((1, 1, 3), np.uint8), Crop(7, 43, 31, 22, flip=True), (16, 24), 180, 120)
     for data in (encoded(mask, "PNG"), encoded(mask, "PNG", transparency=3), encoded(mask.convert("P"), "PNG")):
         expected = crop_field(data, plan, exif_transpose=False)
         assert torch.equal(crop_field(data, plan, exif_transpose=False, known_intact=True), expected)
