@@ -65,9 +65,14 @@ class CodecImage(NamedTuple):
         """Return a part of the image: uint8, shape (height, width, channels); gray or RGB, perhaps with opacity."""
         right, bottom, data, first = left + width, top + height, self.data, 0
         bits = self.width * self.height * self.pixel_bits
+        # A smaller height in the header of a lossy WebP (RFC 6386, 9.1) ends decoding early: after whole macroblocks of
+        # 16 rows, and one more, because filters and enlarged colors also use the rows beyond a macroblock.
+        enough = -(-bottom // 16) * 16 + 16
         try:
             if bits > _INFLATED and (bits < _LARGE or 2 * right * bottom < self.width * self.height):
                 data, first = self._cut(top, right, bottom)
+            elif data[12:16] == b"VP8 " and enough < self.height:
+                data = b"".join((data[:28], enough.to_bytes(2, "little"), data[30:]))
             pixels = self.codec(data)
         except (RuntimeError, ValueError):  # Pillow decides whether the file is damaged
             return PillowImage(open_file(self.data)).crop(left, top, width, height)

@@ -163,10 +163,9 @@ class RandomResizedCrop(Decoder):
             is drawn uniformly.
         flip: Probability that the output is mirrored.
         scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
-            times as wide and as high as the output. Scaling changes the pixels, and rounds the crop's edges to pixels
-            of the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, pixels changed by 1.4
-            of 255 levels on average (6.4 in the worst image); the root mean square was 2.9. A sample took 15.7 ms, not
-            23.4 ms; from tiled JPEGs, 6.8 ms instead of 10.2 ms.
+            times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
+            the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean difference was
+            1.4 of 255 levels (6.4 in the worst image), and a sample took two thirds of the time, also from tiled JPEGs.
         interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these
             two for each sample, as in timm. Pillow applies "nearest", "box", "hamming" and "lanczos", and is several
             times slower.

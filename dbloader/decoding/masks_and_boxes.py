@@ -20,8 +20,8 @@ from dbloader.decoding.jpeg import open_jpeg
 from dbloader.decoding.open import open_image, read_orientation
 from dbloader.decoding.pillow import decode_errors, open_file
 from dbloader.decoding.unchanged import read_values
-from dbloader.errors import NotAnImageError, OptionError, PixelRangeError
-from dbloader.images.info import read_facts
+from dbloader.errors import OptionError, PixelRangeError
+from dbloader.images.info import find_facts
 from dbloader.images.pillow import GRAY_16, MISREAD, turn_boxes, value_depth
 
 if TYPE_CHECKING:
@@ -216,11 +216,8 @@ def _sizes(value: Any) -> set[tuple[int, int]]:
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):
-        try:
-            facts = read_facts(bytes(value))
-        except NotAnImageError:
-            return set()
-        return {(facts.height, facts.width)}
+        facts = find_facts(bytes(value))
+        return {(facts.height, facts.width)} if facts else set()
     if isinstance(value, Mapping):
         return set().union(*map(_sizes, value.values()))
     if isinstance(value, (list, tuple)):

@@ -149,6 +149,26 @@ def test_only_the_rows_and_columns_that_a_crop_needs_are_decoded() -> None:
     assert [read_facts(file)[:3] for file in decoded] == [("PNG", 70, 40)]
 
 
+@pytest.mark.parametrize(
+    "options", [{"quality": 30}, {"quality": 90}, {"quality": 90, "method": 0}, {"lossless": True}]
+)
+def test_crop_of_a_webp_equals_the_crop_of_pillows_pixels(options: Any) -> None:
+    data = encoded(banded(203, 151), "WEBP", **options)
+    expected = np.array(decode_pil(data))
+    opened = open_codec(data)
+    assert opened is not None
+    heights = []
+
+    def codec(data: bytes | memoryview) -> Any:
+        heights.append(read_facts(bytes(data)).height)
+        return opened.codec(data)
+
+    for bottom in range(1, 152):
+        part = opened._replace(codec=codec).crop(7, bottom // 2, 60, bottom - bottom // 2)
+        assert np.array_equal(part, expected[bottom // 2 : bottom, 7:67])
+    assert min(heights) == (151 if "lossless" in options else 32)
+
+
 @pytest.mark.parametrize("damage", ["checksum", "one row more", "one row less"])
 def test_png_whose_pixels_are_packed_wrongly_is_decoded_as_pillow_does(damage: str) -> None:
     data = encoded(banded(203, 151), "PNG")
