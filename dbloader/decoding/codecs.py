@@ -27,8 +27,8 @@ _PNG = struct.Struct(">16s2I3BxB")
 _PNG_START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _GRAY = 0
 _CHANNELS = {_GRAY: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-_BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # the bits of a value, for each color type
-# Chunks before the pixels. Other chunks may belong to an animation, or make libpng print a warning for each image.
+_BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bits of a value, for each color type
+# Allowed chunks before the pixels. Other chunks may belong to an animation, or make libpng warn for each image.
 _CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
 # libdeflate inflates a PNG with more bits of pixels; a large PNG only for less than half of its pixels, because copies
@@ -110,7 +110,7 @@ def open_codec(data: bytes | memoryview) -> CodecImage | None:
 
 
 def is_bare(data: bytes | memoryview) -> bool:
-    """Return whether a file is a PNG without any metadata. If so, Pillow's ``info`` of it is empty."""
+    """Return whether a file is a PNG without any metadata, for which Pillow's ``info`` is empty."""
     return data[:4] == _PNG_START[:4] and {kind for kind, _, _ in read_chunks(data)} == {b"IHDR", b"IDAT", b"IEND"}
 
 
