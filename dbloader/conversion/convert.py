@@ -91,9 +91,9 @@ def convert(
         boxes: ``"upright"`` if the boxes of annotations belong to the image as EXIF turns it, ``"stored"`` if not; and
             ``"pixels"`` or ``"fractions"``, their unit. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
-        classes: Names of the classes in the order of their labels, such as those of the training data: a list of names,
-            a store's place, a ``.txt`` with a name on each line, or a ``.json`` list. Any other class is an error. With
-            ``"numbers"``, the names of the classes are the labels, for folders such as ``1``, ``2`` and ``10``.
+        classes: Names of the classes in the order of their labels: a list of names, a store's place, a ``.txt`` with a
+            name on each line, or a ``.json`` list; ``"numbers"`` if the names of the classes are the labels. Any other
+            class is an error. By default, ``val`` gets the classes of a ``train`` beside it that include its own.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
@@ -199,7 +199,8 @@ def _convert(
         writer = stack.enter_context(create_store(destination, overwrite=overwrite, resume=resume, resumable=True))
         data = stack.enter_context(tempfile.TemporaryFile(dir=writer.scratch))
         files = FileList.of_source(found, data, lambda count: progress(Progress(count, None, 0)))
-        writer.check_settings({**settings.named(), "list of files": f"{len(files):,} files, SHA-256 {files.digest}"})
+        listed = f"{len(files):,} files, SHA-256 {files.digest}"
+        writer.check_settings({**settings.named(found), "list of files": listed})
         writer.commit()  # after this commit, a killed conversion can be resumed
         resumed_at = writer.position
         into, facts = FileWriter(writer, settings, found), left_out(found, files.tally)

@@ -124,8 +124,8 @@ class Settings:
         if self.where is not None:
             place["where"] = self.where
         place |= self.reading()
-        if self.classes is not None:
-            place["classes"] = "numbers" if self.classes == "numbers" else "given"
+        if found.given_classes is not None:
+            place["classes"] = "given" if found.given_classes else "numbers"
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
         # The target's classes may get new numbers, so only ``Manifest.classes`` lists them.
@@ -134,13 +134,12 @@ class Settings:
         options = {"shuffle_seed": self.shuffle_seed, "check": self.check, "keep_damaged": self.on_damaged == "keep"}
         return {**place, **options, **asdict(self.images)}
 
-    def named(self) -> dict[str, Any]:
-        """Return the options that must not change when a conversion resumes. Keys are like "check (--check)"."""
+    def named(self, found: Source) -> dict[str, Any]:
+        """Return what must not change when a conversion resumes. Keys are like "check (--check)"."""
         values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
         values |= self.reading()
-        if self.classes is not None:
-            names = self.given_classes()
+        if (names := found.given_classes) is not None:
             sum_of_names = f"CRC-32 {zlib.crc32(json.dumps(names).encode()):08x}"
-            values["classes"] = names if isinstance(names, str) else f"{len(names or ()):,} names, {sum_of_names}"
+            values["classes"] = f"{len(names):,} names, {sum_of_names}" if names else "numbers"
         values["on_damaged"] = "keep" if self.on_damaged == "keep" else "not keep"
         return {f"{name} (--{name.replace('_', '-')})": value for name, value in values.items()}

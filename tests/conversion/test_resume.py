@@ -108,7 +108,9 @@ def test_resuming_with_other_options_is_refused(root: Path, place: Path, option:
 
 
 def test_table_above_has_every_option_that_affects_records(root: Path) -> None:
-    assert {name.partition(" ")[0] for name in Settings(source=root).named()} == OPTIONS.keys()
+    plant_photos(root, 1)
+    settings = Settings(source=root)
+    assert {name.partition(" ")[0] for name in settings.named(settings.open())} == OPTIONS.keys()
 
 
 @pytest.mark.usefixtures("frequent_commits")

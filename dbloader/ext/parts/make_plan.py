@@ -45,6 +45,7 @@ from dbloader.ext.publishing.objects import open_target, read_table
 from dbloader.ext.publishing.publish_shards import check_target
 from dbloader.ext.sources.boxes import LABELS
 from dbloader.ext.sources.classes import describe_labels
+from dbloader.ext.sources.open import open_with
 from dbloader.ext.sources.options import Reading
 from dbloader.records.document import seal
 from dbloader.records.field_columns import column_value
@@ -156,7 +157,8 @@ def _write_plan(
 ) -> Plan:
     """Write all files of a plan into a new folder ``aside``. ``base`` is the store to which the records are added."""
     settings, parts = _with_absolute_paths(settings), whole_number("shards", shards, 1, _MOST_PARTS)
-    with closing(settings.open()) as found, refusals(destination):
+    own = base is not None and bool(base.manifest.classes)
+    with closing(open_with(settings, beside=not own)) as found, refusals(destination):
         check_destination(destination, found.stores)
         if found.compressed:
             raise SourceError(
@@ -180,6 +182,8 @@ def _write_plan(
             settings = replace(settings, labels=found.label_table if labels is None else labels)
             if base.manifest.classes:
                 describe_labels(found, settings.labels)
+        elif settings.classes is None:
+            settings = replace(settings, labels=found.label_table)
         for new in (aside, aside / SHARD_FOLDER, aside / RECEIPT_FOLDER, aside / LIST_FOLDER):
             new.mkdir()
         token, ends = secrets.token_hex(4), array("q")

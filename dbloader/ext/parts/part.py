@@ -26,6 +26,7 @@ from dbloader.ext.parts.known_records import KnownRecords
 from dbloader.ext.parts.plan import MAKING, RECEIPT_FOLDER, Plan, list_name, open_places
 from dbloader.ext.publishing.publish_shards import index_shards
 from dbloader.ext.remote.bucket import Bucket
+from dbloader.ext.sources.open import open_with
 from dbloader.records.document import open_sealed, seal
 from dbloader.stores.lmdb.errors import refusals
 from dbloader.stores.lmdb.keys import PARTIAL
@@ -142,7 +143,7 @@ def _make_shard(plan: Plan, part: int, files: FileList, path: Path, workers: int
     plan.check_versions()
     return_large_blocks()
     settings = plan.settings
-    with closing(settings.open()) as found, LMDBWriter(path) as writer:
+    with closing(open_with(settings, beside=False)) as found, LMDBWriter(path) as writer:
         known = KnownRecords(Path(plan.where.removesuffix(PARTIAL))) if settings.new_only else ()
         into = FileWriter(writer, settings, found, known)
         into.write(files, range(len(files)), workers)

@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from dbloader.ext.parts.plan import list_name, target_of
 from dbloader.ext.parts.publish import publish
 from dbloader.ext.publishing import objects
 from dbloader.ext.publishing.publish_shards import check_target
+from dbloader.ext.sources.open import open_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -107,8 +108,9 @@ def convert_in_parts(
 
 def _late_events(plan: Plan) -> list[dict[str, str]]:
     path, late = plan.folder / list_name(plan.token), list[dict[str, str]]()
-    # All parts are made, so ignore errors, for example if the plan is in a bucket or the source was removed.
-    with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(plan.settings.open()) as found:
+    # Ignore errors, because all parts are made: the plan may be in a bucket, or the source may be removed.
+    opened = partial(open_with, plan.settings, beside=False)
+    with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(opened()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))
     return late
 

@@ -19,7 +19,7 @@ from dbloader.errors import DBLoaderError, OptionError, SourceError
 from dbloader.ext.sources.class_folders import number_warnings
 from dbloader.ext.sources.labels import read_classes
 from dbloader.records.manifest import CLASS_LISTS
-from dbloader.sources.base import Listing, Tally, name_range
+from dbloader.sources.base import Listing, Tally, full_path, name_range
 from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NUMBERS = "numbers"
 
 _NAMED = 5  # most classes in a message
 _OTHER_CLASSES = (
-    ", so the same label may mean another class: convert it first, and give its store as classes= (--classes)"
+    ", so the same label may mean another class: give both the names of all classes as classes= (--classes names.txt)"
 )
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CHEAP = (".zip", ".csv", ".tsv", ".txt", ".jsonl")
@@ -150,15 +150,16 @@ def check_class_lists(found: Source) -> None:
         )
 
 
-def compare_with_train(
+def follow_train(
     found: Source,
     source: str | os.PathLike[str],
     listing: str | os.PathLike[str] | Listing | None,
     read: Callable[..., Source],
 ) -> None:
-    """Warn if a source is a split, such as ``val``, and ``train`` beside it has other classes.
+    """Make a split, such as ``val``, use the numbers of the classes in ``train`` beside it, as Ultralytics does.
 
-    Tars are not compared, because opening one reads all of it.
+    If a class is not in ``train``, warn that the classes differ. Tars are not compared, because opening one reads all
+    of it.
     """
     is_cheap = isinstance(found, FolderSource) or os.fspath(
         source if listing is None else Listing.of(listing).path
@@ -172,12 +173,18 @@ def compare_with_train(
         if place is None:
             continue
         with suppress(DBLoaderError), closing(read(place, rows)) as other:
-            if other.classes and other.classes != found.classes:
-                name = place if rows is None else rows.path
-                found.warnings = (
-                    *found.warnings,
-                    f"{name} has other classes ({len(other.classes):,}; here {len(found.classes):,}){_OTHER_CLASSES}",
-                )
+            name, own = full_path(place if rows is None else rows.path), found.classes
+            if other.classes and not {*own} <= {*other.classes}:
+                counts = f"{len(other.classes):,}; here {len(own):,}"
+                first = next(name for name in own if name not in other.classes)
+                warning = f"{name} has other classes ({counts}), without {short_repr(first, 40)}{_OTHER_CLASSES}"
+                found.warnings = (*found.warnings, warning)
+            elif other.classes and other.classes != own:
+                use_classes(found, other.classes)
+                says = f" (classes of {name}: {len(other.classes):,}, of which {len(own):,} occur here)"
+                lines = found.in_words(Tally())
+                found.understood = tuple(line + says * line.startswith("labels:") for line in lines)
+                found.warnings = (*found.warnings, *number_warnings(other.classes))
             return
 
 

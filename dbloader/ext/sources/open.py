@@ -10,7 +10,7 @@ from dbloader._places import is_mongo
 from dbloader.errors import OptionError
 from dbloader.ext.sources.boxes import AS_FRACTIONS
 from dbloader.ext.sources.class_folders import name_warnings
-from dbloader.ext.sources.classes import check_class_lists, compare_with_train, use_classes
+from dbloader.ext.sources.classes import check_class_lists, follow_train, use_classes
 from dbloader.ext.sources.listed_boxes import AS_COCO
 from dbloader.ext.sources.options import UNDECIDED, Reading, decided_boxes
 from dbloader.ext.sources.recognize import recognize
@@ -80,8 +80,10 @@ def open_source(
     return found
 
 
-def open_with(settings: Settings) -> Source:
-    """Return the source of a conversion, with the classes that the user gives.
+def open_with(settings: Settings, *, beside: bool = True) -> Source:
+    """Return the source of a conversion, with the classes that the user gives, or else those of ``train`` beside it.
+
+    Without ``beside``, it keeps its own classes: the plan or the store that grows has decided their labels.
 
     Raises:
         SourceError: Nothing at the place can be converted.
@@ -101,7 +103,8 @@ def open_with(settings: Settings) -> Source:
         use_classes(found, given)
     else:
         check_class_lists(found)
-        compare_with_train(found, settings.source, settings.listing, open_one)
+        if beside:
+            follow_train(found, settings.source, settings.listing, open_one)
     if found.file_fields and (settings.images.short_side is not None or settings.images.max_side is not None):
         found.close()
         raise OptionError(

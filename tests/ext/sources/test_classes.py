@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dbloader import LMDBDataset, convert, verify_store
+from dbloader import LMDBDataset, MongoDataset, convert, verify_store
 from dbloader.conversion.settings import Settings
 from dbloader.errors import DBLoaderError, OptionError, StoreExistsError
 from dbloader.ext.parts.make_plan import plan_parts
@@ -138,31 +139,117 @@ def test_resume_with_other_classes_is_refused(val: Path, tmp_path: Path) -> None
     assert labels(tmp_path / "x.lmdb") == (["a", "b", "c"], [0, 2])
 
 
-@pytest.mark.parametrize("kind", ["folder", "zip", "listing", "inside"])
-def test_split_with_other_classes_than_train_beside_it_is_a_warning(tmp_path: Path, kind: str) -> None:
-    for split, names in (("train", "abc"), ("val", "ac"), ("test", "abc")):
-        images = photos(f"{name}/{name}.jpg" for name in names)
+def plant_splits(folder: Path, kind: str, **splits: str) -> dict[str, dict[str, Any]]:
+    """Write splits with an image for each letter, its class; return the arguments that convert each of them."""
+    found: dict[str, dict[str, Any]] = {}
+    plant(folder / "all", photos(f"{name}/{name}.jpg" for name in "abcd"))
+    for first, (split, names) in enumerate(splits.items()):
+        images = photos([f"{name}/{name}.jpg" for name in names], 10 * first)
         if kind == "zip":
-            write_zip(tmp_path / f"{split}.zip", images)
+            found[split] = {"source": write_zip(folder / f"{split}.zip", images)}
         elif kind == "folder":
-            plant(tmp_path / split, images)
+            found[split] = {"source": plant(folder / split, images)}
         elif kind == "inside":
-            plant(tmp_path / split, {name[2:]: data for name, data in images.items()})
+            plant(folder / split, {name[2:]: data for name, data in images.items()})
             rows = [(name[2:], *(int(name[0] == other) for other in names)) for name in images]
-            write_csv(tmp_path / split, "_classes.csv", [("filename", *names), *rows])
+            listing = write_csv(folder / split, "_classes.csv", [("filename", *names), *rows])
+            found[split] = {"source": folder / split, "listing": listing}
         else:
-            plant(tmp_path / "all", images)
-            write_csv(tmp_path, f"my-{split}.csv", [("path", "label"), *((name, name[0]) for name in images)])
+            rows = [(name, name[0]) for name in images]
+            listing = write_csv(folder, f"my-{split}.csv", [("path", "label"), *rows])
+            found[split] = {"source": folder / "all", "listing": listing}
+    return found
 
-    def warnings(split: str) -> tuple[str, ...]:
-        source = tmp_path / {"zip": f"{split}.zip", "listing": "all"}.get(kind, split)
-        listing = {"listing": tmp_path / f"my-{split}.csv", "inside": source / "_classes.csv"}.get(kind)
-        return convert(source, tmp_path / f"{split}.lmdb", listing=listing, progress=None).warnings
 
-    (warning,) = warnings("val")
-    assert "has other classes (3; here 2), so the same label may mean another class" in warning
+@pytest.mark.parametrize("kind", ["folder", "zip", "listing", "inside"])
+def test_split_gets_the_numbers_of_train_beside_it(tmp_path: Path, kind: str) -> None:
+    splits = plant_splits(tmp_path, kind, train="abc", val="ac", test="abc")
+    place = tmp_path / "val.lmdb"
+    report = convert(**splits["val"], destination=place, progress=None)
+    assert report.warnings == ()
+    (said,) = [line for line in report.understood if line.startswith("labels:")]
+    train = splits["train"].get("listing") or splits["train"]["source"]
+    assert said.endswith(f" (classes of {train}: 3, of which 2 occur here)")
+    with LMDBDataset(place, decode=None) as val:
+        assert val.classes == ["a", "b", "c"]
+        numbers = [np.asarray(val[index][1]).tolist() for index in range(len(val))]
+    assert numbers == ([[1, 0, 0], [0, 0, 1]] if kind == "inside" else [0, 2])
+    assert verify_store(place, against=splits["val"]["source"], listing=splits["val"].get("listing")).problems == {}
+    assert dry_run(**splits["val"]).labels == {"a": 1, "b": 0, "c": 1}
+    for split in ("train", "test"):
+        found = Settings(**splits[split]).open()
+        assert (found.given_classes, found.warnings) == (None, ())
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "listing"])
+def test_split_with_a_class_that_train_lacks_keeps_its_numbers_with_a_warning(tmp_path: Path, kind: str) -> None:
+    splits = plant_splits(tmp_path, kind, train="abc", val="ad")
+    report = convert(**splits["val"], destination=tmp_path / "val.lmdb", progress=None)
+    (warning,) = report.warnings
+    assert "has other classes (3; here 2), without 'd', so the same label may mean another class" in warning
     assert "--classes" in warning
-    assert warnings("test") == warnings("train") == ()
+    assert labels(tmp_path / "val.lmdb") == (["a", "d"], [0, 1])
+
+
+def test_classes_that_the_user_gives_replace_those_of_train(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val="ac")
+    convert(**splits["val"], destination=tmp_path / "val.lmdb", classes="a,c", progress=None)
+    assert labels(tmp_path / "val.lmdb") == (["a", "c"], [0, 1])
+
+
+def test_numbers_never_come_from_val_or_test(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "folder", val="abc", test="ac", train="bc")
+    for split, names in {"val": "abc", "test": "ac", "train": "bc"}.items():
+        assert "".join(Settings(**splits[split]).open().stored_classes) == names
+
+
+def test_numbers_of_train_that_are_not_its_names_are_a_warning(tmp_path: Path) -> None:
+    plant(tmp_path, photos(f"train/{number}/0.jpg" for number in (1, 2, 10)))
+    plant(tmp_path, photos(["val/1/0.jpg"], 20))
+    found = Settings(source=tmp_path / "val").open()
+    assert found.understood[1].endswith(f"1 class, '1' is 0 (classes of {tmp_path}/train: 3, of which 1 occur here)")
+    assert ["--classes numbers" in warning for warning in found.warnings] == [True]
+
+
+def test_parts_get_the_numbers_of_train_as_it_was_when_planned(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val="ac")
+    plan = plan_parts(Settings(**splits["val"]), tmp_path / "val.shards", 2)
+    plant(tmp_path, photos(["train/Z/0.jpg"], 50))
+    for number in range(plan.parts):
+        convert_part(tmp_path / "val.shards", number)
+    publish(tmp_path / "val.shards")
+    assert labels(tmp_path / "val.shards") == (["a", "b", "c"], [0, 2])
+    convert(**splits["val"], destination=tmp_path / "new.shards", shards=2, progress=None)
+    assert labels(tmp_path / "new.shards") == (["Z", "a", "b", "c"], [1, 3])
+
+
+def test_appended_split_gets_the_numbers_of_the_store_not_of_train(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val="ac", test="cd")
+    convert(**splits["val"], destination=tmp_path / "x.shards", classes="a,c", shards=1, progress=None)
+    plant(tmp_path, photos(["val/c/1.jpg"], 70))
+    for source in (splits["val"], splits["test"]):
+        convert(**source, destination=tmp_path / "x.shards", append=True, progress=None)
+    assert labels(tmp_path / "x.shards") == (["a", "c", "d"], [0, 1, 0, 1, 1, 1, 2])
+
+
+def test_resume_is_refused_if_train_has_got_other_classes(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val="ac")
+    plant(tmp_path, {"val/c/9.jpg": b"damaged"})
+    with pytest.raises(DBLoaderError, match=r"9\.jpg"):
+        convert(**splits["val"], destination=tmp_path / "x.lmdb", on_bad="fail", progress=None)
+    new = plant(tmp_path, photos(["train/b2/0.jpg"], 50)) / "train" / "b2"
+    with pytest.raises(StoreExistsError, match=r"begun with another classes \(--classes\) \(3 names, .*now 4 names"):
+        convert(**splits["val"], destination=tmp_path / "x.lmdb", resume=True, progress=None)
+    new.rename(tmp_path / "b2")
+    convert(**splits["val"], destination=tmp_path / "x.lmdb", resume=True, progress=None)
+    assert labels(tmp_path / "x.lmdb") == (["a", "b", "c"], [0, 2])
+
+
+def test_split_in_mongodb_gets_the_numbers_of_train(tmp_path: Path, mongo_uri: str) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val="ac")
+    convert(**splits["val"], destination=mongo_uri, progress=None)
+    with MongoDataset(mongo_uri, decode=None) as val:
+        assert ([*val.classes], val.targets.tolist()) == (["a", "b", "c"], [0, 2])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +268,7 @@ def test_wrong_classes_are_an_error(val: Path, tmp_path: Path, classes: Any, mes
 
 
 @pytest.mark.parametrize(
-    ("train", "val", "warns"),
+    ("train", "val", "is_split"),
     [
         ("train", "val", True),
         ("Train", "Validation", True),
@@ -191,16 +278,16 @@ def test_wrong_classes_are_an_error(val: Path, tmp_path: Path, classes: Any, mes
         ("train", "valley", False),
     ],
 )
-def test_other_classes_in_train_beside_a_split_give_a_warning(
-    tmp_path: Path, train: str, val: str, warns: bool
-) -> None:
+def test_train_is_found_beside_a_split_by_its_name(tmp_path: Path, train: str, val: str, is_split: bool) -> None:
     files = [f"{train}/{name}/1.jpg" for name in "abc"] + [f"{val}/{name}/2.jpg" for name in "ac"]
     plant(tmp_path, photos(files, 20))
-    found = Settings(source=tmp_path / val).open().warnings
-    assert ["--classes" in warning and "(3; here 2)" in warning for warning in found] == [True] * warns
-    assert Settings(source=tmp_path / train).open().warnings == ()
-    (tmp_path / val / "b").mkdir()
-    assert Settings(source=tmp_path / val).open().warnings == ()
+    found = Settings(source=tmp_path / val).open()
+    assert "".join(found.stored_classes) == ("abc" if is_split else "ac")
+    assert found.warnings == Settings(source=tmp_path / train).open().warnings == ()
+    (tmp_path / val / "d").mkdir()
+    found = Settings(source=tmp_path / val).open()
+    assert "".join(found.stored_classes) == "acd"
+    assert ["--classes" in warning and "(3; here 3)" in warning for warning in found.warnings] == [True] * is_split
 
 
 def test_lines_about_the_source_have_the_labels_of_the_given_classes(tmp_path: Path, val: Path) -> None:
