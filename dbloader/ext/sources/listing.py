@@ -34,16 +34,20 @@ from dbloader.ext.sources.labels import LABEL_NAMES, WHOLE, label_of, number_lab
 from dbloader.ext.sources.listed_boxes import AS_COCO, ListedBoxes, take_box, take_boxes
 from dbloader.ext.sources.listing_columns import (
     ALL,
+    CHECKS,
     INTEGER,
     LABEL_COLUMNS,
     MISSING,
     PATH_COLUMNS,
     ColumnTypes,
+    are_texts,
     box_like_columns,
     corner_columns,
+    is_about_rows,
     is_certain,
     is_float,
     label_columns,
+    may_be_label,
     path_columns,
     plain,
 )
@@ -53,7 +57,7 @@ from dbloader.records.columns import NO_LABEL
 from dbloader.records.manifest import CLASS_LISTS, TARGET
 from dbloader.records.record import RESERVED_FIELDS, checked_field_name
 from dbloader.sources.base import Entry, FieldFile, Listing, Problem, Source, Tally, checked_root, readable
-from dbloader.sources.folder import METADATA_FILES, SUFFIXES, describe_unused
+from dbloader.sources.folder import EXTENSIONS, METADATA_FILES, SUFFIXES, describe_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -67,7 +71,6 @@ _VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several n
 _LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
 # ImageNet's boxes: for each, a class and four numbers. In other tables, a number before them is a confidence.
 _PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
-_FLAGS = {"is", "has", "verified", "checked"}  # words in the names of columns about a row
 _KNOWN_COLUMNS = 1000  # different sets of columns, whose meaning is remembered
 
 
@@ -244,6 +247,13 @@ def read_listing(
     rules = _Rules(listing, path, files, prefix_of(root), encoding, (*file_columns,), is_metadata, is_export)
     rules = _choose_columns(rules)
     survey, first = _read_all(rules, where)
+    if column := survey.only_label():
+        with suppress(SourceError):  # as text, the column cannot be wrong
+            labelled = replace(listing, label=column)
+            found = read_listing(labelled, root, file_columns, make, files, encoding=encoding)
+            said = ", the only one besides the images"
+            found.understood = tuple(line + said * line.startswith("labels:") for line in found.understood)
+            return found
     has_boxes = bool(first.chosen.corners)
     rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction())
     rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders(), types=survey.types.found())
@@ -344,9 +354,8 @@ def _are_flags(rules: _Rules) -> bool:
     is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
     columns = [column for column in read_header(rules.path, rules.encoding) if column]
     path = rules.path_columns(columns)[:1]
-    words = re.split(r"[\W_]+", " ".join(columns).lower())
     has_label = not {*map(plain, columns)}.isdisjoint(LABEL_NAMES)
-    if not path or len(columns) < 3 or has_label or any(map(is_split, words)) or _FLAGS & {*words}:
+    if not path or len(columns) < 3 or has_label or is_about_rows(columns, ("is", "has", *CHECKS)):
         return False
     for row in (row[1] for row in rules.rows() if not isinstance(row, Problem)):
         values = [row[column] for column in columns if column not in path]
@@ -424,6 +433,9 @@ class _Survey:
         self._is_whole = True  # whether no number has a fraction but 0
         self._several: _Row | None = None  # the first row with a list of classes
         self.has_lists = self._is_coco = self._has_pixels = self._has_boxes = False
+        self._is_alone = not (rules.is_metadata or rules.listing.label or rules.listing.text or rules.file_columns)
+        self._alone = array("q")  # hashes of the values in the only column besides the images
+        self._numbers = self._splits = 0  # of these, numbers with a fraction, and names of splits
         self.problem: Problem | None = None  # the first row that cannot be used
         self.names: dict[str, int] = {}
         self.folders: dict[str, int] = {}  # the first folders of the paths in metadata
@@ -441,6 +453,8 @@ class _Survey:
             return
         self._rows += 1
         self.first = self.first or row
+        if self._is_alone:
+            self._add_alone(row)
         self.paths.append(hash(row.name))
         self.file_fields.update(dict.fromkeys(row.files))
         if self._is_text:
@@ -481,6 +495,28 @@ class _Survey:
         else:
             self.first_integer = self.first_integer or (row.number, label)
 
+    def _add_alone(self, row: _Row) -> None:
+        value, columns = next(iter(row.fields.values()), None), [*(self.first or row).fields]
+        is_value = isinstance(value, (str, int, float)) and not str(value).lower().endswith(EXTENSIONS)
+        self._is_alone = len(row.columns) == 2 and [*row.fields] == columns and (is_value or value is None)
+        if self._is_alone and value not in (None, ""):
+            self._alone.append(hash(value))
+            self._numbers += is_float(str(value))
+            self._splits += is_split(str(value))
+
+    def only_label(self) -> str:
+        """Return the only column besides the images if it must have the labels; else "".
+
+        Classes repeat: on average, a class is in two rows or more. Captions, ids and paths hardly repeat. Numbers with
+        a fraction are a target.
+        """
+        if self.first is None or not self._is_alone or 2 * len(self._alone) <= self._rows:
+            return ""
+        (column,) = self.first.fields
+        repeats = 2 * len(np.unique(np.frombuffer(self._alone, np.int64))) <= len(self._alone)
+        is_label = may_be_label(column) and self._splits < len(self._alone) and (repeats or self._numbers)
+        return column if is_label else ""
+
     def is_fraction(self) -> bool:
         """Return whether the boxes seem to be fractions of the width and height."""
         return self._has_boxes and not self._has_pixels
@@ -516,11 +552,11 @@ class _Survey:
                 way = "write the names of all columns as the first line, and commas between columns, or split classes"
                 what = f"what follows a path, such as {short_repr(text, 50)}, became one text"
                 yield f"{what}: {way} by --label-column text --separator ' ' (Listing(label=, separator=))"
-        elif self._unlabelled == self._rows and not has_boxes:
+        elif self._unlabelled == self._rows and not has_boxes and not are_texts(first.fields):
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
-        elif self._unlabelled and not self._several and not has_boxes:
+        elif 0 < self._unlabelled < self._rows and not self._several and not has_boxes:
             hint = WHOLE * (self._fraction is not None and self._is_whole)
             yield f"{self._unlabelled} of {self._rows} rows have no label{hint}"
         if name := next((name for name in self.names if _LIKE_NUMBER.fullmatch(name)), None):

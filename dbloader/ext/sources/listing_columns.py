@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from dbloader.ext.sources.class_folders import is_split
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -18,6 +20,13 @@ _PATHS = {
     "img", "images",
 }  # fmt: skip
 _IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # if they name files
+# Columns of texts about an image, such as captions, in the same form.
+_TEXTS = {
+    "text", "texts", "txt", "caption", "captions", "sentence", "sentences", "description", "prompt", "comment", "words",
+    "transcription", "conversations", "messages",
+}  # fmt: skip
+CHECKS = {"verified", "checked"}  # words in the names of columns about a row
+_FACTS = {"split", "subset", "partition", "fold", "usage", "width", "height"}  # about a file, not about what it shows
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x1", "y1", "x2", "y2"),
@@ -56,6 +65,23 @@ def label_columns(columns: Sequence[str]) -> list[str]:
     return [column for column in columns if column in LABEL_COLUMNS] or [
         column for column in columns if plain(column) in (*LABEL_COLUMNS, "predictionstring")
     ]
+
+
+def are_texts(columns: Collection[str]) -> bool:
+    """Return whether the columns besides the images are texts about them, such as captions, perhaps with ids."""
+    names = {*map(plain, columns)}
+    return bool(names & _TEXTS) and names <= _TEXTS | _IDS
+
+
+def may_be_label(column: str) -> bool:
+    """Return whether the only column besides the images may have labels."""
+    return not (plain(column) in _TEXTS | _FACTS or is_about_rows([column]) or box_like_columns([column]))
+
+
+def is_about_rows(columns: Sequence[str], words: Collection[str] = CHECKS) -> bool:
+    """Return whether a column is about its row, such as is_train or verified, and not about what the image shows."""
+    found = re.split(r"[\W_]+", " ".join(columns).lower())
+    return any(map(is_split, found)) or not {*words}.isdisjoint(found)
 
 
 def corner_columns(columns: Sequence[str]) -> tuple[str, ...]:

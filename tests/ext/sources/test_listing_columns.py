@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import unicodedata
@@ -20,7 +21,7 @@ from dbloader.ext.parts.publish import publish
 from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem, Source
 from tests.support.images import plant
-from tests.support.layouts.base import coco, photo, photos, write, write_csv
+from tests.support.layouts.base import coco, photo, photos, write, write_csv, write_jsonl, write_zip
 from tests.support.layouts.outcome import run_command
 from tests.support.tallies import only_entries
 
@@ -682,3 +683,101 @@ def test_box_of_a_json_listing_must_be_within_its_image(tmp_path: Path) -> None:
     assert report.rejected == 1
     events = Path(report.report_file).read_text()
     assert "its box 0, [4.0, 6.0, 500.0, -12.0], is not within its 40 x 20 pixels" in events
+
+
+# --- a single column besides the images -------------------------------------------------------------------------------
+
+
+def table(column: str, values: list[Any]) -> str:
+    return f"id,{column}\n" + "".join(f"{f'x{at}' if at else 'a'},{value}\n" for at, value in enumerate(values))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "classes", "labels"),
+    [
+        ("breed", ["pug", "dingo", "pug", "dingo"], ("dingo", "pug"), [1, 0, 1, 0]),
+        ("breed", ["pug", "dingo", "pug", "", "dingo"], ("dingo", "pug"), [1, 0, 1, None, 0]),
+        ("diagnosis", ["4", "0", "0", "4"], (), [4, 0, 0, 4]),
+        ("has_cactus", ["True", "False", "False", "True"], ("False", "True"), [1, 0, 0, 1]),
+        ("Id", ["w_1", "w_2", "w_2", "w_1"], ("w_1", "w_2"), [0, 1, 1, 0]),
+    ],
+)
+def test_column_that_is_alone_is_the_label_if_its_values_repeat(
+    root: Path, column: str, values: list[str], classes: tuple[str, ...], labels: list[int | None]
+) -> None:
+    source = opened(root, table(column, values).replace("id,", "image,", 1))
+    assert (source.classes, [entry.label for entry in only_entries(source)]) == (classes, labels)
+    assert source.understood[1] == f"labels: the column {column!r}, the only one besides the images"
+    assert ["1 of 5 rows have no label" in warning for warning in source.warnings] == [True] * ("" in values)
+
+
+def test_label_of_a_column_that_is_alone_comes_from_ids_zips_and_json(root: Path, tmp_path: Path) -> None:
+    breeds = dict.fromkeys(["a", "c"], "pug") | dict.fromkeys(["b", "d"], "dingo")
+    images = {f"{name}.jpg": photo(at) for at, name in enumerate(breeds)}
+    sources = plant(tmp_path / "dogs", images), write_zip(tmp_path / "dogs.zip", images)
+    rows = write_csv(tmp_path, "labels.csv", [("id", "breed"), *breeds.items()])
+    objects = write_jsonl(tmp_path, "labels.jsonl", [{"id": name, "breed": breed} for name, breed in breeds.items()])
+    for number, (source, listing) in enumerate(itertools.product(sources, (rows, objects))):
+        place = tmp_path / f"{number}.lmdb"
+        report = convert(source, place, listing=listing, progress=None)
+        assert (report.rejected, report.warnings) == (0, ())
+        with LMDBDataset(place, decode=None) as dataset:
+            assert (dataset.classes, dataset.targets.tolist()) == (["dingo", "pug"], [1, 1, 0, 0])
+        assert verify_store(place, against=source, listing=listing).problems == {}
+
+
+def test_numbers_with_a_fraction_in_a_column_that_is_alone_are_the_target(root: Path) -> None:
+    source = opened(root, table("price", ["3.5", "2", "0.25"]))
+    assert (source.target, source.warnings) == ("price", ())
+    assert [entry.fields for entry in only_entries(source)] == [{"price": 3.5}, {"price": 2.0}, {"price": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("breed", ["pug", "dingo", "beagle"]),
+        ("year", ["2001", "2002", "2003"]),
+        ("note", ["blurred", "blurred", "", "", ""]),
+        ("fold", ["0", "1", "0", "1"]),
+        ("set", ["train", "val", "train", "train"]),
+        ("is_train", ["1", "0", "1", "1"]),
+        ("verified", ["yes", "no", "yes", "no"]),
+        ("background", ["1.png", "2.png", "1.png", "2.png"]),
+        ("bbox", ["[1 2]", "[1 2]"]),
+        ("age", ["10", "N/A", "10", "N/A"]),
+        ("grade", ["1.0", "2.0", "1.0", "2.0"]),
+    ],
+)
+def test_column_that_is_alone_stays_a_field_with_a_warning_if_it_may_be_no_label(
+    root: Path, column: str, values: list[str]
+) -> None:
+    source = opened(root, table(column, values))
+    assert (source.classes, source.target) == ((), "")
+    assert {*only_entries(source)[0].fields} == {column}
+    assert "--label-column" in source.warnings[0]
+
+
+def test_column_that_the_user_keeps_as_text_is_no_label(root: Path) -> None:
+    assert opened(root, table("breed", ["pug", "pug"]), text="breed").classes == ()
+
+
+def test_column_that_is_alone_is_no_label_if_it_gives_an_image_two(root: Path) -> None:
+    source = opened(root, "path,tag\na.jpg,red\na.jpg,big\nsub/b.jpg,red\nsub/b.jpg,big\n")
+    assert [entry.fields["tag"] for entry in only_entries(source)] == ["red", "big", "red", "big"]
+    assert "--label-column" in source.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("x.csv", "image,caption\na.jpg,a dog\na.jpg,a dog\n"),
+        ("x.jsonl", '{"file_name": "a.jpg", "text": "a dog"}\n'),
+        ("x.json", '[{"id": "1", "image": "a.jpg", "conversations": [{"from": "human", "value": "?"}]}]'),
+        ("photos/metadata.csv", "file_name,text\na.jpg,a dog\nsub/b.jpg,a cat\nsub/c.png,two cats\n"),
+    ],
+)
+def test_table_of_captions_needs_no_label(root: Path, name: str, rows: str) -> None:
+    listing = write(root.parent, name, rows)
+    source = open_source(root, None if name.startswith("photos") else listing)
+    assert (source.classes, source.target) == ((), "")
+    assert not [warning for warning in source.warnings if "label" in warning]
