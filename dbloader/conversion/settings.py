@@ -136,8 +136,7 @@ class Settings:
 
     def named(self, found: Source) -> dict[str, Any]:
         """Return what must not change when a conversion resumes. Keys are like "check (--check)"."""
-        values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed}
-        values |= self.reading()
+        values = {"check": self.check, **asdict(self.images), "shuffle_seed": self.shuffle_seed, **self.reading()}
         if (names := found.given_classes) is not None:
             sum_of_names = f"CRC-32 {zlib.crc32(json.dumps(names).encode()):08x}"
             values["classes"] = f"{len(names):,} names, {sum_of_names}" if names else "numbers"

@@ -80,7 +80,7 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         ([*NEW, "--worker", "3"], r"No such option:? '?--worker'?.* \(see dbloader convert"),
         ([*NEW, "--on-bda", "fail"], "No such option:? '?--on-bda'?.*[' ]--on-bad[',]"),
         (["info", "none.lmdb"], "none.lmdb does not exist; dbloader convert makes a store"),
-        (["info", "images/cat/0000.jpg"], "0000.jpg is not an LMDB file, so it is not a dbloader store"),
+        (["info", "images/cat/0000.jpg"], "is not an LMDB file, .*; dbloader convert makes a store of images"),
         (["info", "old.lmdb", "--json", "--report"], "--json and --report cannot be combined: choose one"),
         (["info", "mongodb://localhost/images"], "has the form mongodb://host/database.collection, got another form"),
         (["convert", "images", "mongodb://u:s3c/ret@localhost/a.b"], "must be escaped"),

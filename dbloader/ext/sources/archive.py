@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, folder_warnings
-from dbloader.ext.sources.labels import label_of
+from dbloader.ext.sources.labels import label_of, no_label
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import Entry, Source, Tally, full_path, readable
 from dbloader.sources.folder import SYSTEM, class_names, describe_classes
@@ -64,7 +64,7 @@ class ArchiveSource(Source):
                         depths.add(_below(item.name, self._shared))
                 yield item
         if 0 < unlabelled < total:
-            tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label")
+            tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{no_label()}")
         tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()
         return tally
 

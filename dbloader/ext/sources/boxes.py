@@ -221,7 +221,8 @@ def fit_boxes(
     right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)
     if not right.all():
         at = int(np.flatnonzero(~right.all(axis=1))[0])
-        way = "; if boxes are in pixels, give boxes='pixels' (--boxes pixels)" if boxes_in == FRACTIONS else ""
+        way = "; mend it, or if it is of another image, give boxes='upright' or 'stored' (--boxes)"
+        way = "; if boxes are in pixels, give boxes='pixels' (--boxes pixels)" if boxes_in == FRACTIONS else way
         where = f"is not within its {size[0]} x {size[1]} pixels"
         raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, {where}{way}")
     boxes = turn_boxes(np.clip(boxes, 0, [*size, *size]), orientation, *size, back=True)

@@ -76,10 +76,10 @@ def _names_at(place: str) -> tuple[str, ...]:
                 raise OptionError(f"classes (--classes): {store.place} has no names of classes")
             return store.manifest.classes
     if "," in place:
-        return tuple(name.strip() for name in place.split(","))
+        return tuple(name.strip() for name in place.removesuffix(",").split(","))
     raise OptionError(
         f"classes (--classes) is a store, a .txt with a name on each line, a .json list, names with commas, such as "
-        f"cat,dog, or {NUMBERS}; there is no file or store {short_repr(place, 100)}"
+        f"cat,dog, or {NUMBERS}; there is no file or store {short_repr(place, 100)} (a single name needs a comma: cat,)"
     )
 
 

@@ -23,9 +23,10 @@ IMAGE_NAMES = (
 )  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 
-# Hint for files of programs such as pandas, which write all integers of a column as 1.0 if a value is missing.
-WHOLE = "; the numbers are all whole: if they are classes, write them as integers, such as 1 for 1.0"
+# What a program that knows no missing integer makes of classes, if one is missing.
+_WHOLE = "; the numbers are all whole: if they are classes, write them as integers, such as 1 for 1.0"
 
+_LEAVE_OUT = "; write one for each, or leave them out of the training: where='-label:none'"
 _MAX_BYTES = 2**26
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
@@ -69,6 +70,11 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
 def read_target(folder: Path) -> str:
     """Return the field that is the target in an export; "" for the label."""
     return "".join((read_classes(folder, TARGET_FILE) or ())[:1])
+
+
+def no_label(*, are_numbers: bool = False, are_whole: bool = False) -> str:
+    """Return what to do if labels are missing, which are classes, or else numbers, perhaps without fractions."""
+    return _WHOLE if are_whole else "; write one for each" if are_numbers else _LEAVE_OUT
 
 
 def label_of(labels: dict[str, int], text: str, where: str) -> int:

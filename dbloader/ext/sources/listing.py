@@ -30,7 +30,7 @@ from dbloader.errors import FieldError, SourceError
 from dbloader.ext.sources.boxes import AS_FRACTIONS, BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.class_folders import folder_warnings, is_split
-from dbloader.ext.sources.labels import LABEL_NAMES, WHOLE, label_of, number_labels, read_classes, read_target
+from dbloader.ext.sources.labels import LABEL_NAMES, label_of, no_label, number_labels, read_classes, read_target
 from dbloader.ext.sources.listed_boxes import AS_COCO, ListedBoxes, take_box, take_boxes
 from dbloader.ext.sources.listing_columns import (
     ALL,
@@ -557,7 +557,8 @@ class _Survey:
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
         elif 0 < self._unlabelled < self._rows and not self._several and not has_boxes:
-            hint = WHOLE * (self._fraction is not None and self._is_whole)
+            are_numbers = self._fraction is not None
+            hint = no_label(are_numbers=are_numbers, are_whole=are_numbers and self._is_whole)
             yield f"{self._unlabelled} of {self._rows} rows have no label{hint}"
         if name := next((name for name in self.names if _LIKE_NUMBER.fullmatch(name)), None):
             several = "; --separator ',' (Listing(separator=)) makes several classes of each" * ("," in name)

@@ -31,19 +31,21 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.class_folder is not None:
-            check_choice("class_folder", self.class_folder, ("first", "last", "path"))
+            check_choice("class_folder (--class-folder)", self.class_folder, ("first", "last", "path"))
         if self.boxes is not None:
             words = str(self.boxes).split(",")
             for word in words:
-                check_choice("boxes", word, (*FRAMES, *UNITS))
+                check_choice("boxes (--boxes)", word, (*FRAMES, *UNITS))
             if len(words) > sum(decision is not None for decision in decided_boxes(",".join(words))):
-                raise OptionError(f"boxes must be a frame, a unit or both, as in upright,pixels, got {self.boxes!r}")
+                raise OptionError(
+                    f"boxes (--boxes) must be a frame, a unit or both, as in upright,pixels, got {self.boxes!r}"
+                )
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
             except LookupError:
                 raise OptionError(
-                    f"encoding must be an encoding that Python knows, such as 'gbk', got {self.encoding!r}"
+                    f"encoding (--encoding) must be one that Python knows, such as 'gbk', got {self.encoding!r}"
                 ) from None
 
     def named(self) -> dict[str, str]:

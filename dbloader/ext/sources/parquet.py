@@ -17,7 +17,7 @@ from dbloader.errors import SourceError
 from dbloader.ext.sources.arrow_columns import ArrayRule, find_columns, from_lists
 from dbloader.ext.sources.boxes import BOXES, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
-from dbloader.ext.sources.labels import WHOLE, label_of, number_labels
+from dbloader.ext.sources.labels import label_of, no_label, number_labels
 from dbloader.ext.sources.listed_boxes import split_objects
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.ext.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
@@ -145,7 +145,7 @@ class ParquetSource(Source):
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
                 number = end
         is_odd = unlabelled and (has_numbers or not (columns.objects or columns.target))
-        hint = WHOLE if is_whole and unlabelled < total else ""
+        hint = no_label(are_numbers=has_numbers, are_whole=is_whole and unlabelled < total)
         if not (has_numbers or columns.label):
             hint = ": call the column of labels 'label', with integers or names"
         return Tally([f"{unlabelled:,} of {total:,} images have no label{hint}"] if is_odd else [])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 TOO_LARGE = "larger than a file may be here: raise the limit (ulimit -f), or choose another disk"
+_MAKE = "; dbloader convert makes a store of images, archives and listings"
 _NO_MEMORY, _NO_MAP = (errno.ENOMEM,), (errno.ENODEV,)
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 # LMDB raises these classes for errors of the operating system. Other classes mean that the file's content is wrong.
@@ -38,8 +39,8 @@ def translate_refusal(error: OSError, place: str) -> StoreError:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
     if error.errno in _TOO_MANY:
         return StoreError(f"{place}: {error.strerror}: allow this process more open files (ulimit -n)")
-    remedy = ": its folder does not exist, make it first" if error.errno == errno.ENOENT else ""
-    return StoreAccessError(f"{place} cannot be written: {error.strerror or error}{remedy}")
+    gone = ": its folder does not exist, make it first, or takes no files, as /proc" * (error.errno == errno.ENOENT)
+    return StoreAccessError(f"{place} cannot be written: {error.strerror or error}{gone}")
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
     """
     text, remedy = str(error), f"; {remedy}" if remedy else ""
     if isinstance(error, lmdb.InvalidError):
-        return NotAStoreError(f"{place} is not an LMDB file, so it is not a dbloader store{remedy}")
+        return NotAStoreError(f"{place} is not an LMDB file, so it is not a dbloader store{remedy or _MAKE}")
     if isinstance(error, lmdb.VersionMismatchError):
         return NotAStoreError(f"another version of LMDB wrote {place}: {text}{remedy}")
     if _mentions(NO_ROOM, text):

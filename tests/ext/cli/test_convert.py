@@ -33,7 +33,9 @@ def test_dry_run_counts_boxes_by_class_and_unnamed_labels(shell: Shell, tmp_path
     arguments = ("convert", root, tmp_path / "o.lmdb", "--listing", tmp_path / "plain.csv", "--dry-run")
     found = json.loads(shell(*arguments, "--json").stdout)
     assert (found["files"], found["labels"]) == (4, {"-1": 1, "7": 2})
-    assert found["warnings"] == ["1 of 4 rows have no label"]
+    assert found["warnings"] == [
+        "1 of 4 rows have no label; write one for each, or leave them out of the training: where='-label:none'"
+    ]
     assert shell(*arguments, "--quiet").stdout == ""
 
 

@@ -104,7 +104,7 @@ def test_transforms_and_create_loader_take_a_collection(old: Old) -> None:
 
 def test_label_of_an_unlabeled_file_is_none(old: Old) -> None:
     old.list([name_of(0), name_of(1)], [1, None])
-    with pytest.warns(UserWarning, match="^1 of 2 rows have no label$"):
+    with pytest.warns(UserWarning, match="^1 of 2 rows have no label; write one for each"):
         dataset = MongoDataset.from_listing(old.uri, old.listing, decode=None)
     with dataset:
         assert [label for _, label in dataset.__getitems__([0, 1])] == [1, None]

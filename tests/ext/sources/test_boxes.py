@@ -194,7 +194,7 @@ def test_small_boxes_may_be_pixels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("boxes", ["upright,stored", "pixels,pixels", "", "percent", "upright, pixels", 7])
 def test_wrong_words_about_boxes_are_an_error(tmp_path: Path, boxes: Any) -> None:
-    with pytest.raises(OptionError, match="boxes must be"):
+    with pytest.raises(OptionError, match=r"boxes \(--boxes\) must be"):
         convert(**labels(tmp_path, 1, "COCO", (64, 48)), destination=tmp_path / "a.lmdb", boxes=boxes)
 
 

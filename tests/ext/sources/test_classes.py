@@ -54,6 +54,12 @@ def test_labels_get_the_numbers_of_the_given_classes(val: Path, tmp_path: Path, 
         assert dataset.manifest.source["classes"] == "given"
 
 
+def test_single_name_has_a_comma(tmp_path: Path) -> None:
+    plant(tmp_path / "cats", photos(["cat/0.jpg"]))
+    convert(tmp_path / "cats", tmp_path / "x.lmdb", classes="cat,", progress=None)
+    assert labels(tmp_path / "x.lmdb") == (["cat"], [0])
+
+
 def test_class_that_is_not_given_is_an_error_with_count_and_names(val: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"1 of the 2 classes of .*pets is not among the 2 given: 'c'$"):
         convert(val, tmp_path / "val.lmdb", classes=["a", "b"], progress=None)
@@ -255,7 +261,7 @@ def test_split_in_mongodb_gets_the_numbers_of_train(tmp_path: Path, mongo_uri: s
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ("cat", "there is no file or store 'cat'"),
+        ("cat", r"there is no file or store 'cat' \(a single name needs a comma: cat,\)"),
         ([], "must be different names"),
         (["a", "a"], "must be different names"),
         (7, "must be"),

@@ -156,7 +156,11 @@ CHOOSE = "; --label-column (Listing(label=)) chooses another"
 @pytest.mark.parametrize(
     ("name", "content", "warning"),
     [
-        ("a.csv", "path,label\na,1\nb,\nc,2\n", "1 of 3 rows have no label"),
+        (
+            "a.csv",
+            "path,label\na,1\nb,\nc,2\n",
+            "1 of 3 rows have no label; write one for each, or leave them out of the training: where='-label:none'",
+        ),
         ("a.csv", "path,breed\na,x\nb,\n", f"{UNLABELED}'path', 'breed'{CHOOSE}"),
         ("a.csv", "class,path\n,a\n,b\n", f"{UNLABELED}'class', 'path'{CHOOSE}"),
     ],

@@ -69,7 +69,7 @@ def test_files_of_hugging_face_datasets_are_converted(tmp_path: Path, save: str,
     report = convert(tmp_path / place, tmp_path / "out.lmdb")
     assert report.warnings == (
         "the column 'width' became the field 'width_', because no field can be called 'width'",
-        "1 of 7 images have no label",
+        "1 of 7 images have no label; write one for each, or leave them out of the training: where='-label:none'",
     )
     found = records(tmp_path / "out.lmdb")
     assert [(record.name, record.image, record.label) for record in found] == [
@@ -129,7 +129,7 @@ def test_columns_are_found_by_their_names_and_types(tmp_path: Path) -> None:
         "the column 'x.y' became the field 'x_y_', because no field can be called 'x.y'",
         "the column 'when' is left out: no field can have the type timestamp[us]; write it as text to keep it",
         "the column 'map' is left out: no field can have the type map<int8, int8 ('map')>; write it as text to keep it",
-        "1 of 3 images have no label",
+        "1 of 3 images have no label; write one for each, or leave them out of the training: where='-label:none'",
     )
 
 

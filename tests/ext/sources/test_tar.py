@@ -314,7 +314,11 @@ def test_class_names_in_cls_files_become_labels(tmp_path: Path) -> None:
     source = source_of(pack(tmp_path / "x.tar", {**files, "9.jpg": b"j"}))
     assert source.classes == ("cat", "dog")
     assert [entry.label for entry in entries(source)] == [1, 0, 1, None]
-    assert warnings_of(source) == ("1 of 4 images have no label",)
+    (warning,) = warnings_of(source)
+    assert (
+        warning
+        == "1 of 4 images have no label; write one for each, or leave them out of the training: where='-label:none'"
+    )
 
 
 def test_empty_name_of_a_file_field_is_ignored(tmp_path: Path) -> None:
