@@ -85,6 +85,7 @@ class _Rules(NamedTuple):
     file_columns: tuple[str, ...] = ()  # columns that name files of extra fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     is_export: bool = False  # whether an export wrote the metadata
+    is_guess: bool = False  # whether columns of 0 and 1 become classes, although they may be something else
     by_folder: bool = False  # labels are the first folders of the paths
     types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make values of texts, such as numbers
     target: str = ""  # the field that has the label, if it is no class
@@ -319,8 +320,10 @@ def _choose_columns(rules: _Rules) -> _Rules:
     elif not listing.label and path.suffix.lower() == ".txt" and path.is_file():
         layout = text_layout(path, rules.encoding)
         listing = replace(listing, label=layout.attributes if layout and layout.are_classes else ())
-    elif not (listing.label or listing.text or rules.is_metadata) and _are_flags(rules):
-        listing = replace(listing, label=ALL)
+    elif not (listing.label or listing.text or rules.is_metadata):
+        are_flags, is_sure = _are_flags(rules)
+        listing = replace(listing, label=ALL) if are_flags else listing
+        rules = rules._replace(is_guess=are_flags and not is_sure)
     rules = rules._replace(listing=listing)
     for number, values in (row for row in islice(rules.rows(), PROBED) if not isinstance(row, Problem)):
         columns, candidates = [*values], rules.path_columns([*values])
@@ -345,23 +348,27 @@ def _choose_columns(rules: _Rules) -> _Rules:
     return rules
 
 
-def _are_flags(rules: _Rules) -> bool:
-    """Return whether a table has several columns besides its images, and they hold only 1, and 0 or -1.
+def _are_flags(rules: _Rules) -> tuple[bool, bool]:
+    """Return whether a table's columns besides its images hold only 1, and 0 or -1, and whether they must be classes.
 
-    A column such as is_train or verified is about the row, not about what the image shows. Two columns may be a label
-    and something else, unless each row has exactly one of them.
+    They must be if they hold -1, or if each row has exactly one 1. One column is not enough. A column such as is_train
+    or verified is about the row, not about what the image shows. Two columns may be a label and something else, unless
+    each row has exactly one of them.
     """
     is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
     columns = [column for column in read_header(rules.path, rules.encoding) if column]
     path = rules.path_columns(columns)[:1]
     has_label = not {*map(plain, columns)}.isdisjoint(LABEL_NAMES)
     if not path or len(columns) < 3 or has_label or is_about_rows(columns, ("is", "has", *CHECKS)):
-        return False
+        return False, False
+    has_signs, is_single = False, True
     for row in (row[1] for row in rules.rows() if not isinstance(row, Problem)):
         values = [row[column] for column in columns if column not in path]
-        if not all(map(is_flag, values)) or (len(values) == 2 and sum(float(value) > 0 for value in values) != 1):
-            return False
-    return True
+        if not all(map(is_flag, values)) or not (is_single or len(values) > 2):
+            return False, False
+        has_signs = has_signs or "-" in "".join(values)
+        is_single = is_single and sum(float(value) > 0 for value in values) == 1
+    return is_single or len(columns) > 3, has_signs or is_single
 
 
 def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
@@ -569,6 +576,10 @@ class _Survey:
                 f"labels such as {short_repr(name, 80)} may be several classes: --separator {mark!r} "
                 "(Listing(separator=)) splits them"
             )
+        if self._rules.is_guess:
+            names = [*map(repr, first.chosen.labels)]
+            ways = f"--label-column '*' (Listing(label=)) agrees, --text-column {names[0]} keeps them as fields"
+            yield f"the columns {cut(', '.join(names), 100)} have only 0 and 1, and became classes: {ways}"
         if name := next((name for name in self.names if name in (*MISSING, "nan", "NaN")), None):
             yield f"labels such as {name!r} became a class: leave the field empty where an image has no label"
         if almost := self.types.almost_numbers():

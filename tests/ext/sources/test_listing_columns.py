@@ -554,7 +554,7 @@ def test_classes_after_a_path_are_split_as_the_warning_says(root: Path, tmp_path
 def test_columns_of_flags_are_classes(root: Path, header: str, rows: str, classes: tuple[str, ...]) -> None:
     source = opened(root, f"{header}\n{rows}")
     assert (source.classes, source.target) == (classes, "labels" if classes else "")
-    is_warned = not (classes or header.endswith(",label"))
+    is_warned = not (classes or header.endswith(",label")) or classes == ("a", "b", "c")
     assert ["--label-column" in warning for warning in source.warnings] == [True] * is_warned
     assert opened(root, f"{header}\n{rows}", text="one" if "one" in header else classes[0]).classes == ()
 
@@ -683,6 +683,19 @@ def test_box_of_a_json_listing_must_be_within_its_image(tmp_path: Path) -> None:
     assert report.rejected == 1
     events = Path(report.report_file).read_text()
     assert "its box 0, [4.0, 6.0, 500.0, -12.0], is not within its 40 x 20 pixels" in events
+
+
+def test_flags_that_may_be_no_classes_are_a_warning_with_the_options_that_decide(root: Path) -> None:
+    text = "image,blurry,cropped,night\na.jpg,0,1,0\nsub/b.jpg,0,0,0\nsub/c.png,1,1,0\n"
+    (warning,) = opened(root, text).warnings
+    assert "'blurry', 'cropped', 'night' have only 0 and 1, and became classes" in warning
+    assert "--label-column '*'" in warning
+    assert "--text-column 'blurry'" in warning
+    assert opened(root, text, label="*").warnings == ()
+    fields = [entry.fields for entry in only_entries(opened(root, text, text="blurry"))]
+    assert fields[0] == {"blurry": "0", "cropped": 1, "night": 0}
+    assert opened(root, text.replace("0,0,0", "0,0,1").replace("1,1,0", "1,0,0")).warnings == ()
+    assert opened(root, text.replace("0,1", "-1,1")).warnings == ()
 
 
 # --- a single column besides the images -------------------------------------------------------------------------------
