@@ -92,9 +92,8 @@ class Settings:
         return {name: value for name, value in options.items() if value is not None}
 
     def given_classes(self) -> str | tuple[str, ...] | None:
-        """Return the user's option ``classes`` with names in place of a file or store: names, "numbers", or None."""
-        names: str | tuple[str, ...] | None
-        names = None if self.classes is None else extension("given_classes")(self.classes)
+        """Return the names of the classes that the user gives, "numbers", or None."""
+        names: str | tuple[str, ...] | None = None if self.classes is None else extension("given_classes")(self.classes)
         return names
 
     def decided(self) -> Settings:

@@ -195,6 +195,7 @@ class Source(ABC):
     """
 
     follows: tuple[str, ...] = ()  # options of `Reading` that affect how this source is read
+    numbers_classes = False  # whether the files give each class its number, as COCO's do
     has_columns = False  # whether the options of a `Listing` can name its columns
     asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
 

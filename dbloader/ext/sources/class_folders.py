@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from dbloader.ext.sources.options import Reading
-    from dbloader.sources.base import Problem, Tally
+    from dbloader.sources.base import Problem, Source, Tally
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set that no class is called
@@ -115,19 +115,19 @@ def is_split(name: str) -> bool:
     return name.lower().removesuffix("set").rstrip("0123456789_-") in _SPLITS
 
 
-def number_warnings(classes: tuple[str, ...]) -> Iterator[str]:
-    """Yield a warning if the names of all classes are numbers, and a number is not the label of its class."""
+def number_warnings(found: Source) -> Iterator[str]:
+    """Yield a warning if the names of all classes are numbers, and a number is not the label that we gave its class."""
+    classes = found.classes
     numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
     other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
-    is_sorted = [*classes] == sorted(classes)  # else somebody has chosen the order
-    if len(numbers) == len(classes) and is_sorted and other is not None:
+    is_ours = [*classes] == sorted(classes) and not found.numbers_classes  # else somebody has chosen the order
+    if len(numbers) == len(classes) and is_ours and other is not None:
         what = f"the names of the classes look like numbers, but the label of {classes[other]!r} is {other}"
         yield f"{what}: classes='numbers' (--classes numbers) makes the numbers the labels"
 
 
 def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
-    """Yield warnings about names of classes that look like numbers or alike, or that are padded."""
-    yield from number_warnings(classes)
+    """Yield warnings about names of classes that look alike, or that are padded."""
     alike: dict[str, list[str]] = {}
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)

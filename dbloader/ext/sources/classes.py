@@ -99,7 +99,7 @@ def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
     ``labels`` is the label of each class; None for their positions.
     """
     own = found.classes
-    decided = {*number_warnings(own)}
+    decided = {*number_warnings(found)}
     found.warnings = tuple(
         warning for warning in found.warnings if warning not in decided and not warning.endswith(_OTHER_CLASSES)
     )
@@ -184,7 +184,7 @@ def follow_train(
                 says = f" (classes of {name}: {len(other.classes):,}, of which {len(own):,} occur here)"
                 lines = found.in_words(Tally())
                 found.understood = tuple(line + says * line.startswith("labels:") for line in lines)
-                found.warnings = (*found.warnings, *number_warnings(other.classes))
+                found.warnings = (*found.warnings, *number_warnings(other))
             return
 
 

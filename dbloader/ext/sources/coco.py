@@ -107,6 +107,8 @@ def _has_pixels(box: Any) -> bool:
 class CocoSource(Source):
     """The images in a COCO file, in its order, with their boxes, captions or classes; made by ``read_coco``."""
 
+    numbers_classes = True
+
     def __init__(
         self,
         root: Path,

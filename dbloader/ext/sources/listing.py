@@ -285,7 +285,7 @@ def read_listing(
     if path.suffix.lower() == ".txt" and "text" in first.fields:
         found.target = "text"
     elif is_export:
-        found.target = read_target(path.parent)
+        found.target, found.numbers_classes = read_target(path.parent), True
     if has_boxes or rules.has_lists:
         found.follows = (*found.follows, "boxes")
     found.understood = (*found.understood, *_understood(rules, first))
@@ -577,9 +577,9 @@ class _Survey:
                 "(Listing(separator=)) splits them"
             )
         if self._rules.is_guess:
-            names = [*map(repr, first.chosen.labels)]
-            ways = f"--label-column '*' (Listing(label=)) agrees, --text-column {names[0]} keeps them as fields"
-            yield f"the columns {cut(', '.join(names), 100)} have only 0 and 1, and became classes: {ways}"
+            flags = [*map(repr, first.chosen.labels)]
+            ways = f"--label-column '*' (Listing(label=)) agrees, --text-column {flags[0]} keeps them as fields"
+            yield f"the columns {cut(', '.join(flags), 100)} have only 0 and 1, and became classes: {ways}"
         if name := next((name for name in self.names if name in (*MISSING, "nan", "NaN")), None):
             yield f"labels such as {name!r} became a class: leave the field empty where an image has no label"
         if almost := self.types.almost_numbers():

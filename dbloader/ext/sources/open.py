@@ -9,7 +9,7 @@ from dbloader._options import check_path
 from dbloader._places import is_mongo
 from dbloader.errors import OptionError
 from dbloader.ext.sources.boxes import AS_FRACTIONS
-from dbloader.ext.sources.class_folders import name_warnings
+from dbloader.ext.sources.class_folders import name_warnings, number_warnings
 from dbloader.ext.sources.classes import check_class_lists, follow_train, use_classes
 from dbloader.ext.sources.listed_boxes import AS_COCO
 from dbloader.ext.sources.options import UNDECIDED, Reading, decided_boxes
@@ -76,7 +76,7 @@ def open_source(
     if decided_boxes(reading.boxes)[1]:
         found.warnings = tuple(warning for warning in found.warnings if warning not in (AS_COCO, AS_FRACTIONS))
     if not found.stores:
-        found.warnings = (*found.warnings, *name_warnings(found.classes))
+        found.warnings = (*found.warnings, *number_warnings(found), *name_warnings(found.classes))
     return found
 
 

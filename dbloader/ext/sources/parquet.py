@@ -104,6 +104,7 @@ class ParquetSource(Source):
         self._paths, self._columns, self._files = paths, columns, files
         self.file_fields = tuple(columns.fields[name][0] for name in columns.files)
         self.field_classes, self.target = columns.field_classes, columns.target
+        self.numbers_classes = not first
         if self.target and not columns.is_own:
             column = next(name for name, (field, _) in columns.fields.items() if field == self.target)
             what = "several classes" if columns.several else "numbers"

@@ -100,6 +100,7 @@ class TarSource(ArchiveSource):
                 super().__init__(place, paths, *number_labels(labels, readable(place), classes))
             else:
                 super().__init__(place, paths, *number_folders(folders, readable(place), reading))
+            self.numbers_classes = classes is not None
             self.file_fields, self.target = fields, read_target(paths[0].parent)
             self.compressed = next(map(readable, self._decompressed), "")
             after_error.pop_all()

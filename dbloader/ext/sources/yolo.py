@@ -68,6 +68,7 @@ class YOLOSource(Source):
     """
 
     follows = ("boxes",)
+    numbers_classes = True
 
     def __init__(self, listing: Path, root: Path) -> None:
         try:

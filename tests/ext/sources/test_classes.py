@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbloader import LMDBDataset, MongoDataset, convert, verify_store
+from dbloader import LMDBDataset, MongoDataset, convert, export_store, verify_store
 from dbloader.conversion.settings import Settings
 from dbloader.errors import DBLoaderError, OptionError, StoreExistsError
 from dbloader.ext.parts.make_plan import plan_parts
@@ -294,6 +294,28 @@ def test_train_is_found_beside_a_split_by_its_name(tmp_path: Path, train: str, v
     found = Settings(source=tmp_path / val).open()
     assert "".join(found.stored_classes) == "acd"
     assert ["--classes" in warning and "(3; here 3)" in warning for warning in found.warnings] == [True] * is_split
+
+
+@pytest.mark.parametrize("kind", ["COCO", "YOLO", "Parquet", "tars", "metadata"])
+def test_numbers_that_the_files_give_their_classes_are_no_warning(tmp_path: Path, kind: str) -> None:
+    source, listing = plant(tmp_path / "x", photos(f"{name}/{name}.jpg" for name in "123")), None
+    if kind == "COCO":
+        listing = write(tmp_path, "coco.json", coco([("1/1.jpg", 40, 30)], {"1/1.jpg": [("2", 1, 2, 9, 9)]}, "123"))
+    elif kind == "YOLO":
+        listing = write(tmp_path, "data.yaml", "names: ['1', '2', '3']")
+        write(tmp_path, "x/1/1.txt", "1 0.5 0.5 0.5 0.5")
+    elif kind == "metadata":
+        source = plant(tmp_path / "y", photos(["1.jpg"]))
+        write(source, "metadata.jsonl", '{"file_name": "1.jpg", "label": "2"}')
+        write(source, "classes.json", '["1", "2", "3"]')
+    else:
+        convert(source, tmp_path / "x.lmdb", progress=None)
+        form = {"Parquet": "parquet", "tars": "webdataset"}[kind]
+        export_store(tmp_path / "x.lmdb", tmp_path / "out", format=form)
+        source = tmp_path / "out"
+    found = Settings(source=source, listing=listing).open()
+    assert (found.classes, found.warnings) == (("1", "2", "3"), ())
+    assert "--classes numbers" in Settings(source=tmp_path / "x").open().warnings[0]
 
 
 def test_lines_about_the_source_have_the_labels_of_the_given_classes(tmp_path: Path, val: Path) -> None:
