@@ -21,6 +21,7 @@ from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
 from dbloader.ext.sources.listed_boxes import AS_COCO, OBJECT_LABELS, OBJECTS
 from dbloader.records.manifest import CLASS_LISTS, TARGET
 from dbloader.records.record import RESERVED_FIELDS, checked_field_name
+from dbloader.sources.folder import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +79,8 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
     )
 
     class_labels = _with_feature(features, "ClassLabel", kinds, types.is_integer)
-    named = [name for name in LABEL_NAMES if name in kinds and name != image and _may_be_label(kinds[name])]
+    named = [name for name, kind in kinds.items() if name != image and (types.is_integer(kind) or _is_text(kind))]
+    named = [name for name in LABEL_NAMES if name in named]
     labels = [name for name in ("label",) if name in kinds] if is_own else class_labels or named[:1]
     label = choose(labels, (*LABEL_NAMES, *labels), "label", warnings)
     classes = features[label].get("names") if label in class_labels else None
@@ -138,7 +140,7 @@ def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings
     found = found or [name for name in IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
     image = choose(found, IMAGE_NAMES, "image", warnings)
     if image is None:
-        which = f"it may be any of {_some(found)}" if found else f"the columns are {_some([*kinds])}"
+        which = f"it may be any of {quoted(found)}" if found else f"the columns are {quoted([*kinds])}"
         raise SourceError(f"{where}: cannot tell which column is the image: {which}; call the right one 'image'")
     return image
 
@@ -223,7 +225,7 @@ def choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: 
     usual = (name for known in preferred for name in found if known in (name, name.lower()))
     chosen = found[0] if len(found) == 1 else next(usual, None)
     if len(found) > 1 and chosen is not None:
-        warnings.append(f"of the columns {_some(found)}, {chosen!r} became the {what}, and the others became fields")
+        warnings.append(f"of the columns {quoted(found)}, {chosen!r} became the {what}, and the others became fields")
     return chosen
 
 
@@ -245,10 +247,6 @@ def _may_be_image(kind: Any) -> bool:
     if types.is_struct(kind):
         return "bytes" in field_names(kind) and _is_bytes(kind.field("bytes").type)
     return _is_bytes(kind) or types.is_string(kind)
-
-
-def _may_be_label(kind: Any) -> bool:
-    return types.is_integer(kind) or _is_text(kind)
 
 
 def _is_text(kind: Any) -> bool:
@@ -291,10 +289,6 @@ def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:
 
 def _strings(value: Any) -> list[str]:
     return [*map(str, value)] if isinstance(value, list) else []
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

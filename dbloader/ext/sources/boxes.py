@@ -29,6 +29,7 @@ AS_FRACTIONS = (
     "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height: boxes='fractions' "
     "(--boxes fractions) says so, and boxes='pixels' (--boxes pixels) that they are pixels"
 )
+_OF_ANOTHER = "of the turned or unturned image, give boxes='upright' or 'stored' (--boxes)"
 _MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
 _ROUNDING = 1.0  # a box may extend beyond its image by this many pixels, because coordinates are rounded
 
@@ -221,10 +222,9 @@ def fit_boxes(
     right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)
     if not right.all():
         at = int(np.flatnonzero(~right.all(axis=1))[0])
-        way = "; mend it, or if it is of another image, give boxes='upright' or 'stored' (--boxes)"
-        way = "; if boxes are in pixels, give boxes='pixels' (--boxes pixels)" if boxes_in == FRACTIONS else way
-        where = f"is not within its {size[0]} x {size[1]} pixels"
-        raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, {where}{way}")
+        way = "in pixels, give boxes='pixels' (--boxes pixels)" if boxes_in == FRACTIONS else _OF_ANOTHER
+        where = f"is not within its {size[0]} x {size[1]} pixels; mend it, or if boxes are {way}"
+        raise FieldError(f"its box {at}, {boxes[at].round(2).tolist()}, {where}")
     boxes = turn_boxes(np.clip(boxes, 0, [*size, *size]), orientation, *size, back=True)
     boxes = boxes * np.array([*stored, *stored]) / np.array([*file_size, *file_size])
     return {**fields, BOXES: boxes.astype(np.float32)}

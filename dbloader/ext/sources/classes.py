@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 NUMBERS = "numbers"
 
 _NAMED = 5  # most classes in a message
-_OTHER_CLASSES = (
-    ", so the same label may mean another class: give both the names of all classes as classes= (--classes names.txt)"
-)
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _CHEAP = (".zip", ".csv", ".tsv", ".txt", ".jsonl")
 _TRAIN = ("train", "training", "Train", "Training", "TRAIN")
@@ -89,7 +86,20 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
     Raises:
         OptionError: A class of the source is not in ``given``, or, for "numbers", its name is no integer.
     """
-    _number(found, found.classes, given)
+    own = found.classes
+    if not isinstance(given, str):
+        number = {name: label for label, name in enumerate(given)}
+        if unknown := [name for name in own if name not in number]:
+            raise _error(found, unknown, f"not among the {len(given):,} given")
+        found.given_classes, found.label_table = given, [number[name] for name in own] if own else [*range(len(given))]
+    elif not own:
+        raise OptionError(f"classes (--classes) {NUMBERS}: the labels of {found.place} are integers: leave it out")
+    elif odd := [name for name in own if not _INTEGER.fullmatch(name)]:
+        raise _error(found, odd, "no integer")
+    else:
+        found.given_classes, found.label_table = (), [*map(int, own)]
+        if len({*found.label_table}) < len(own):
+            raise OptionError(f"{found.place}: two of its classes are the same integer: {short_repr(list(own), 100)}")
     describe_labels(found, found.label_table)
 
 
@@ -100,29 +110,11 @@ def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
     """
     own = found.classes
     decided = {*number_warnings(found)}
-    found.warnings = tuple(
-        warning for warning in found.warnings if warning not in decided and not warning.endswith(_OTHER_CLASSES)
-    )
+    found.warnings = tuple(warning for warning in found.warnings if warning not in decided)
     if own:
         said = re.compile("|".join(map(re.escape, {name_range(own), name_range(own, found.label_table)})))
         is_so = name_range(own, labels)
         found.understood = tuple(said.sub(lambda _: is_so, line) for line in found.in_words(Tally()))
-
-
-def _number(found: Source, own: tuple[str, ...], given: str | tuple[str, ...]) -> None:
-    if isinstance(given, str):
-        if not own:
-            raise OptionError(f"classes (--classes) {NUMBERS}: the labels of {found.place} are integers: leave it out")
-        if odd := [name for name in own if not _INTEGER.fullmatch(name)]:
-            raise _error(found, odd, f"{'is' if len(odd) == 1 else 'are'} no integer")
-        found.given_classes, found.label_table = (), [*map(int, own)]
-        if len({*found.label_table}) < len(own):
-            raise OptionError(f"{found.place}: two of its classes are the same integer: {short_repr(list(own), 100)}")
-        return
-    number = {name: label for label, name in enumerate(given)}
-    if unknown := [name for name in own if name not in number]:
-        raise _error(found, unknown, f"{'is' if len(unknown) == 1 else 'are'} not among the {len(given):,} given")
-    found.given_classes, found.label_table = given, [number[name] for name in own] if own else [*range(len(given))]
 
 
 def numbered(found: Source, label: int | None) -> int | None:
@@ -134,11 +126,9 @@ def numbered(found: Source, label: int | None) -> int | None:
 
 def _error(found: Source, names: list[str], what: str) -> OptionError:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    named = ", ".join(map(repr, names[:_NAMED]))
-    return OptionError(
-        f"classes (--classes): {len(names):,} of the {len(found.classes):,} classes of {found.place} {what}: "
-        f"{named}{more}"
-    )
+    counts = f"{len(names):,} of the {len(found.classes):,} classes of {found.place}"
+    named = f"{'is' if len(names) == 1 else 'are'} {what}: {', '.join(map(repr, names[:_NAMED]))}{more}"
+    return OptionError(f"classes (--classes): {counts} {named}")
 
 
 def check_class_lists(found: Source) -> None:
@@ -161,24 +151,22 @@ def follow_train(
     If a class is not in ``train``, warn that the classes differ. Tars are not compared, because opening one reads all
     of it.
     """
-    is_cheap = isinstance(found, FolderSource) or os.fspath(
-        source if listing is None else Listing.of(listing).path
-    ).lower().endswith(_CHEAP)
+    listing = None if listing is None else Listing.of(listing)
+    is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
     if not found.classes or is_remote(source) or is_mongo(source) or not is_cheap:
         return
-    train = _train_of(source)
-    other_path = None if listing is None else _train_of(Listing.of(listing).path)
-    listed = None if listing is None or other_path is None else replace(Listing.of(listing), path=other_path)
+    train, rows_of = _train_of(source), listing and _train_of(listing.path)
+    listed = replace(listing, path=rows_of) if listing and rows_of else None
     for place, rows in [(source, listed), (train, listed)] if listed else [(train, None)]:
         if place is None:
             continue
         with suppress(DBLoaderError), closing(read(place, rows)) as other:
             name, own = full_path(place if rows is None else rows.path), found.classes
             if other.classes and not {*own} <= {*other.classes}:
-                counts = f"{len(other.classes):,}; here {len(own):,}"
-                first = next(name for name in own if name not in other.classes)
-                warning = f"{name} has other classes ({counts}), without {short_repr(first, 40)}{_OTHER_CLASSES}"
-                found.warnings = (*found.warnings, warning)
+                first = short_repr(next(name for name in own if name not in other.classes), 40)
+                what = f"{name} has other classes ({len(other.classes):,}; here {len(own):,}), without {first}"
+                way = "give both the names of all classes as classes= (--classes names.txt)"
+                found.warnings = (*found.warnings, f"{what}, so the same label may mean another class: {way}")
             elif other.classes and other.classes != own:
                 use_classes(found, other.classes)
                 says = f" (classes of {name}: {len(other.classes):,}, of which {len(own):,} occur here)"

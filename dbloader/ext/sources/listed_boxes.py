@@ -37,17 +37,13 @@ def take_box(
         width, height = (int(float(side)) for side in sides) if all(sides) and sides else OWN_SIZE
     except (TypeError, OverflowError) as error:
         raise ValueError(f"its width and height are no numbers of pixels: {short_repr(sides, 50)}") from error
-    if all(corner in (None, "") for corner in corners):
-        return None, (width, height)
     try:
-        box = tuple(map(float, corners))
+        box = tuple(math.nan if corner in (None, "") else float(corner) for corner in corners)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"its box lacks a number: {error}") from error
-    if all(map(math.isnan, box)):
-        return None, (width, height)
-    if any(map(math.isnan, box)):
+    if any(map(math.isnan, box)) and not all(map(math.isnan, box)):
         raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
-    return box, (width, height)
+    return None if math.isnan(box[0]) else box, (width, height)
 
 
 def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:

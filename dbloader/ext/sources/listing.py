@@ -503,9 +503,9 @@ class _Survey:
             self.first_integer = self.first_integer or (row.number, label)
 
     def _add_alone(self, row: _Row) -> None:
-        value, columns = next(iter(row.fields.values()), None), [*(self.first or row).fields]
-        is_value = isinstance(value, (str, int, float)) and not str(value).lower().endswith(EXTENSIONS)
-        self._is_alone = len(row.columns) == 2 and [*row.fields] == columns and (is_value or value is None)
+        value = next(iter(row.fields.values()), None)
+        may_be = isinstance(value, (str, int, float, type(None))) and not str(value).lower().endswith(EXTENSIONS)
+        self._is_alone = may_be and len(row.columns) == 2 and row.fields.keys() == (self.first or row).fields.keys()
         if self._is_alone and value not in (None, ""):
             self._alone.append(hash(value))
             self._numbers += is_float(str(value))
@@ -519,10 +519,9 @@ class _Survey:
         """
         if self.first is None or not self._is_alone or 2 * len(self._alone) <= self._rows:
             return ""
-        (column,) = self.first.fields
-        repeats = 2 * len(np.unique(np.frombuffer(self._alone, np.int64))) <= len(self._alone)
-        is_label = may_be_label(column) and self._splits < len(self._alone) and (repeats or self._numbers)
-        return column if is_label else ""
+        (column,), count = self.first.fields, len(self._alone)
+        repeats = 2 * len(np.unique(np.frombuffer(self._alone, np.int64))) <= count
+        return column if may_be_label(column) and self._splits < count and (repeats or self._numbers) else ""
 
     def is_fraction(self) -> bool:
         """Return whether the boxes seem to be fractions of the width and height."""
@@ -626,9 +625,7 @@ def find_metadata(folder: Path) -> Path | None:
 
 
 def _columns(path: Path) -> tuple[str, ...]:
-    if path.suffix != ".jsonl":
-        return read_header(path)
-    return tuple(next((row[1] for row in read_rows(path)), ()))
+    return read_header(path) if path.suffix != ".jsonl" else tuple(next((row[1] for row in read_rows(path)), ()))
 
 
 def _unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:

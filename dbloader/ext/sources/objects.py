@@ -74,19 +74,10 @@ def read_listed_objects(
     bucket = Bucket(place)
     files = None  # a web server does not list its files
     if not bucket.parts.scheme.startswith("http"):
-        has = partial(_has, bucket)
-        files = ListedFiles(None, has, lambda: [item.key.encode() for item in _items(bucket)])
+        with_errors = _source_errors()
+        has = with_errors(lambda path: bucket.head(_Location(path).path) is not None)
+        files = ListedFiles(None, has, with_errors(lambda: [item.key.encode() for item in bucket.items()]))
     return read_listing(listing, os.sep, file_fields, partial(ListedObjects, bucket), files, encoding=encoding)
-
-
-def _has(bucket: Bucket, path: bytes) -> bool:
-    with _source_errors():
-        return bucket.head(_Location(path).path) is not None
-
-
-def _items(bucket: Bucket) -> list[Item]:
-    with _source_errors():
-        return bucket.items()
 
 
 class ObjectSource(Source):

@@ -37,9 +37,7 @@ class Reading:
             for word in words:
                 check_choice("boxes (--boxes)", word, (*FRAMES, *UNITS))
             if len(words) > sum(decision is not None for decision in decided_boxes(",".join(words))):
-                raise OptionError(
-                    f"boxes (--boxes) must be a frame, a unit or both, as in upright,pixels, got {self.boxes!r}"
-                )
+                raise OptionError(f"boxes (--boxes) must be one frame and unit, as upright,pixels, got {self.boxes!r}")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)

@@ -99,14 +99,12 @@ class Pairs:
     def size(self, key: bytes) -> int | None:
         """Return the number of bytes of a value; None without the key."""
         with self._transaction() as txn:
-            value = txn.get(key)
-            return None if value is None else len(value)
+            return None if (value := txn.get(key)) is None else len(value)
 
     def get(self, key: bytes) -> bytes | None:
         """Return a value; None without the key."""
         with self._transaction() as txn:
-            value = txn.get(key)
-            return None if value is None else bytes(value)
+            return None if (value := txn.get(key)) is None else bytes(value)
 
     def keys(self) -> Iterator[bytes]:
         """Yield all keys in LMDB's order. Each transaction reads a thousand keys."""

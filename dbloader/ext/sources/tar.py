@@ -16,7 +16,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bson import json_util
@@ -182,13 +182,10 @@ class TarSource(ArchiveSource):
 @contextmanager
 def _opened(path: Path, decompressed: Mapping[bytes, IO[bytes]]) -> Iterator[IO[bytes]]:
     """Open a tar; SourceError if it cannot be read."""
-    with _source_errors(path):
-        if (found := decompressed.get(_key(path))) is not None:
-            found.seek(0)
-            yield found
-        else:
-            with path.open("rb") as file:
-                yield file
+    found = decompressed.get(_key(path))
+    with _source_errors(path), path.open("rb") if found is None else nullcontext(found) as file:
+        file.seek(0)
+        yield file
 
 
 @contextmanager
@@ -362,8 +359,7 @@ def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
     """Yield a problem if a tar has no end mark. tarfile takes a damaged header for the end."""
     file.seek(offset)
     if file.read(_BLOCK) != bytes(_BLOCK):
-        reason = f"has no end mark at byte {offset:,}: it is cut short or damaged, and files may be missing"
-        yield Problem(where, reason)
+        yield Problem(where, f"has no end mark at byte {offset:,}: it is cut short or damaged, so files may be missing")
 
 
 def _is_image(path: str) -> bool:

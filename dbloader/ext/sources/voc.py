@@ -62,10 +62,11 @@ class VOCSource(Source):
                 # Labeling tools leave the extension out, or keep the name from before the file was renamed.
                 same = files.with_stem(posixpath.splitext(posixpath.basename(os.fsencode(file)))[0])
                 path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
+            name = name_below(path, prefix)
             try:
-                yield _entry(found, path, name_below(path, prefix), labels)
+                yield Entry(name, (path,), None, object_fields(found, labels), boxes_in=size_of(found))
             except (ValueError, RecursionError) as error:
-                yield Problem(name_below(path, prefix), f"its annotation {readable(file)} {error}")
+                yield Problem(name, f"its annotation {readable(file)} {error}")
         names = counted(renamed, "<filename>")
         warning = f"{names} not found: the image with the name of the XML file is taken, because it is the only one"
         return Tally([warning] if renamed else [])
@@ -86,10 +87,6 @@ def size_of(found: ET.Element) -> tuple[int, int]:
     """Return the width and height of the image in an annotation, or OWN_SIZE if they are missing."""
     width, height = (_text(found, f"size/{side}") for side in ("width", "height"))
     return (int(width), int(height)) if width.isdecimal() and height.isdecimal() else OWN_SIZE
-
-
-def _entry(found: ET.Element, path: bytes, name: str, labels: dict[str, int]) -> Entry:
-    return Entry(name, (path,), None, object_fields(found, labels), boxes_in=size_of(found))
 
 
 def object_fields(found: ET.Element, labels: dict[str, int]) -> dict[str, Any]:

@@ -179,7 +179,9 @@ def test_unit_of_boxes_is_decided_for_every_source(tmp_path: Path, kind: str, fr
 
 def test_yolo_boxes_in_pixels_are_rejected_with_the_option(tmp_path: Path) -> None:
     arguments, _ = in_units(tmp_path, "YOLO", fractions=False)
-    with pytest.raises(ConversionError, match=r"is not within its 64 x 48 pixels; if .* in pixels, .*--boxes pixels"):
+    with pytest.raises(
+        ConversionError, match=r"is not within its 64 x 48 pixels; mend it, or if boxes are in pixels, .*--boxes pixels"
+    ):
         convert(**arguments, destination=tmp_path / "a.lmdb", progress=None)
 
 
