@@ -158,7 +158,7 @@ def named(tmp_path: Path, kind: str, names: list[str]) -> Source:
     return open_source(root, None if kind == "folder" else listing)
 
 
-@pytest.mark.parametrize("kind", ["folder", "json", "voc", "coco"])
+@pytest.mark.parametrize("kind", ["folder", "json", "voc"])
 @pytest.mark.parametrize(
     ("names", "number"),
     [
