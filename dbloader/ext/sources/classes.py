@@ -149,13 +149,17 @@ def follow_train(
     """Make a split, such as ``val``, use the numbers of the classes in ``train`` beside it, as Ultralytics does.
 
     If a class is not in ``train``, warn that the classes differ. Tars are not compared, because opening one reads all
-    of it.
+    of it; then the line about labels says so.
     """
     listing = None if listing is None else Listing.of(listing)
     is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
-    if not found.classes or is_remote(source) or is_mongo(source) or not is_cheap:
+    if not found.classes or is_remote(source) or is_mongo(source):
         return
     train, rows_of = _train_of(source), listing and _train_of(listing.path)
+    if not is_cheap:
+        if train is not None:
+            _add_about_labels(found, f" (not compared with {full_path(train)}; see --classes)")
+        return
     listed = replace(listing, path=rows_of) if listing and rows_of else None
     for place, rows in [(source, listed), (train, listed)] if listed else [(train, None)]:
         if place is None:
@@ -170,10 +174,14 @@ def follow_train(
             elif other.classes and other.classes != own:
                 use_classes(found, other.classes)
                 says = f" (classes of {name}: {len(other.classes):,}, of which {len(own):,} occur here)"
-                lines = found.in_words(Tally())
-                found.understood = tuple(line + says * line.startswith("labels:") for line in lines)
+                _add_about_labels(found, says)
                 found.warnings = (*found.warnings, *number_warnings(other))
             return
+
+
+def _add_about_labels(found: Source, says: str) -> None:
+    """Add words to the line that says where the labels of a source are from."""
+    found.understood = tuple(line + says * line.startswith("labels:") for line in found.in_words(Tally()))
 
 
 def _train_of(path: str | os.PathLike[str]) -> Path | None:

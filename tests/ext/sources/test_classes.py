@@ -16,8 +16,9 @@ from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
 from dbloader.ext.sources.dry_run import dry_run
+from dbloader.sources.base import Tally
 from tests.support.images import plant
-from tests.support.layouts.base import coco, photos, write, write_csv, write_zip
+from tests.support.layouts.base import coco, photos, write, write_csv, write_tar, write_zip
 
 
 @pytest.fixture
@@ -195,6 +196,14 @@ def test_split_with_a_class_that_train_lacks_keeps_its_numbers_with_a_warning(tm
     assert "has other classes (3; here 2), without 'd', so the same label may mean another class" in warning
     assert "--classes" in warning
     assert labels(tmp_path / "val.lmdb") == (["a", "d"], [0, 1])
+
+
+def test_labels_of_a_tar_say_that_train_beside_it_is_not_compared(tmp_path: Path) -> None:
+    for split, names in {"train": "abc", "val": "ac"}.items():
+        write_tar(tmp_path / f"{split}.tar", photos(f"{name}/{split}.jpg" for name in names))
+    val, train = (Settings(source=tmp_path / f"{split}.tar").open() for split in ("val", "train"))
+    assert val.understood[1].endswith(f"(not compared with {tmp_path}/train.tar; see --classes)")
+    assert "compared" not in train.in_words(Tally())[1]
 
 
 def test_classes_that_the_user_gives_replace_those_of_train(tmp_path: Path) -> None:
