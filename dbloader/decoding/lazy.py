@@ -235,8 +235,8 @@ class LazyImage(Image.Image):
         view = self._view
         if view is None or method not in _FLIPS:
             return Image.Image.transpose(self, method)
-        flip = mirror if method == Image.Transpose.FLIP_LEFT_RIGHT else np.flipud
-        return _of(self, ArrayImage(np.ascontiguousarray(flip(_noted(self, view.decode)))))
+        pixels = _noted(self, view.decode)  # copied, as ascontiguousarray keeps a single row's negative stride
+        return _of(self, ArrayImage(mirror(pixels) if method == _FLIPS[0] else np.flipud(pixels).copy()))
 
     @property
     def __array_interface__(self) -> dict[str, Any]:

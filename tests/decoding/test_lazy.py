@@ -117,6 +117,7 @@ OPERATIONS: dict[str, Callable[[Image.Image], Any]] = {
     "resize by unknown": lambda image: image.resize((4, 4), 77),
     "resize to text": lambda image: image.resize("ab"),  # type: ignore[arg-type]
     "crop, resize, flip": lambda image: ImageOps.mirror(image.crop((5, 10, 70, 150)).resize((30, 30), 2)),
+    "flip a row": lambda image: ImageOps.flip(image.crop((0, 3, 60, 4))),
     "reduce": lambda image: image.reduce(3),
     "thumbnail": shrunk,
     "draft": lambda image: image.draft("L", (10, 10)),
