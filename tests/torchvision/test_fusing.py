@@ -232,11 +232,23 @@ def test_steps_that_are_not_fused_run_as_torchvision_runs_them(
     assert torch.equal(found, torch.stack(expected))
 
 
+def identity(image: Any) -> Any:
+    return image
+
+
+RANDOM: dict[str, Any] = {
+    "fused in part": lambda: timm_data.create_transform(40, is_training=True, auto_augment="rand-m9", re_prob=0.5),
+    "no step fused": lambda: v1.Compose([v1.RandomRotation(20), identity, v1.Resize((40, 40)), v1.ToTensor()]),
+}
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_steps_that_are_not_fused_resume_in_worker_processes(stores: dict[str, Path], num_workers: int) -> None:
-    transform = timm_data.create_transform(40, is_training=True, auto_augment="rand-m9-mstd0.5", re_prob=0.5)
-    options: dict[str, Any] = {**OPTIONS, "batch_size": 2, "is_training": True, "transform": transform}
-    dataset = LMDBDataset(stores["plain"])
+@pytest.mark.parametrize("name", RANDOM)
+def test_steps_that_are_not_fused_resume_in_worker_processes(
+    stores: dict[str, Path], name: str, num_workers: int
+) -> None:
+    options: dict[str, Any] = {**OPTIONS, "batch_size": 2, "is_training": True}
+    options["transform"], dataset = RANDOM[name](), LMDBDataset(stores["plain"])
     whole = [images for images, _ in create_loader(dataset, **{**options, "num_workers": 2})]
     loader = create_loader(dataset, **{**options, "num_workers": num_workers})
     batches = iter(loader)
@@ -246,6 +258,18 @@ def test_steps_that_are_not_fused_resume_in_worker_processes(stores: dict[str, P
     loader.load_state_dict(state)
     found += [images for images, _ in loader]
     assert all(torch.equal(one, other) for one, other in zip(found, whole, strict=True))
+    work = loader.stats().work
+    assert work is not None
+    assert work.steps > 0
+
+
+def test_step_with_a_hook_is_not_fused(stores: dict[str, Path]) -> None:
+    resize, normalize = v1.Resize((40, 40)), v1.Normalize(MEAN, STD)
+    resize.register_forward_pre_hook(lambda _, images: (images[0].rotate(90),))
+    normalize.register_forward_hook(lambda *arguments: arguments[-1] + 5)
+    transform = v1.Compose([resize, v1.ToTensor(), normalize])
+    loader = create_loader(LMDBDataset(stores["plain"]), transform=transform, **OPTIONS)
+    assert torch.equal(images_of(loader), unfused(stores["plain"], transform))
 
 
 def test_changed_transform_is_refused(stores: dict[str, Path]) -> None:
@@ -299,6 +323,12 @@ def test_ones_own_loader_runs_steps_in_a_decoder_unless_resize_is_exact(
         LMDBDataset(stores["plain"], transform, resize=resize)[0]
     with pytest.raises(TypeError, match="NoneType"):
         LMDBDataset(stores["plain"], transform, resize="fast")[0]
+
+
+def test_crop_of_an_image_of_one_pixel_is_not_empty() -> None:
+    head, _ = read_head([v1.RandomResizedCrop(40, ratio=(5, 9))], "fast", own=True)
+    assert head is not None
+    assert head(np.zeros((1, 1, 3), np.uint8)).shape == (3, 40, 40)
 
 
 def test_collate_fn_that_mixes_gets_what_the_transform_makes(stores: dict[str, Path]) -> None:

@@ -87,7 +87,8 @@ class OwnCrops(Decoder):
         top, left, height, width = self.step.get_params(image, self.step.scale, self.step.ratio)
         filters = self.step.interpolation
         chosen = random.choice(filters) if isinstance(filters, tuple) else filters  # as timm chooses
-        return Crop(left, top, width, height, interpolation=_filter(chosen))
+        # The step may choose an empty part of a tiny image.
+        return Crop(left, top, max(1, width), max(1, height), interpolation=_filter(chosen))
 
 
 class Squash(Decoder):

@@ -17,6 +17,7 @@ from torch.utils.data import Subset
 from dbloader.datasets.base import CompositeDataset
 from dbloader.datasets.fields import has_fields_to_crop, has_image
 from dbloader.datasets.store import StoreDataset
+from dbloader.datasets.transforms import is_albumentations
 from dbloader.decoding.decoder import Decoder, DecodeTensor
 from dbloader.decoding.open import decode_pil
 from dbloader.errors import OptionError
@@ -52,6 +53,9 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
     stores = _stores_of(dataset)
     if not steps or not fuse or not all(map(_suits, stores)) or len({store.resize for store in stores}) > 1:
         return unchanged
+    # Later changes of the dataset's own transform should take effect, and albumentations gets a seed without a Middle.
+    if given is not None and not is_albumentations(given):
+        unchanged = unchanged._replace(transforms=[Middle([given], "PIL")])
     resize = stores[0].resize
     head, first = read_head(steps, resize)
     tail, at, kind = None, first, _kind(steps[:first])

@@ -42,8 +42,10 @@ def find_step(step: Any) -> tuple[str, str]:
 
 
 def _options_of(step: Any) -> dict[str, Any]:
-    values = getattr(step, "__dict__", {})
-    return {name: value for name, value in values.items() if not name.startswith("_") and name != "training"}
+    """Return the options of a step, and the hooks that the user has added to it."""
+    values = vars(step) if hasattr(step, "__dict__") else {}
+    public = {name: value for name, value in values.items() if not name.startswith("_") and name != "training"}
+    return public | {name: value for name, value in values.items() if name.endswith("_hooks") and value}
 
 
 def flatten(transform: Any) -> list[Any]:
