@@ -113,7 +113,7 @@ def on_task(images: str, key: str, folder: Path, made: Path, task: Task) -> Iter
     for tiled, place in stores.items():
         for kind in ("threads", "processes"):
             yield Contender(images, f"create_loader, {kind}{tiled}", "fused", place, task, {"kind": kind})
-    if task.kind == "uint8":
+    if not task.transforms.startswith("timm"):
         yield Contender(images, "NVIDIA DALI", "dali", folder, task, {})
     yield Contender(images, LIMIT, "decode_limit", folder, task, {})
 
