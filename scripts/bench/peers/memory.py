@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 
@@ -21,17 +22,12 @@ def memory_of_tree() -> dict[str, float]:
 
 
 def _memory(pid: int) -> dict[str, float]:
-    kilobytes = {"Pss_Anon": 0, "Pss_File": 0, "Pss_Shmem": 0}
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):  # the process has ended
-        lines = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name in kilobytes:
-            kilobytes[name] = int(value.split()[0])
-    private = kilobytes["Pss_Anon"] + kilobytes["Pss_Shmem"]
-    return {"private": private * 1024 / 1e6, "files": kilobytes["Pss_File"] * 1024 / 1e6}
+        text = ""
+    found = {name: int(kilobytes) * 1024 / 1e6 for name, kilobytes in re.findall(r"(\w+): +(\d+) kB", text)}
+    return {"private": found.get("Pss_Anon", 0) + found.get("Pss_Shmem", 0), "files": found.get("Pss_File", 0)}
 
 
 def _tree(root: int) -> list[int]:
