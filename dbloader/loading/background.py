@@ -68,7 +68,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
                 on_start, self._on_start = self._on_start, None
                 if on_start is not None:
                     on_start()
-                # Exit functions run in reverse order. This function must run before multiprocessing ends the workers.
+                # The exit function that is registered last runs first: before multiprocessing ends the workers.
                 atexit.unregister(end_all_threads)
                 atexit.register(end_all_threads)
                 self.start()
@@ -155,7 +155,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         _close(source)
 
     def stop_after(self, error: BaseException) -> None:
-        """Stop the thread, because ``next()`` raises this error or StopIteration. Later, ``take`` names the error."""
+        """Stop the thread, because ``next()`` raises this error or StopIteration. Later calls of ``take`` name it."""
         line = format_exception_only(error)[0].splitlines()[0]  # unlike str(error), this never raises an error
         what = cut(line.removeprefix(f"{type(error).__module__}."), 200)
         ended = isinstance(error, StopIteration)

@@ -3,7 +3,7 @@
 The loader continues from whichever came last: a received batch, ``set_epoch`` or ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-Loaders are recognized by their attributes, and by their classes if the program has imported the classes' modules.
+This module recognizes loaders by their attributes, or by classes of modules that the program has already imported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def keeps_order(batches: Any) -> bool:
 
 
 class Position:
-    """How many batches of an iteration its consumer has received, for a loader with an unknown order.
+    """How many batches of an iteration the consumer has received, for a loader whose order of samples is unknown.
 
     Args:
         loader: The loader, with or without a length.
@@ -150,11 +150,11 @@ class SamplerCheckpoint:
         self._drop_last = drop_last
         self._dataset = dataset
         self._latest: SamplerPosition | None = None
-        self._later: State | None = None  # where the iteration after an empty one begins (see load)
+        self._later: State | None = None  # where to begin after the next iteration, if load() makes that one empty
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
-        # If an outer PrefetchLoader holds the sampler, the outer loader decides where the iteration begins.
+        # If an outer PrefetchLoader has called ``sampler.hold``, the outer loader decides where the iteration begins.
         if self._latest is None or self._was_chosen or self._sampler.is_held:
             start = self._sampler.next_state()
             if start["position"] < start["length"]:
@@ -190,7 +190,7 @@ class SamplerCheckpoint:
         longest = _longest_in_combined_loader()
         if longest is None:
             return
-        if not longest["position"]:  # Lightning begins an epoch, so all its loaders begin it
+        if not longest["position"]:  # Lightning is at the beginning of an epoch, so all its loaders begin this epoch
             self._sampler.load_state_dict({**state, "epoch": longest["epoch"], "position": 0})
         elif state["epoch"] > longest["epoch"]:  # this loader has no batches left in Lightning's epoch
             self._later = self._sampler.next_state()

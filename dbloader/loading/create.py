@@ -54,7 +54,7 @@ _INSTEAD = {
     "shuffle": "is_training=True, which also crops at random and flips, or sampler=ShuffleSampler(dataset)",
     "generator worker_seeding": "seed=0, which decides all random numbers",
     "pin_memory pin_memory_device persistent_workers in_order use_prefetcher": "nothing, because this is always done",
-    "batch_sampler timeout worker_init_fn multiprocessing_context": "it to a DataLoader, and that to PrefetchLoader",
+    "batch_sampler timeout worker_init_fn multiprocessing_context": "it to the DataLoader inside a PrefetchLoader",
     "mean std": "normalize=dbloader.device.Normalize(mean, std)",
     "img_dtype fp16 channels_last": "normalize=dbloader.device.Normalize(dtype=torch.float16, channels_last=True)",
     "scale ratio hflip interpolation crop_pct": "transform=RandomResizedCrop(...) or another of dbloader.decoding",
@@ -112,7 +112,7 @@ def create_loader(
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
             torchvision or timm. The dataset is not changed. If it has ``fields``, batches are dicts, and a Decoder
             crops image, masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as
-            ``transform``: the ``decode`` of one of its datasets does not get the position in the epoch.
+            ``transform``. As ``decode`` of an inner dataset, it would crop by torch's generator, not by ``seed``.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, an image's shorter side is first resized to max(height, width) / 0.875,
             then the center is cropped. ``input_size`` is refused with ``transform``, and for a dataset that has its own
@@ -150,9 +150,9 @@ def create_loader(
             its container may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in
             the background thread.
         worker_type: ``"processes"`` are faster, because threads wait for each other in Python's code. ``"threads"``
-            start at once and need less memory. ``"auto"`` uses processes. But for a store's dataset with a Decoder,
-            it uses threads where processes are not forked, and in a daemonic process, which may not start processes.
-            Worker processes do not see later changes of the dataset.
+            start at once and need less memory. ``"auto"`` uses processes, with an exception. A store's dataset with
+            a Decoder gets threads if Python does not fork processes, or if this process is daemonic (daemonic processes
+            may not start others). Worker processes do not see later changes of the dataset.
         prefetch_factor: Most batches that each worker process, or all threads together, make ahead of the batch that
             is copied next. None means 2 for processes. For threads, None means at least 2 batches, and
             at least 24 samples for each thread, so the other threads stay busy during a slow sample.

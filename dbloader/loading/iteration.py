@@ -100,7 +100,7 @@ class Iteration(Iterator[BatchInTransit]):
             worker = find_killed_worker(self._iterator, error)
             if worker is None:
                 raise
-            # torch itself raises an error for a dead worker, except if the worker dies while torch fetches its batch.
+            # torch itself names a dead worker, but not a worker that dies while torch receives a batch from it.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
         return BatchInTransit(made, snapshot)
@@ -173,8 +173,8 @@ def count_samples(batch: Any, image: str = "image") -> int:
 class ActiveLoader:
     """Shows Accelerate which batch is the last of an epoch.
 
-    ``Accelerator.accumulate`` ends a step of the optimizer early with this batch, so no gradients are left for the next
-    epoch. Accelerate's GradientState recognizes this batch by ``end_of_dataloader`` of the active loader. Only
+    At this batch, ``Accelerator.accumulate`` steps the optimizer even after fewer batches than usual, so no gradients
+    are left for the next epoch. Accelerate recognizes this batch by ``end_of_dataloader`` of the active loader. Only
     Accelerate's own loaders have this attribute, so a PrefetchLoader registers an ActiveLoader in the GradientState.
 
     Attributes:

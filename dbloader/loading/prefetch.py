@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # ``__getattr__`` does not take these from the loader, whose state counts batches that the consumer has not received.
 _STATE = ("state_dict", "load_state_dict")
-# Options of a DataLoader. Assigning one sets it on the loader, even if the loader then raises an error.
+# Options of a DataLoader. ``__setattr__`` always assigns these to the loader, which may refuse the change.
 _OPTIONS = ("collate_fn", "generator", "num_workers", "pin_memory", "prefetch_factor", "timeout", "worker_init_fn")
 
 
@@ -56,9 +56,9 @@ class PrefetchLoader(Generic[T]):
     object has two more methods if the loader has its own ``state_dict``, or if it has one of dbloader's samplers, in a
     batch sampler of torch or a SeededBatchSampler:
 
-    - ``state_dict()`` returns the position after the last batch that the latest iteration's consumer received, for
-      torch.save. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one
-      of dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and what
+    - ``state_dict()`` returns, for torch.save, the position after the last received batch of the latest iteration.
+      After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one of
+      dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and what
       the order depends on. The position does not count samples that were only prefetched. The state also fits other
       numbers of workers and ranks, and another batch size. With other samplers, the state is the loader's own state
       after the last received batch.
@@ -76,7 +76,7 @@ class PrefetchLoader(Generic[T]):
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
         device: The device for the tensors: a torch device or its name, "auto" for the best device present, or None to
-            leave them where they are. "cuda" is the device that is current now. See ``dbloader.device.transfer``.
+            leave them where they are. "cuda" is the CUDA device that is current now. See ``dbloader.device.transfer``.
         depth: Most batches ahead of the consumer, including the batch in production.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
             images. Preparations run in the background thread: under ``torch.no_grad()``, and without the consumer's
@@ -214,7 +214,7 @@ class PrefetchLoader(Generic[T]):
         self.close()
 
     def stats(self) -> Stats:
-        """Return how the latest iteration spent its time. The result, printed, names what limits the speed."""
+        """Return how the latest iteration spent its time. Print the result to see what limits the speed."""
         num_workers, sources = getattr(self._loader, "num_workers", None), self._clock.stats.sources
         # A Subset of a mixture has sources too, but no method ``passes``.
         if sources and isinstance(self._checkpoint, SamplerCheckpoint) and hasattr(self.dataset, "passes"):

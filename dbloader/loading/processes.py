@@ -48,7 +48,7 @@ _SEEDED_PART = 2
 class ProcessLoader(ThreadLoader):
     """A ThreadLoader whose workers are processes, which make the batches in memory shared with this process.
 
-    At most ``prefetch_factor`` batches for each worker are made ahead of the batch that the consumer takes. The workers
+    The workers are at most ``num_workers * prefetch_factor`` batches ahead of the batch that the consumer takes. They
     start with the first ``iter()``, and end with ``end_workers()``, or when nothing refers to this object and its
     iterators any more. A forked child starts its own workers. Without workers, the caller's thread makes the batches.
     """
@@ -125,7 +125,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A finished batch keeps its cell until workers have answered all its messages, so each worker adds one cell.
+        # A finished batch keeps its cell until workers have answered all its messages, so each worker needs one more.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
@@ -176,7 +176,7 @@ class _Team:
         return self.run
 
     def end_run(self, run: int) -> None:
-        """Let the workers leave out all parts of an iteration that no worker has begun."""
+        """Let the workers skip the rest of an iteration: all parts that no worker has begun."""
         if run == self.run and self.pid == os.getpid():
             self._board.run[0] = 0
 

@@ -34,10 +34,10 @@ class SourceStats:
 
 @dataclasses.dataclass(kw_only=True)
 class Stats:
-    """How an iteration has spent its time so far. As a str, it is a verdict in one line.
+    """How an iteration has spent its time so far. ``str(stats)`` is a verdict in one line.
 
     The consumer's times are measured in its Python code. On a GPU, Python runs ahead of the device until it waits for
-    the device, such as in ``loss.item()``. If each step waits so, the times include the device's work.
+    the device, such as in ``loss.item()``. If each step has such a wait, the times include the device's work.
 
     Attributes:
         batches: Number of batches received.
@@ -53,7 +53,7 @@ class Stats:
         copied_s: Seconds that the background thread took to send these batches to the device and to prepare them.
         blocked_s: Seconds that the background thread waited for the consumer to take a batch.
         work: Seconds to read, decode and collate these batches, summed over all workers; None if not measured.
-        serial_s: Seconds of ``work`` that more workers do not save: reading and collating in a ThreadLoader.
+        serial_s: Seconds of ``work`` that more workers would not save: reading and collating in a ThreadLoader.
         num_workers: Number of workers of the loader; None if unknown.
         depth: Most batches ahead of the consumer, as in PrefetchLoader.
         cpus: Number of CPUs that this process may use.

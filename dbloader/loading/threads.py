@@ -34,13 +34,13 @@ _IDLE_SHARE = 0.05  # parts get smaller if workers are idle for more than this s
 class ThreadLoader:
     """Makes the batches of a BatchFetcher in threads of this process. Nothing is pickled or copied.
 
-    Threads suit fetchers that release the GIL. All threads read records from a file, or one thread requests them from a
-    server in one round trip. Then all threads decode images into the tensor of the batch. In each thread, torch's
-    operations use one core, as in a DataLoader's worker processes.
+    Threads suit fetchers that release the GIL. If the store is a file, all threads read records. If it is on a server,
+    one thread requests all records of a batch in one round trip. Then all threads decode images into the tensor of the
+    batch. In each thread, torch's operations use one core, as in a DataLoader's worker processes.
 
-    Batches and errors are in order. The threads start with the first ``next()``. ``next()`` waits for their end before
-    it raises an error or StopIteration, and so does the iterator's ``close()``. If the consumer only drops the
-    iterator, the threads first finish the batches that they have begun.
+    Batches and errors are in order. The threads start with the first ``next()``. The iterator waits for their end in
+    ``close()``, and before ``next()`` raises an error or StopIteration. If the consumer only drops the iterator, the
+    threads first finish the batches that they have begun.
 
     Args:
         fetcher: Makes the batches.
@@ -110,9 +110,9 @@ class Team(Protocol):
 class Batches(Iterator["TimedBatch"]):
     """One iteration over a ThreadLoader or a ProcessLoader.
 
-    This is not a generator that shuts its executor down in a ``finally``. Garbage collection may run the ``finally`` of
-    a dropped generator at any moment, even while the thread holds a lock that the shutdown needs: the thread would then
-    wait forever. A dropped executor ends its threads without locks.
+    A generator that shuts its executor down in a ``finally`` would be shorter, but could wait forever: garbage
+    collection may run the ``finally`` of a dropped generator at any moment, even in a thread that holds a lock that the
+    shutdown needs. If this object is dropped, its executor is dropped too, and ends its threads without locks.
 
     Args:
         team: Makes the batches.
@@ -122,7 +122,7 @@ class Batches(Iterator["TimedBatch"]):
 
     def __init__(self, team: Team, order: Iterator[Sequence[int]], ahead: int) -> None:
         self._team, self._ahead = team, ahead
-        # Take the first indices now: a sampler that is a generator chooses its epoch and seed with its first index.
+        # Take the first indices now: a sampler that is a generator chooses its epoch and seed at its first index.
         self._order: Iterator[Sequence[int]] | None = itertools.chain([*itertools.islice(order, 1)], order)
         self._pending: deque[Finish] = deque()
 
@@ -259,11 +259,11 @@ def _raise(error: Exception) -> TimedBatch:
 def limit_intraop_threads() -> None:
     """Make torch's operations in this thread use one core, as in a DataLoader's worker processes.
 
-    For larger operations, each thread that calls torch has its own team of threads, one for each core. Many workers
-    would slow each other down. OpenMP, which torch uses for this, stores the size of the team for each thread.
-    ``torch.set_num_threads`` would change the size for all later threads.
+    For a larger operation, torch gives the calling thread a team of threads, one for each core. The teams of many
+    workers would slow each other down. OpenMP, which torch uses for this, stores a team size for each calling thread.
+    ``torch.set_num_threads`` would also change the size for all later threads.
     """
-    torch.get_num_threads()  # torch's first call in a thread sets the number of threads, which would undo the limit
+    torch.get_num_threads()  # a thread's first call of torch sets the number of threads: later, it would undo the limit
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

@@ -23,8 +23,8 @@ KILL_WAIT_S = 1.0  # time for the kernel to end a killed process; a process that
 def own_workers(iterator: Any) -> None:
     """Replace the shutdown of a DataLoader's iterator, if it has worker processes.
 
-    The new shutdown lets torch end idle workers, and kills workers that are making a batch. Killing uses no queue and
-    no lock, because garbage collection can begin anywhere, even in a thread that holds such a lock.
+    The new shutdown lets torch end idle workers, and kills workers that are making a batch. Killing needs no queue and
+    no lock, which could block forever: garbage collection may call the shutdown in a thread that holds the lock.
 
     An iterator with a thread for pinned memory keeps torch's shutdown, because only torch can end this thread.
     """
@@ -95,11 +95,11 @@ def end_workers(loader: Any, *, only_inherited: bool = False) -> None:
 
 
 def find_killed_worker(iterator: Any, error: BaseException) -> BaseProcess | None:
-    """Return the DataLoader worker process whose death explains an error of its connection, or None."""
+    """If this error is from the connection to a killed DataLoader worker, return the worker's process, else None."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     if not any(module.startswith("multiprocessing.") for module in modules):
         return None  # a sample raised the error
     workers: list[BaseProcess] = getattr(iterator, "_workers", [])
     for worker in workers:
-        worker.join(1.0 / len(workers))  # wait at most a second in all: a killed worker has its exit code only later
+        worker.join(1.0 / len(workers))  # at most 1 s in all: a killed worker shows its exit code a little later
     return next((worker for worker in workers if worker.exitcode), None)
