@@ -1,7 +1,7 @@
 """The base classes that make batches, in one thread or in many.
 
 ``BatchFetcher.begin`` reads the records of the batch, and submits parts of the batch to threads, which decode the
-images. (If the store is a file, a TensorBatchFetcher reads in the threads; ``begin`` only asks the kernel to read.)
+images. (If the store is a file, a TensorBatchFetcher reads in the threads; ``begin`` only lets the kernel read ahead.)
 The function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number of
 threads and parts.
 """
@@ -57,7 +57,7 @@ class BatchFetcher(ABC):
             size: The number of samples in a part.
             read: Whether to read all samples now. If False, each part reads its own samples when it is made, because
                 this worker makes only some of the parts.
-            slot: Allocates images of a shape in shared memory, as ``SharedBatchPool.allocate`` does; else None.
+            slot: Allocates shared memory for images of a shape, as ``SharedBatchPool.allocate`` does; None without it.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
@@ -65,7 +65,7 @@ class BatchFetcher(ABC):
 
 
 class DatasetBatchFetcher(BatchFetcher):
-    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture does both for each dataset."""
+    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
@@ -88,7 +88,7 @@ class DatasetBatchFetcher(BatchFetcher):
 
     @abstractmethod
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
-        """Read the records at some indices, or request them from the kernel; return what ``make`` needs.
+        """Read the records at some indices, or let the kernel read them ahead. Return what ``make`` needs.
 
         ``rows`` has a row of random numbers for each sample. With None, this method draws the random numbers.
         """

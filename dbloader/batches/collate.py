@@ -71,8 +71,8 @@ class Collate:
     ) -> Any:
         """Return the batch of samples.
 
-        ``fields`` maps names in the samples to fields of the store, at least where they differ. ``names`` are the names
-        of the elements if samples are tuples. ``target`` is the field that is the target, if samples are dicts.
+        ``fields`` maps names in the samples to fields of the store; equal names may be left out. ``names`` are the
+        names of the elements if samples are tuples. ``target`` is the field that is the target, if samples are dicts.
         """
         first = samples[0]
         if type(first) is dict:
@@ -148,7 +148,7 @@ def collate(
 
 
 def _first_of_ours(dataset: Any) -> Any:
-    """Return the first store's dataset or mixture inside a dataset; None if any part is another dataset."""
+    """Return the first StoreDataset or CompositeDataset inside a dataset; None if any part is of another class."""
     if type(dataset) is ConcatDataset:
         found = [*map(_first_of_ours, dataset.datasets)]
         return None if None in found else found[0]

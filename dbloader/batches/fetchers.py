@@ -62,7 +62,7 @@ def create_fetcher(
 def _create_parts(
     composite: CompositeDataset, collate_fn: Any, transforms: list[Any] | None, pin_memory: bool
 ) -> list[DatasetBatchFetcher]:
-    """Return a fetcher for each dataset of a CompositeDataset: all of them decode into tensors, or none."""
+    """Return a fetcher for each dataset of a CompositeDataset: either all decode into tensors, or none does."""
     pairs = [*zip(composite.datasets, transforms or [None] * len(composite.datasets), strict=True)]
     parts: list[Any] = [
         create_fetcher(part, collate_fn, transform=transform, pin_memory=pin_memory) for part, transform in pairs
@@ -80,7 +80,7 @@ class SubsetBatchFetcher(OuterBatchFetcher):
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):
-    """Collates the samples of any map-style dataset, with ``collate_fn``, or with ``collate.collate`` if it is None.
+    """Collates the samples of any map-style dataset, with ``collate_fn``; if that is None, with ``collate.collate``.
 
     ``transform`` is applied to the first element of each sample, or to the image of a dict. None means that the dataset
     transforms its samples itself. If ``transform`` is a Decoder, images may be PIL images, arrays or encoded files.

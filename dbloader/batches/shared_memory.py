@@ -62,7 +62,7 @@ class SharedBatchPool:
         nbytes: The size of each slot.
 
     Raises:
-        LoaderError: A slot is larger than the process's files may be.
+        LoaderError: A slot is larger than the files of this process may be (ulimit -f).
         OSError: The process may open no more files: each slot is an open file while the workers start.
     """
 

@@ -14,7 +14,7 @@ from dbloader._describe import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A password in a place, even if it is not escaped or the place is mistyped; and the options of MongoDB with secrets.
+# A password in a place, even if the password is not escaped or the place is mistyped; and MongoDB's secrets.
 # s3://bucket/a:b@2x.png and https://host:8080/a@2x.png have no password.
 _SECRET = re.compile(
     r"""(?i)((?:://(?!(?<=http://|ttps://)[^\s:/@]+:\d+/)[^\s:/]*|mongo(?:db)?(?:\+srv)?(?::|//)/*[^\s:]*):)"""

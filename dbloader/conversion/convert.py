@@ -93,7 +93,7 @@ def convert(
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels: a list of names, a store's place, a ``.txt`` with a
             name on each line, or a ``.json`` list; ``"numbers"`` if the names of the classes are the labels. Any other
-            class is an error. By default, ``val`` gets the classes of a ``train`` beside it that include its own.
+            class is an error. By default, ``val`` gets the classes of the ``train`` beside it if they include its own.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
@@ -109,10 +109,10 @@ def convert(
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
             uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
             ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit.
-            ``convert`` does not shut down the executor, whose machines must see source and destination at equal paths.
+            ``convert`` does not shut down the executor. Its machines must see source and destination at equal paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
-            open continue to read its old state. On a disk, a warning shows how many images are now stored twice.
+            open continue to read its old state. On a disk, a warning shows how many images the folder now has twice.
         new_only: With ``append``: leave out each file if the store has a record with the same name, label, fields and
             image. The old record of a changed file stays in the store.
         overwrite: Replace the store at the destination when the new store is finished.

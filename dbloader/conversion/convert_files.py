@@ -40,13 +40,13 @@ class FileWriter:
     Args:
         writer: Writer of the store.
         settings: Settings of the conversion.
-        source: The opened source of the list.
+        source: The source that listed the files, still open.
         known: Files to leave out, because the store to add to has an equal record, or has rejected them before.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
         first_rejected: Name of the first rejected file, and the reason; "" if no file is rejected.
-        left_out: Number of known files, by "unchanged" and "rejected".
+        left_out: Number of ``known`` files that are left out, by the reason: "unchanged" or "rejected".
     """
 
     def __init__(self, writer: Writer, settings: Settings, source: Source, known: Container[FileResult] = ()) -> None:

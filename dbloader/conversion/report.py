@@ -70,11 +70,11 @@ class Report:
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
-        turned: Number of images that EXIF turns, and whose boxes fit the upright and the stored image. dbloader assumes
-            that these boxes belong to the stored image (see ``boxes`` of `convert`).
-        flat: Number of images whose boxes without an area were left out.
+        turned: Number of images that EXIF turns, and whose boxes fit both the upright and the stored image. dbloader
+            assumes that these boxes belong to the stored image (see ``boxes`` of `convert`).
+        flat: Number of images that had boxes without an area. The images are stored without these boxes.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
-        mismatched: Number of objects whose bytes do not match the MD5 that the server states.
+        mismatched: Number of files in object storage whose bytes do not match the MD5 that the server states.
         resumed_at: Number of files that an earlier, interrupted run has converted.
         bytes_read: Bytes of the files that this run has read.
         image_bytes: Bytes of all images in the store.
@@ -171,7 +171,7 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
 
 
 def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Write the report lines (events) of a store, then the ``late`` ones, to a file. On failure, return a warning."""
+    """Write the report lines (events) of a store, then lines about ``late`` files. On failure, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
         aside.unlink(missing_ok=True)  # a symbolic link of this name could lead to another file
@@ -185,7 +185,7 @@ def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mappi
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
-        lacking = f", without {', '.join(event['name'] for event in late)}, which came late" if late else ""
+        lacking = f", without {', '.join(event['name'] for event in late)}, added too late" if late else ""
         return [
             f"{readable(path)} cannot be written: {error.strerror or error}; the store contains the same report"
             f"{lacking}: read it with dbloader info --report"
@@ -200,7 +200,7 @@ def nothing_stored(files: int, first_rejected: str) -> str:
 
 
 def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return warnings about images that are not decoded completely, because of deep values or several frames."""
+    """Return warnings about deep values, several frames, boxes of turned images, and bytes that differ from an MD5."""
     warnings = []
     if deep := outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"

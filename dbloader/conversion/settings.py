@@ -87,12 +87,12 @@ class Settings:
         max_pixels()  # raises an error if the environment variable DBLOADER_MAX_PIXELS is wrong
 
     def reading(self) -> dict[str, str]:
-        """Return those options about reading the source that the user has given, such as ``encoding``."""
+        """Return the options for reading the source, such as ``encoding``, without the options that are None."""
         options = {"class_folder": self.class_folder, "boxes": self.boxes, "encoding": self.encoding}
         return {name: value for name, value in options.items() if value is not None}
 
     def given_classes(self) -> str | tuple[str, ...] | None:
-        """Return the names of the classes that the user gives, "numbers", or None."""
+        """Return the class names from the option ``classes``; "numbers" or None if the option has this value."""
         names: str | tuple[str, ...] | None = None if self.classes is None else extension("given_classes")(self.classes)
         return names
 

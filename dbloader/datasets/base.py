@@ -339,7 +339,7 @@ class CompositeDataset(Dataset[Any], ABC):
 
     @abstractmethod
     def replaced(self, datasets: list[Any]) -> Self:
-        """Return a copy with these datasets, which have the same records. Raise OptionError if image shapes differ."""
+        """Return a copy with other datasets of the same records. Raise OptionError if shapes of images differ."""
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:

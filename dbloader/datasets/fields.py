@@ -75,7 +75,7 @@ def names_of(fields: tuple[str, ...] | dict[str, str] | None, target: str = "lab
 
 
 def image_and_label(dataset: Any) -> dict[str, str]:
-    """Return a dict from "image" and "label" to the names of image and target in the samples of any dataset."""
+    """Return the names of the image and the target in a dataset's samples, with the keys "image" and "label"."""
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return image_and_label(dataset.datasets[0])
     if isinstance(dataset, Subset) or isinstance(getattr(dataset, "dataset", None), RecordDataset):

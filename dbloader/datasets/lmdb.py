@@ -33,7 +33,7 @@ class LMDBDataset(StoreDataset):
         decode: Called with the bytes of each image file; None returns the bytes. Images that are stored as arrays are
             not decoded. The default returns an RGB PIL image, as ImageFolder does. If the conversion decoded the
             images to check them (its default), JPEGs are decoded when their pixels are needed, and a crop decodes only
-            a part (docs/transforms.md). Other images are decoded at once, to find damage early.
+            a part (docs/transforms.md). All other images are decoded at once, to find damage early.
         transforms: Called with the image and the label, in place of ``transform`` and ``target_transform``; returns
             both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image, and leaves the label unchanged.

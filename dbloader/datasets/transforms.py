@@ -39,7 +39,7 @@ def is_albumentations(transform: Any) -> bool:
 def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = None) -> np.ndarray[Any, Any] | None:
     """Return random numbers in [0, 1): float64, shape (indices, n); None if ``decode`` and ``transform`` need none.
 
-    A row has ``draws`` numbers for a Decoder, and one for albumentations or a transform that takes a seed.
+    A row has ``draws`` numbers for a Decoder, and one more for albumentations or a transform that takes a seed.
     """
     draws = decode.draws if isinstance(decode, Decoder) else 0
     is_seeded = is_albumentations(transform) or getattr(transform, "takes_seed", False)

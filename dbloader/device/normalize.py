@@ -40,7 +40,7 @@ class Normalize(nn.Module):
     Raises:
         OptionError: ``mean`` or ``std`` is out of range, their lengths differ, or ``dtype`` is not one of these. From a
             call: the number of channels differs from the length of ``mean``.
-        TypeError: ``mean`` or ``std`` is not a sequence of numbers, or ``channels_last`` not a bool. From a call: the
+        TypeError: ``mean`` or ``std`` is not a sequence of numbers, or ``channels_last`` is no bool. From a call: the
             images are not a uint8 or float tensor.
         ValueError: From a call: the images do not have four or five axes.
     """

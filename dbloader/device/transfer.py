@@ -141,8 +141,8 @@ class CudaTransfer(Transfer):
         super().__init__(device)
         self._stream: torch.cuda.Stream | None = None
         self._lock = threading.Lock()
-        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # of begin() and receive()
-        self._copied: dict[torch.cuda.Event, Any] = {}  # the originals of deep copies, until a copy is complete
+        self._consumer_events: SimpleQueue[torch.cuda.Event] = SimpleQueue()  # from begin(), receive()
+        self._copied: dict[torch.cuda.Event, Any] = {}  # originals of deep copies, until the copy is complete
 
     @override
     def __reduce__(self) -> tuple[type[Self], tuple[torch.device]]:
@@ -180,7 +180,7 @@ class CudaTransfer(Transfer):
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
-        # torch.cuda.stream also sets the current device, which each thread has for itself: each epoch has a new thread.
+        # This also sets the current device. Each thread has its own current device, and each epoch a new thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
             return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)

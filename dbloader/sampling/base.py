@@ -38,7 +38,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
     """A sampler whose order is a pure function of (seed, epoch). An iteration can start anywhere in the order.
 
     Of W ranks, rank r takes the positions r, r + W, r + 2 W and so on of one global order. So when each rank has taken
-    k samples, the first k W samples of the order are consumed, and any number of ranks can share the rest.
+    k samples, the first k * W samples of the order are consumed, and any number of ranks can share the rest.
 
     ``iter()`` uses the current epoch; ``set_epoch`` and ``load_state_dict`` do not change existing iterators. ``len()``
     is the number of this rank's samples in a whole epoch, also after ``load_state_dict``, because training schedules
@@ -88,7 +88,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        """Return the function from positions to indices: int64, shape (positions,)."""
+        """Return a function that maps positions to indices: arrays of int64, shape (positions,)."""
 
     # Ranks
 
@@ -136,7 +136,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         yield from indices
 
     def positions(self, since: Mapping[str, Any]) -> range:
-        """Return this rank's positions in the iteration from a state. Positions from ``length`` on are padding."""
+        """Return this rank's positions in an iteration that starts at a state; from ``length`` on, they are padding."""
         return self._share(self.start_of(since).position)
 
     @property

@@ -51,7 +51,7 @@ def scramble(values: Array) -> None:
 def bits(positions: Array, key: Array) -> Array:
     """Return random bits for these positions, which count from 0: uint64, the shape of ``positions``.
 
-    ``key`` is two numbers of ``derive_keys``. Different keys give unrelated bits.
+    ``key`` is an array of two numbers from ``derive_keys``. Different keys give unrelated bits.
     """
     values = positions.astype(np.uint64)
     values *= STEP

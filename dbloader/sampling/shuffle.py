@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ShuffleSampler(ResumableSampler):
-    """All indices of a dataset in a random order that is computed, in place of DistributedSampler and RandomSampler.
+    """All indices of a dataset in a random order, in place of DistributedSampler and RandomSampler.
 
-    The sampler makes no list of indices. An epoch of a billion samples starts at any sample within a millisecond. See
-    ResumableSampler for resuming.
+    The sampler computes the order, and makes no list of indices. An epoch of a billion samples starts at any sample
+    within a millisecond. See ResumableSampler for resuming.
 
     Args:
         dataset: Anything that has a length; only the length is used.

@@ -33,8 +33,8 @@ _FAILED = (errno.EIO, errno.EREMOTEIO)
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # count no more extensions, because files called x.0001, x.0002, … could fill the memory
 
-# In ``Entry.fields``, the values of these keys become attributes of the record, not extra fields. Entries from stores
-# and exports have such keys. A ``name`` of None makes a record without a name.
+# In ``Entry.fields``, the values of these keys become attributes of the record, not extra fields. Entries from
+# stores, and from exports of stores, have such keys. A ``name`` of None makes a record without a name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
 
@@ -102,7 +102,7 @@ class Entry(NamedTuple):
     # root or absolute. Other sources use keys or numbers of their own. A conversion stores locations as BSON.
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
-    fields: dict[str, Any]  # values that the source gives besides the label, by field name; may include KEPT_FIELDS
+    fields: dict[str, Any]  # values that the source gives besides the label, by field name or a name in KEPT_FIELDS
     # Width and height of the image for which fields["boxes"] were made, in pixels; (1, 1) if boxes are fractions of the
     # width and height, (0, 0) if boxes are in pixels and the source does not give the size of the image.
     boxes_in: tuple[int, int] | None = None  # None without boxes
@@ -208,11 +208,11 @@ class Source(ABC):
         self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # extra fields whose values are image files
-        self.field_classes: dict[str, list[str]] = {}  # names of the classes of a field's integers, as in a Manifest
+        self.field_classes: dict[str, list[str]] = {}  # class names for fields of integers, as in a Manifest
         self.target = ""  # the field that training predicts, in place of the label
         self.understood: tuple[str, ...] = ()  # how the source is read, for people
         self.beside = Tally()  # counts the files that lie beside the tars, tables or LMDB file and are not read
-        self.compressed = ""  # path of the first compressed tar, which opening decompresses whole; "" if there is none
+        self.compressed = ""  # path of the first tar that must be decompressed whole to open it; "" if there is none
 
     @property
     def stored_classes(self) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ class Source(ABC):
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     def differs(self, entry: Entry) -> bool | None:
-        """Return None, or if a checksum contradicts an entry's bytes, whether the server's ETags are MD5s."""
+        """Return None if no ETag contradicts an entry's bytes, else whether the ETags of this server are MD5s."""
         return None  # overridden for object storage
 
     def in_words(self, tally: Tally) -> list[str]:
@@ -288,7 +288,7 @@ def name_range(classes: Sequence[str], labels: Sequence[int] | None = None) -> s
 
 
 def field_value(extension: str, data: bytes) -> Any:
-    """Return the value of the field that a file beside an image becomes; ValueError if it is not UTF-8 or JSON."""
+    """Return the field's value from the bytes of a file beside an image. Raise ValueError for wrong UTF-8 or JSON."""
     if extension == "json":
         return json.loads(data)
     return data.decode("utf-8-sig") if extension == "txt" else data

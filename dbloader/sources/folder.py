@@ -59,7 +59,7 @@ SYSTEM = re.compile(
 
 _MAX_NAMED = 10  # most names in a warning
 OUTSIDE = "is outside of all class folders: put it into one, or move it away"
-LATE = "came after its folder was listed: convert again, or add it to a folder of shards with --append --new-only"
+LATE = "was added after its folder was listed: convert again, or add it to a folder of shards with --append --new-only"
 
 
 class _Contents(NamedTuple):

@@ -33,6 +33,6 @@ def test_late_images_of_shards_are_named_by_a_warning_if_the_report_cannot_be_wr
     (warning,) = report.warnings
     assert "cannot be written: Is a directory" in warning
     assert warning.endswith(
-        "the store contains the same report, without cat/late.jpg, which came late: read it with dbloader info --report"
+        "the store contains the same report, without cat/late.jpg, added too late: read it with dbloader info --report"
     )
     assert (report.files, report.records, report.rejected, report.report_file) == (5, 4, 1, "")
