@@ -88,11 +88,11 @@ def convert(
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         class_folder: Which folder of an image's path is its class: the ``"first"`` one, as in torchvision; the
             ``"last"`` one; or all of them, joined by ``/`` (``"path"``).
-        boxes: ``"upright"`` if the boxes of annotations belong to the image as EXIF turns it, ``"stored"`` if not; and
-            ``"pixels"`` or ``"fractions"``, their unit. Give both as ``"upright,pixels"``.
+        boxes: Where boxes of annotations are: ``"upright"`` if in the image as EXIF turns it, ``"stored"`` if not. And
+            their unit: ``"pixels"`` or ``"fractions"``. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels: a list of names, a store's place, a ``.txt`` with a
-            name on each line, or a ``.json`` list; ``"numbers"`` if the names of the classes are the labels. Any other
+            name on each line, or a ``.json`` list; ``"numbers"`` makes names such as ``"7"`` the labels. Any other
             class is an error. By default, ``val`` gets the classes of the ``train`` beside it if they include its own.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,

@@ -132,7 +132,7 @@ class CudaTransfer(Transfer):
     stream when the consumer last received a batch, or began the iteration.
 
     Some objects do not allow these rules: objects that move themselves and have no ``record_stream``, and subclasses of
-    Tensor that hide the tensors in which their values are. The consumer's stream moves such objects when the consumer
+    Tensor that hide the tensors with their values. The consumer's stream moves such objects when the consumer
     receives the batch: after ``then``, and without overlap with the training. If ``then`` may have made such an object
     on the device, the consumer gets a deep copy, and the original is kept until the copy is complete.
     """

@@ -10,7 +10,7 @@ The states of a cell with n parts, by its counts::
     taken 0, unfinished n
       |  take: taken + 1, or all that are left       skip: taken n, unfinished - the parts that nobody took
     taken n, unfinished = the parts that workers are making
-      |  store_parts: stored bytes + b, unfinished - the parts of this worker
+      |  store_parts: stored bytes + the bytes of these parts, unfinished - the parts of this worker
     unfinished 0, or only the parts of the worker that calls finish
       |  finish: this worker loads the stored parts, joins all parts, and replies
     unfinished -1

@@ -123,9 +123,9 @@ def create_loader(
             RandomResizedCrop(input_size) or ResizeCenterCrop(input_size), or nothing if the dataset has its own
             ``transform`` or ``decode``. A transform that you pass replaces the transform of a store's dataset. For
             other datasets, your transform is applied after their own. None adds no transform.
-        collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For the stores' datasets,
-            None means `Collate`, which is faster, and makes a list of tensors from the samples' boxes, and one tensor
-            from the samples' lists of numbers.
+        collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For a store's dataset, None
+            means `Collate`, which is faster. From the boxes of the samples, `Collate` makes a list of tensors, and from
+            lists of numbers one tensor.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
             std, dtype and memory format. The default has ImageNet's mean and std, and does nothing if the transform has
@@ -153,8 +153,8 @@ def create_loader(
             start at once and need less memory. ``"auto"`` uses processes, with an exception. A store's dataset with
             a Decoder gets threads if Python does not fork processes, or if this process is daemonic (daemonic processes
             may not start others). Worker processes do not see later changes of the dataset.
-        prefetch_factor: Most batches that each worker process, or all threads together, make ahead of the batch that
-            is copied next. None means 2 for processes. For threads, None means at least 2 batches, and
+        prefetch_factor: Limit for the batches that each worker process makes ahead of the batch that is copied next.
+            Threads share one such limit. None means 2 for processes. For threads, None means at least 2 batches, and
             at least 24 samples for each thread, so the other threads stay busy during a slow sample.
         unknown: Any other option raises a TypeError, which names the option to pass instead.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# ``__getattr__`` does not take these from the loader, whose state counts batches that the consumer has not received.
+# ``__getattr__`` does not forward these to the loader, because the loader's state also counts prefetched batches.
 _STATE = ("state_dict", "load_state_dict")
 # Options of a DataLoader. ``__setattr__`` always assigns these to the loader, which may refuse the change.
 _OPTIONS = ("collate_fn", "generator", "num_workers", "pin_memory", "prefetch_factor", "timeout", "worker_init_fn")
@@ -53,8 +53,8 @@ class PrefetchLoader(Generic[T]):
     **Epochs and resuming.** With one of dbloader's samplers, ``iter()`` begins the next epoch if a batch was received
     last. If ``set_epoch`` or ``load_state_dict`` was called last, ``iter()`` begins at the chosen epoch or state. An
     iteration begins with its first ``next()``, so ``set_epoch`` may be called between ``iter()`` and ``next()``. This
-    object has two more methods if the loader has its own ``state_dict``, or if it has one of dbloader's samplers, in a
-    batch sampler of torch or a SeededBatchSampler:
+    object has two more methods if the loader has its own ``state_dict``, or one of dbloader's samplers inside torch's
+    BatchSampler or a SeededBatchSampler:
 
     - ``state_dict()`` returns, for torch.save, the position after the last received batch of the latest iteration.
       After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one of

@@ -108,7 +108,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return resolve_ranks(*self._given_ranks)[1]
 
     def end_of(self, position: int) -> int:
-        """Return where the global order ends if it starts at ``position``: above ``length`` if the order is padded."""
+        """Return where an iteration from ``position`` ends in the global order: above ``length`` if it is padded."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
         return position + shares * self.num_replicas

@@ -254,7 +254,7 @@ def class_names(folders: Sequence[bytes] | Sequence[str], where: str) -> tuple[s
 
 
 def is_system(name: str) -> bool:
-    """Return whether a folder has a name that a Mac, a NAS or Windows gives to folders that it adds."""
+    """Return whether a folder of this name was added by a Mac, a NAS or Windows."""
     return SYSTEM.match(f"{name}/") is not None
 
 
