@@ -212,7 +212,7 @@ def _longest_in_combined_loader() -> State | None:
     if frame is None:
         return None
     if "states" not in frame.f_locals:
-        raise LoaderError("this version of Lightning loads the states of a CombinedLoader in a way that is not known")
+        raise LoaderError("dbloader cannot read the states of the CombinedLoader of this version of Lightning")
     loaders = [loader for loader in frame.f_locals["self"].flattened if hasattr(loader, "state_dict")]
     pairs = [pair for pair in zip(loaders, frame.f_locals["states"], strict=True) if "position" in pair[1]]
     state: State = max(pairs, key=lambda pair: len(pair[0]))[1]
