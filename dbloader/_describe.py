@@ -50,7 +50,7 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # no length: an iterable dataset, or the number of ranks is not known yet
+    except (TypeError, OptionError):  # the dataset is iterable, or the number of ranks is not known yet
         return None
 
 
@@ -97,7 +97,7 @@ def in_lines(facts: Mapping[str, str]) -> str:
 
 
 def print_pretty(shown: object, printer: Any, _cycle: bool) -> None:
-    """Make IPython and notebooks show an object's str, not its repr, if its class has this as ``_repr_pretty_``."""
+    """Show an object's str, not its repr, in IPython and notebooks. Classes use this as their ``_repr_pretty_``."""
     printer.text(str(shown))
 
 

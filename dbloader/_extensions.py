@@ -1,7 +1,4 @@
-"""Names in ``dbloader.ext`` that the rest of dbloader uses. Other modules get these names with ``extension``.
-
-Each name is imported at its first use. So dbloader also works without ``dbloader.ext``, and imports only what it needs.
-"""
+"""Import each class or function of ``dbloader.ext`` at its first use, so dbloader also works without this package."""
 
 from __future__ import annotations
 
@@ -69,6 +66,6 @@ def extension(name: str) -> Any:
 
 
 def html(name: str, *arguments: Any) -> str | None:
-    """Return a function's HTML for a notebook; None (so that the repr is shown) if ``dbloader.ext`` is missing."""
+    """Call a function of ``dbloader.ext`` that returns HTML for a notebook. Return None if it is missing."""
     shown: str | None = extension(name)(*arguments) if has_extensions() else None
     return shown

@@ -1,4 +1,4 @@
-"""Find the CPUs, memory, file systems and training processes of this machine, and block SIGINT.
+"""Find this machine's CPUs, free memory and training processes, and block SIGINT.
 
 The control groups (cgroups) of a container limit its CPUs and memory. Linux documents the files of control groups in
 admin-guide/cgroup-v2 (``cpu.max``, ``memory.max``), and for version 1 in scheduler/sched-bwc and

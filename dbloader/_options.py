@@ -25,7 +25,7 @@ def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
     """Return a bool of Python or NumPy as Python's bool. If ``none`` is true, None is allowed too.
 
-    Other values raise TypeError. Otherwise, the text ``"no"`` would count as true.
+    Any other value raises TypeError, because Python would treat the text ``"no"`` as true.
     """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)

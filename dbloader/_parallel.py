@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 MEMORY_LIMIT = 96 * 2**20
-"""Most bytes of files and pixels in memory for all tasks together, including results that the caller still uses."""
+"""All tasks together may hold this many bytes of files and pixels, including results that the caller still uses."""
 
 # A conversion divides its files into tasks for threads. This is the number of files in one task. With larger tasks,
 # some threads could lack work. With smaller tasks, handing tasks to threads would cost time.
@@ -112,7 +112,7 @@ class MemoryBudget:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End all tasks at their next ``take``."""
+        """Make waiting and later calls of ``take`` raise CancelledError, which ends their tasks."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -36,7 +36,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The server's URL: from the environment for s3, from the place for http(s); "" for the cloud's default."""
+        """URL of the server: for s3, the environment sets it; for http(s), the place names it. "" means the default."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         if self.scheme == "s3":
@@ -79,13 +79,13 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     if not slash or not bucket:
         what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"
         raise PlaceError(f"{what}: a place in object storage is {scheme}://bucket/key")
-    if not allowed:  # obstore would panic
+    if not allowed:  # obstore would raise a Rust panic
         raise PlaceError(f"{scheme}://{bucket}/{key}: {bucket!r} is not the name of a bucket or server")
     return RemotePlace(scheme, bucket, "/".join(filter(None, key.split("/"))))
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as a file path; raise an error for other places. No message shows a URI's password."""
+    """Return a place as a file path. Raise an error if it is anything else. No message shows a URI's password."""
     if not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"a place must be {_STORE}, got {type(place).__name__}")
     path = os.fspath(place)
@@ -111,6 +111,6 @@ def checked_path(place: str | os.PathLike[str]) -> str:
 
 
 def path_beside(place: str, ending: str) -> Path:
-    """Return the path of a store, followed by ``ending``. The place may end in a slash, or be "."."""
+    """Return the path of a store with ``ending`` added to its name. The place may end in a slash, or be "."."""
     path = Path(place) if Path(place).name.strip(".") else Path(place).resolve()
     return path.with_name(f"{path.name}{ending}")

@@ -1,1 +1,1 @@
-"""Verify a store, compare it with its source or another store, and find duplicate images."""
+"""Verify a store, and collect what a check finds."""

@@ -38,8 +38,8 @@ class VerifyReport:
         records: Number of records in the store.
         problems: Number of problems of each kind: ``damaged`` (a record, a column, the report or the manifest) and
             ``undecodable`` (an image). A comparison adds ``missing`` (not in the store, or unreadable in the source),
-            ``extra`` (not in the source), ``bytes`` and ``label``. A comparison with a store also adds ``fields`` and
-            ``classes``.
+            ``extra`` (not in the source), ``bytes`` and ``label`` (they differ). A comparison with a store also adds
+            ``fields`` and ``classes``.
         first: The first thousand problems, each with ``index``, ``name``, ``difference`` (its kind) and ``reason``.
         compared: Number of records and files for which a comparison adds no problem, by kind: ``same``; ``repaired``
             (the conversion appended the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the

@@ -1,7 +1,7 @@
 """Decode intact PNG and WebP files with imagecodecs, which releases the GIL, to the same pixels as Pillow.
 
 Pillow reads the headers of these formats in Python, which takes longer than decoding 32 x 32 pixels. Pillow still
-decodes rare kinds of PNG and WebP, and all files that may be damaged, so that only one library decides what is damage.
+decodes rare kinds of PNG and WebP, and all files that may be damaged. So only one library decides what is damaged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bit
 # Allowed chunks before the pixels. Other chunks may belong to an animation, or make libpng warn for each image.
 _CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
-# libdeflate inflates a PNG with more bits of pixels; a large PNG only for less than half of its pixels, because copies
-# take longer. All pixels of 32 x 32, 1024 x 1024 and 2048 x 2048 in RGB took 1.06, 0.77 and 1.06 of libpng's time.
+# libdeflate inflates PNGs whose pixels have more than _INFLATED bits; from _LARGE bits on, only if less than half of
+# the pixels are needed, because copying more pixels takes longer than libdeflate saves. With libdeflate, decoding all
+# RGB pixels took 1.06 (32 x 32), 0.77 (1024 x 1024) and 1.06 (2048 x 2048) of libpng's time.
 _INFLATED, _LARGE = 2**16, 2**25
 
 # The start of a WebP: its first chunk is lossy (VP8), lossless (VP8L) or has the size of the canvas (VP8X).
@@ -65,8 +66,8 @@ class CodecImage(NamedTuple):
         """Return a part of the image: uint8, shape (height, width, channels); gray or RGB, perhaps with opacity."""
         right, bottom, data, first = left + width, top + height, self.data, 0
         bits = self.width * self.height * self.pixel_bits
-        # A smaller height in the header of a lossy WebP (RFC 6386, 9.1) ends decoding early: after whole macroblocks of
-        # 16 rows, and one more, because filters and enlarged colors also use the rows beyond a macroblock.
+        # With a smaller height in its header (RFC 6386, 9.1), a lossy WebP is decoded only to this height. Decode whole
+        # macroblocks of 16 rows, and one more, because filters and chroma upsampling also use rows below a macroblock.
         enough = -(-bottom // 16) * 16 + 16
         try:
             if bits > _INFLATED and (bits < _LARGE or 2 * right * bottom < self.width * self.height):
@@ -79,12 +80,12 @@ class CodecImage(NamedTuple):
         return (pixels[..., None] if pixels.ndim == 2 else pixels)[top - first : bottom - first, left:right]
 
     def _cut(self, top: int, right: int, bottom: int) -> tuple[bytes, int]:
-        """Return a PNG of the pixels left of ``right`` and above ``bottom``, without the first rows, and their number.
+        """Return a PNG of the pixels left of ``right``, from a row at or above ``top`` to ``bottom``, and that row.
 
-        libdeflate inflates five times as fast as the zlib in libpng. libpng then only undoes the filters of the part.
+        libdeflate inflates five times as fast as the zlib in libpng. libpng then only undoes the filters of these rows.
         """
         codecs, data = _import_codecs(), self.data
-        row = (self.width * self.pixel_bits + 7) // 8 + 1  # bytes, with the number of the filter
+        row = (self.width * self.pixel_bits + 7) // 8 + 1  # bytes, including the byte for the filter
         chunks = itertools.takewhile(lambda chunk: chunk[0] == b"IDAT", read_chunks(data, self.pixels_at))
         packed = b"".join(data[start + 8 : end - 4] for _, start, end in chunks)
         rows = np.frombuffer(codecs.deflate_decode(packed, out=self.height * row), np.uint8).reshape(self.height, row)

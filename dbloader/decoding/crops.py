@@ -76,7 +76,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return the first row or column of a center crop, rounded like CenterCrop: halves to even, but padding down."""
+    """Return the first row or column of a center crop. Like torchvision, round halves to even, but padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 

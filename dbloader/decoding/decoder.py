@@ -41,7 +41,7 @@ class Plan(NamedTuple):
         return render(self.part(), self.crop, self.size, out)
 
     def tensor(self) -> torch.Tensor:
-        """Return the output as a tensor: uint8, shape (3, height, width), a view of memory (height, width, 3)."""
+        """Return the output as a tensor: uint8, shape (3, height, width), with the channels last in memory."""
         return torch.from_numpy(self.decode().transpose(2, 0, 1))
 
 
@@ -101,7 +101,7 @@ class Decoder(ABC):
 
         Args:
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
-                image of any mode. The image may be memory of a store: the output shares no memory with the image.
+                image of any mode. The image may be in a store's memory, because the output shares no memory with it.
             random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
             tiles: Lengths of the tiles of a tiled JPEG. Only the tiles that the crop touches are decoded. The lengths
                 are ignored if the image must be decoded whole.
@@ -110,7 +110,7 @@ class Decoder(ABC):
                 libjpeg's warnings about wrong pixels are errors.
 
         Returns:
-            uint8, shape (3, height, width), a view of memory (height, width, 3).
+            uint8, shape (3, height, width), with the channels last in memory.
 
         Raises:
             DamagedImageError: The image does not decode, or only with a warning; or ``tiles`` belongs to another image.
@@ -135,7 +135,7 @@ class Decoder(ABC):
         A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
         planning it, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
 
-        Arguments and errors are as in a call. This method or the plan raises them. The plan may refer to the image.
+        Arguments and errors are as in a call. This method or the plan raises the errors. Keep the image until then.
         """
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:

@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-A part of an image is decoded in the cheapest of these ways: only the tiles of the part, which images/tiled/decode.py
-joins to a small JPEG; only the rows above the part's lower edge; at a fraction of the size; or the whole image.
+To decode a part of an image, the cheapest of these is decoded: only the tiles of the part, which images/tiled/decode.py
+joins into a small JPEG; only the rows above the part's lower edge; a smaller version of the image; or the whole image.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CM
 # only 1 pixel. But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
 _MARGIN = 8
 
-# Reading the header takes as long as decoding this many pixels. So decode only the upper rows if more are skipped.
+# Skip the rows below a part if they have more pixels than this: reading the header takes as long as decoding so many.
 _SKIPPED = 8_000
 _HEIGHT = struct.Struct(">H")
 

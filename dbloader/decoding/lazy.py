@@ -127,8 +127,9 @@ class LazyImage(Image.Image):
     Copies stay lazy, and so do crops within the image. When Pillow needs pixels in its own memory, the image decodes
     them and changes its class to ``PIL.Image.Image``. So pickles contain ordinary images.
 
-    Threads may share an image, so another thread may change the class while a method runs. Private methods are then
-    missing: call functions of the module. So each method reads ``_view`` only once, and ``_file`` before ``info``.
+    Threads may share an image, so ``_settle`` in another thread may change the class while a method runs. Private
+    methods are then missing, so methods call functions of this module. A method reads ``_view`` only once, because it
+    becomes None, and reads ``_file`` before ``info``, because ``_settle`` sets ``info`` and then empties ``_file``.
 
     The argument ``info`` is Pillow's ``info`` of the image, or the image file that contains this ``info``.
     """

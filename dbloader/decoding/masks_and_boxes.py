@@ -88,7 +88,7 @@ def crop_field(
     according to its own EXIF. ``known_intact`` is as in ``Decoder.__call__``.
 
     Returns:
-        For one channel: shape (height, width), resized to the nearest values, and 0 outside the image. The dtype is
+        For one channel: shape (height, width), resized to the nearest pixels, and 0 outside the image. The dtype is
         uint8 for the modes 1 (values 0 and 1), L and P (indices of the palette), int32 for I and I;16, and float32 for
         F. For colors: uint8, shape (3, height, width), RGB.
 
@@ -185,9 +185,9 @@ def changes_size(decode: object) -> bool:
 def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     """Raise OptionError if a sample has boxes or a mask, because only the image would be cropped.
 
-    A value counts as a mask if it is as large as the image, which is a file, an array (height, width, ...), a tensor
-    (height, width, ...) or (..., height, width), or a PIL image. Dicts, lists and tuples in ``others``, the other
-    values by name, are searched. ``sample`` is for the message.
+    A value counts as a mask if it is as large as the image. Image and mask may be files, PIL images, arrays (height,
+    width, ...), or tensors (height, width, ...) or (..., height, width). ``others`` has the other values of the sample
+    by name; values in dicts, lists and tuples count too. ``sample`` is the sample's name in the message.
     """
     boxes = others.get("boxes")
     listed = isinstance(boxes, list) and all(isinstance(row, list) and len(row) == 4 for row in boxes)

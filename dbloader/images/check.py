@@ -150,7 +150,7 @@ def _check_jpeg(data: bytes) -> bool:
     if not warning:
         return True
     end = examine(data).end - len(END)
-    # TurboJPEG refuses the subsampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo cannot decode such JPEGs.
+    # TurboJPEG refuses the subsampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo lacks this kind of JPEG.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False

@@ -71,7 +71,7 @@ def find_facts(data: bytes) -> Facts | None:
 
 
 def count_depth(image: bytes | memoryview | npt.NDArray[Any] | None) -> dict[str, int]:
-    """Return ``{depth: 1}`` with the depth of a record's image; {} without an image of known format."""
+    """Return ``{depth: 1}`` with the depth of a record's image; {} if there is no image, or its format is unknown."""
     if isinstance(image, np.ndarray):
         return {array_depth(image): 1}
     facts = None if image is None else find_facts(bytes(image))

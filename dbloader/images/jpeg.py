@@ -63,9 +63,9 @@ def examine(data: bytes) -> Structure:
     segments are skipped, as in decoders. Only a strict decoder can find data that are missing within a scan.
 
     NO_END: only the end marker is missing. The scans must contain every coefficient down to its last bit, because
-    libjpeg does not warn about a progressive image that was cut between two scans. Samples must have 8 bits and Huffman
-    codes, because libjpeg warns reliably only about these. A progressive image without its end marker is DAMAGED if its
-    encoder left out low bits on purpose. An image with several frames (hierarchical mode) is always DAMAGED.
+    libjpeg does not warn about a progressive image that was cut between two scans. 8-bit samples and Huffman
+    codes are needed, because libjpeg warns reliably only about these. A progressive image without its end marker is
+    DAMAGED if its encoder left out low bits on purpose. An image with several frames (hierarchical) is always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -194,7 +194,7 @@ class _Reader:
             raise segment.error("contradicts itself: its length does not fit its components")
         components: list[int] = []
         for identifier in header[1:-3:2]:
-            # Some encoders give all components one identifier. Decoders then use the order in the frame header.
+            # Some encoders give all components the same identifier. Decoders then use the order in the frame header.
             free = (at for at, known in enumerate(self.frame.identifiers) if known == identifier)
             component = next((at for at in free if at not in components), None)
             if component is None:

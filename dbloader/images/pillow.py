@@ -1,4 +1,4 @@
-"""Open image files with Pillow: allowed formats, the limit of pixels, and the bits of a pixel value.
+"""Open image files with Pillow: the allowed formats, the limit on pixels, and the bits of a pixel value.
 
 All other code opens image files with ``open_pillow``.
 """
@@ -153,7 +153,7 @@ def _jxl_format(start: bytes) -> tuple[str, ...]:
     if not start.startswith(_JXL):
         return ()
     try:
-        importlib.import_module("pillow_jxl")  # registers itself
+        importlib.import_module("pillow_jxl")  # the import registers the plug-in
     except ImportError as error:
         raise NotAnImageError("is JPEG XL, which needs pillow-jxl-plugin: pip install 'dbloader[jxl]'") from error
     return ("JXL",)
@@ -261,7 +261,7 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 def mend_gray(image: Image.Image) -> Image.Image:
     """Return 16-bit gray in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
 
-    Pillow reads 12-bit gray TIFFs as 0 to 4,095, 16-bit TIFFs inverted if 0 is white, and 16-bit PGMs as 32-bit.
+    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. It does not invert 16-bit TIFFs if 0 is white.
 
     Raises:
         PixelRangeError: Pillow misreads the values, or cannot write them.
@@ -300,7 +300,7 @@ def _is_misread_planar(image: ImageFile.ImageFile) -> bool:
 
 
 def _tiff_tags(image: Image.Image) -> Any:
-    """Return the tags of a TIFF file, None for other images. An isinstance check would import Pillow's slow plug-in."""
+    """Return the tags of a TIFF file, None for other images. An isinstance check would import Pillow's plug-in."""
     return getattr(image, "tag_v2", None)
 
 

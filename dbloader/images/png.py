@@ -15,7 +15,7 @@ _LEAST_BYTES = _MOST_BYTES // 1032  # zlib compresses to no less than 1/1032
 
 
 def read_chunks(data: bytes | bytearray | memoryview, at: int = 8) -> list[tuple[bytes, int, int]]:
-    """Return the kind of each chunk until IEND, where the chunk begins, and where it ends, perhaps beyond the data."""
+    """Return (kind, begin, end) of each chunk up to IEND. The last chunk may end beyond the data."""
     kind, chunks = b"", []
     while kind != b"IEND" and at + 12 <= len(data):
         length, kind = _CHUNK.unpack_from(data, at)
@@ -38,7 +38,7 @@ def without_refused(data: bytes | bytearray | memoryview) -> bytes | bytearray |
 
 
 def _is_refused(kind: bytes, chunk: bytes) -> bool:
-    """Return whether Pillow refuses a chunk, given without its length."""
+    """Return whether Pillow refuses a chunk. ``chunk`` has the chunk's bytes after its length."""
     body = chunk[4:-4]
     if zlib.crc32(chunk[:-4]) != int.from_bytes(chunk[-4:], "big"):
         # If the chunk's length is wrong, the chunk contains other chunks, which must be kept.
@@ -53,4 +53,4 @@ def _is_refused(kind: bytes, chunk: bytes) -> bool:
     try:
         return len(zlib.decompressobj().decompress(packed[1:], _MOST_BYTES + 1)) > _MOST_BYTES
     except zlib.error:
-        return False  # Pillow ignores it
+        return False  # Pillow ignores such a chunk

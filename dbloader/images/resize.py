@@ -52,7 +52,7 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
     """Return the largest number of bytes that ``load_image`` allocates for pixels."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
-        # libjpeg decodes to less than four times the new width and height, but at least to an eighth of the old ones.
+        # libjpeg shrinks while it decodes: to less than four times the new size, but at least to an eighth of the old.
         pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
         height = min(height, max(4 * size[1], height // 4))
     smaller = size[0] * (height + size[1])

@@ -142,7 +142,7 @@ def seal_chunk(column: str, number: int, chunk: bytes, salt: int = 0) -> bytes:
 
 
 def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> memoryview | None:
-    """Return a view of the chunk in a result of ``seal_chunk``; None if its CRC-32 is wrong."""
+    """Return a view of the chunk that ``seal_chunk`` put into ``stored``; None if the CRC-32 is wrong."""
     if not isinstance(stored, (bytes, memoryview)) or len(stored) < _CRC.size:
         return None
     chunk = memoryview(stored)[: -_CRC.size]
@@ -151,7 +151,7 @@ def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> mem
 
 
 def whole_chunk(column: str, number: int, stored: object, length: int, salt: int) -> memoryview | None:
-    """Return a view of the chunk in ``stored``, a result of ``seal_chunk``; None if its CRC-32 or layout is wrong.
+    """Return a view of a chunk as ``unseal_chunk`` does; None also if the layout of the chunk is wrong.
 
     ``length`` is the number of records in the store.
     """

@@ -172,7 +172,7 @@ def _decode_error(error: Exception, what: str, index: int) -> Exception:
 def _record(values: dict[str, Any], index: int) -> Record:
     """Check the types of the standard fields, and return the record. ``values`` becomes the record's ``fields``."""
     if values.pop("_id", None) is None or values.pop("crc32", None) is None:
-        # `verify` has found both elements, so bson has read their bytes as part of an earlier, damaged element.
+        # `verify` has found both in the document, but bson has read one as part of an earlier, damaged element.
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

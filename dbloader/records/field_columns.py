@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "field."
 MAX_FIELDS = 256
-"""If a store has more extra fields, none of them has a column: each column adds a chunk for every 4,096 records."""
+"""If a store has more extra fields, none of them gets a column, because each column adds a chunk per 4,096 records."""
 
 MAX_TEXT = 2000
 """Longest text in a column, in bytes of UTF-8. So a chunk of 4,096 texts fits into a MongoDB document (16 MiB)."""
@@ -123,7 +123,7 @@ class KindFinder:
     def columns(self, fields: Collection[str]) -> dict[str, str]:
         """Return the kind of each field in ``fields`` whose values fit into one column.
 
-        A field may have no chunks, because a shard with more than MAX_FIELDS fields has no columns for them.
+        A field may have no chunks, because a shard with more than MAX_FIELDS fields has no columns for its fields.
         """
         stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}

@@ -31,8 +31,8 @@ CLASS_LISTS = "labels"  # a target field of this name lists all classes of a rec
 
 _MAX_DEPTH = 20  # most nested levels of dicts and lists in Manifest.source
 
-# A manifest has counts for at most this many different labels. More counts, such as for regression targets, would make
-# the manifest large, so readers count the labels in the column.
+# If there are more different labels than this, such as regression targets, a manifest does not count the records of
+# each label, because the counts would be large. Readers then count the labels in the column.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -44,7 +44,7 @@ class Manifest:
         length: Number of records.
         digest: SHA-256, hex, of the column ``crc32``: little-endian uint32s in the order of the records.
         salt: Random uint32, drawn when writing began. The checksums of records, column chunks and lines of the report
-            include the salt. So data that an older store left in the same file do not match their checksums.
+            include the salt. So old data that another store left in the same file have wrong checksums.
         classes: Name of each label from 0 on; empty if labels have no names.
         label_counts: Number of records with each label; None if there are more than 65,536 different labels.
         labelled: Number of records with a label.
@@ -111,12 +111,12 @@ class Manifest:
 
     @property
     def understood(self) -> list[str]:
-        """How ``convert`` read the source, in at most six lines; [] if an earlier version made the store."""
+        """How ``convert`` understood the source, in at most six lines; [] if an earlier dbloader made the store."""
         return list(self.source.get(UNDERSTOOD) or ())
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that ``write_index`` needs to write the same index: they cannot be computed from the records."""
+        """The values that ``write_index`` needs to write this index again, and cannot compute from the records."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:
@@ -129,7 +129,7 @@ class Manifest:
         return in_lines(self.in_words())
 
     def in_words(self) -> dict[str, str]:
-        """Return a dict of titles, such as "Records", and facts about the store in words; "" for an unknown fact."""
+        """Return a dict that maps titles, such as "Records", to facts about the store. An unknown fact is ""."""
         kinds = "pixels, uint8" if self.source.get("raw") else _list_counts(self.formats)
         return {
             "Records": f"{self.length:,}",
@@ -152,7 +152,7 @@ class Manifest:
         return f"{name} ({self.fields[name]:,}{what})"
 
     def encode(self) -> bytes:
-        """Return the manifest as a sealed BSON document."""
+        """Return the manifest as a BSON document with a checksum."""
         document = asdict(self)
         if self.label_counts is not None:
             pairs = np.array(sorted(self.label_counts.items()), "<i8").reshape(-1, 2)

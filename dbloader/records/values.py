@@ -1,4 +1,4 @@
-"""Values of a record, and their BSON types; docs/format.md has the table.
+"""Convert the values of a record to BSON types, and back; docs/format.md lists the types.
 
 The functions that check a value raise FieldError.
 """

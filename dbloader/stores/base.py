@@ -66,7 +66,7 @@ class Store(ABC):
     """The open handle; None if the store is closed. A forked child opens a new handle."""
 
     has_views = False
-    """Whether ``borrow`` yields images without copying them. If so, each decoding thread borrows its own records."""
+    """Whether ``borrow`` yields images without copying them. If so, each thread borrows the records that it decodes."""
 
     downloads = False
     """Whether reading a record may copy a whole shard to this machine."""
@@ -100,7 +100,7 @@ class Store(ABC):
         """
 
     def prefetch(self, indices: Sequence[int]) -> None:  # noqa: B027 - only LMDB needs it
-        """Start loading records into memory, without waiting. Call this before ``borrow`` or ``encoded``."""
+        """Start loading records into memory, but do not wait for them. Call this before ``borrow`` or ``encoded``."""
 
     def expect_order(self, sampler: Any, since: Mapping[str, Any], indices: Any, *, margin: int, check: bool) -> None:  # noqa: B027 - only a cache needs it
         """Announce in which order this process and its workers will read records. A cache fetches shards in this order.
@@ -108,7 +108,7 @@ class Store(ABC):
         Args:
             sampler: One of dbloader's samplers. In a mixture of stores, index -1 means a sample of another store.
             since: The state of the sampler at the start of the iteration.
-            indices: An array that maps each sample to a record, by index; None if every record is a sample.
+            indices: An array with the index of each sample's record; None if every record is a sample.
             margin: The largest number of samples by which one worker can lag behind another.
             check: Whether to raise an OptionError if the cache is too small for the order.
         """
@@ -126,11 +126,11 @@ class Store(ABC):
     def encoded(self, indices: Sequence[int], *, elements: bool = True) -> list[EncodedRecord]:
         """Return records as they are stored, for ``Writer.write``. Raise the same errors as ``read``.
 
-        If ``elements`` is False, a store may leave out the elements to save time, but never the values for columns.
+        If ``elements`` is False, a store may save time by leaving ``EncodedRecord.elements`` empty.
         """
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
-        """Return one value of every record: an array of shape (len,) that owns its memory.
+        """Return one value of every record, such as its label, in an array of shape (len,) that owns its memory.
 
         Args:
             name: ``"label"`` (int64; NO_LABEL without a label), ``"width"``, ``"height"`` (uint32 pixels; 0 if
@@ -371,7 +371,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             if len(chunk) < stop - start:
                 continue  # without the damaged records, the column cannot be compared
             if _agree(name, packed[name], stored):
-                packed[name] = bytes(stored)  # the manifest was made from the stored chunk, which may contain OTHER
+                packed[name] = bytes(stored)  # the manifest was computed from the stored chunk
             else:
                 complete = False
                 what = f"its column {name} disagrees with records {start} to {stop - 1}"
@@ -429,8 +429,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
     """Return whether a stored chunk agrees with ``packed``, the chunk made from the same records."""
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
-    # If a field has values of several types in one chunk, the chunk stores OTHER for all its records. `packed` may have
-    # only one of the types: other types came from an interrupted commit, or from records that are now in another chunk
-    # (the index of a sharded store has other chunk borders than the shards). So OTHER agrees with every value.
+    # If a field had values of several types when a chunk was made, the chunk has OTHER in place of each value. `packed`
+    # may have only one of these types, because the other types were in records that are not in this chunk now: in an
+    # interrupted commit, or in a shard whose chunks begin at other records. So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)

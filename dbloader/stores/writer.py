@@ -41,7 +41,7 @@ class Commit(NamedTuple):
     Attributes:
         first: Index of the first record.
         documents: The records' BSON documents.
-        chunks: The changed column chunks: ``chunks[number][column]`` is packed and sealed.
+        chunks: The changed column chunks: ``chunks[number][column]`` is packed, and ends with its CRC-32.
         events: New lines of the report.
     """
 
@@ -186,7 +186,7 @@ class Writer(ABC):
             records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Counts to add to the manifest's ``outcome``.
-            position: Number of finished source items. After a resume, ``position`` starts at the last commit.
+            position: Number of source items finished so far. A resumed writer begins with the last commit's number.
             depths: Counts to add to the manifest's ``depths``.
         """
         self._check_unfinished()

@@ -68,7 +68,7 @@ def decode_crop(
     libjpeg-turbo decodes with its defaults, as Pillow does. It releases the GIL. The function is thread-safe.
 
     Args:
-        jpeg: The whole file. From a view of a memory map, only pages of the header and the crop's tiles are read.
+        jpeg: The whole file. If it is a view of a memory map, only pages of the header and the crop's tiles are read.
         lengths: The result of `find_lengths` for this file.
         left: Left edge of the crop, in pixels.
         top: Upper edge of the crop, in pixels.
@@ -107,7 +107,7 @@ def join_tiles(
     *,
     check_lengths: bool = True,
 ) -> tuple[bytearray, int, int]:
-    """Join the tiles of a crop to a small JPEG that any decoder reads, without decoding the tiles.
+    """Join the tiles of a crop into a small JPEG that any decoder reads, without decoding the tiles.
 
     Arguments and errors are as in `decode_crop`, but this function does not detect damage within tiles. Pass
     ``check_lengths=False`` if it is known that the lengths belong to this JPEG, for example from a checksum.

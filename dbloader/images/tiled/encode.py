@@ -41,7 +41,7 @@ class TiledJPEG(NamedTuple):
 
 
 def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
-    """Make a JPEG tiled without loss. Coefficients, metadata and pixels stay the same.
+    """Convert a JPEG to a tiled JPEG without loss. Coefficients, metadata and pixels stay the same.
 
     Progressive and arithmetic-coded images become baseline. Huffman codes become optimal. The pixels of the result are
     compared with the original, which takes six bytes of memory for each pixel.

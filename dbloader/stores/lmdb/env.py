@@ -1,4 +1,4 @@
-"""Open an LMDB file only once in each process: all stores on the file share one LMDB environment.
+"""Open an LMDB file only once in each process: all stores that read the file share one LMDB environment.
 
 py-lmdb refuses to open a file twice in one process, because LMDB's locks belong to the process. py-lmdb also refuses to
 use an environment in a forked child, so a child closes the environments that it inherited.
@@ -99,7 +99,7 @@ class ForkGate:
 
 
 gate = ForkGate()
-"""Enter this around every use of an environment that ``acquire`` returned."""
+"""Enter this gate around every use of an environment that ``acquire`` returned."""
 
 environments: dict[tuple[int, int], Environment] = {}
 """Open environments by device and inode. Links to a file share its environment. A new file at the path has its own."""
@@ -108,7 +108,7 @@ _lock = threading.RLock()
 
 
 def acquire(path: Path) -> Environment:
-    """Return this process's environment for a file. For each call, call ``release`` once."""
+    """Return this process's environment for a file. Each caller must call ``release`` once."""
     with _lock:
         status = path.stat()
         key = (status.st_dev, status.st_ino)

@@ -39,7 +39,7 @@ def translate_refusal(error: OSError, place: str) -> StoreError:
         return StoreFullError(f"no room is left for {place}: {error.strerror}")
     if error.errno in _TOO_MANY:
         return StoreError(f"{place}: {error.strerror}: allow this process more open files (ulimit -n)")
-    gone = ": its folder does not exist, make it first, or takes no files, as /proc" * (error.errno == errno.ENOENT)
+    gone = ": its folder does not exist (make it first) or takes no files, like /proc" * (error.errno == errno.ENOENT)
     return StoreAccessError(f"{place} cannot be written: {error.strerror or error}{gone}")
 
 
@@ -71,7 +71,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
     if _mentions(NO_ROOM, text):
         return StoreFullError(f"no room is left for {place}: {text}")
     if _mentions(_NO_MEMORY, text):
-        why = "the map needs as much address space, which is not memory, as the file has bytes: raise ulimit -v"
+        why = "LMDB needs address space (not memory) for the whole file: raise the limit (ulimit -v)"
         return StoreError(f"{place} cannot be {use}: {text}; {why}")
     if _mentions(_NO_MAP, text):
         return StoreError(f"{place}: this file system cannot map files ({text}): convert to a local disk")

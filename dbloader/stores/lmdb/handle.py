@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from dbloader.stores.lmdb.shard_table import Shard
 
-# A handle calls `release_pages` each time it has read this many bytes of columns. Linux also maps pages around a chunk.
+# A handle calls `release_pages` each time it has read _BYTES_KEPT bytes of columns. Each chunk counts as _AROUND bytes
+# more, because Linux also maps pages around it.
 _BYTES_KEPT, _AROUND = 2**24, 2**17
 # An open shard has two file descriptors: one of LMDB and one of ReadAhead.
 _DESCRIPTORS = 2
@@ -214,7 +215,7 @@ class ShardFiles:
     """
 
     cached = False
-    """Whether files may be removed or replaced while the store is open. Otherwise, finished shards never change."""
+    """Whether the files are in a cache, which may remove or replace them at any time. Other files never change."""
 
     remedy = f"if the store was replaced, open it again; otherwise {COPY_AGAIN}"
     """What a user can do about a damaged file."""
@@ -237,7 +238,7 @@ class ShardFiles:
         return open_file(self.path / name, self.place, name, self.remedy, index_of=self.table.manifest)
 
     def open(self, number: int) -> LMDBHandle:
-        """Open a shard. Raise the errors of ``open_file``, or DamagedStoreError for a file of another size.
+        """Open a shard. Raise the errors of ``open_file``, or DamagedStoreError for a file of a wrong size.
 
         The caller must hold ``lock``. A cache may close other shards to make room.
         """
@@ -283,7 +284,7 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the previous version, before shards were last added; None if lost or of another digest."""
+        """Return a handle of the store before shards were last added; None if that is lost or has another digest."""
         with suppress(OSError, StoreError):
             files = self.files
             older = ShardedHandle(ShardFiles(files.path, files.place, kept_manifest(files.table.previous)))

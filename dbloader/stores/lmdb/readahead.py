@@ -34,8 +34,8 @@ _OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# For one record in 32, `prefetch` checks whether it is in memory. A check takes 8 us, so 0.25 us per record. If the
-# record is not in memory, 512 records get hints without a check: useless hints cost less than a batch without hints.
+# `prefetch` checks for one record in 32 whether it is in memory. A check takes 8 us, or 0.25 us per record. If this
+# record is not in memory, the next 512 get hints without a check: useless hints cost less than a batch without hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 
@@ -67,7 +67,7 @@ class ReadAhead:
                 self._find_root()
 
     def size_and_mtime(self) -> tuple[int, int]:
-        """Return the file's size in bytes and its last change in ns, even if removed; (0, 0) if it is not open."""
+        """Return the size in bytes and the last change in ns, even of a removed file; (0, 0) if no file is open."""
         if self._file < 0:
             return 0, 0
         status = os.fstat(self._file)

@@ -76,7 +76,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return which collection the place's collection is a view of; "" if no view of records; None if missing."""
+        """Return which collection of records the place's view shows; "" if it is no such view; None if missing."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""
@@ -110,7 +110,7 @@ class Catalog:
 
     @retried
     def publish(self, store: str, manifest: Mapping[str, Any], replaces: str | None) -> None:
-        """Publish a partial store by one write. ``replaces`` is the id of the store published before, or None.
+        """Publish a partial store with a single write. ``replaces`` is the id of the store published before, or None.
 
         Raises:
             StoreLockedError: Another writer has taken over the place, or the published store is not ``replaces``.

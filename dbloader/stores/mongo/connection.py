@@ -116,7 +116,7 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 class Patience:
-    """The time that one operation and its repetitions may take together; None means the driver's limits."""
+    """The time that one operation and its repetitions may take. With ``seconds`` None, the driver's limits apply."""
 
     def __init__(self, seconds: float | None) -> None:
         self._deadline = self._until = None if seconds is None else time.monotonic() + seconds

@@ -23,7 +23,7 @@ _ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "res
 
 
 class LargeRecords:
-    """The large records of one store, in the database and collection of its place."""
+    """The records of one store that are in GridFS, because they are too large for one document."""
 
     def __init__(self, database: Database[Any], collection: str, store: str) -> None:
         name = records_collection(collection, store) + LARGE

@@ -157,7 +157,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether a lease's holder, another process or an earlier writer in this process, has certainly ended."""
+    """Return whether a lease's holder has certainly ended: another process, or an earlier writer in this process."""
     if not _machine() or holder.get("machine") != _machine():
         return False
     pid = holder.get("pid")

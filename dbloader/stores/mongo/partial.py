@@ -61,9 +61,9 @@ class PartialStore:
     """A store that is being written. Every method can be called again after an interruption.
 
     Late writes do no harm. Late writes occur if a writer continues after another writer has taken over the place, or if
-    the server runs a command after a repeated attempt. Therefore an existing record is replaced only if it still has
-    the CRC-32 that this writer has just read. Columns and events contain the number of the run and commit that wrote
-    them, and only a later run or commit replaces them. No file in GridFS is written twice.
+    the server runs a command only after the writer has repeated it. Therefore an existing record is replaced only if it
+    still has the CRC-32 that this writer has just read. Columns and events contain the number of the run and commit
+    that wrote them, and only a later run or commit replaces them. No file in GridFS is written twice.
 
     ``run`` is the number of this writer among all writers of the store, from 1 on.
     """

@@ -94,7 +94,7 @@ class MongoURI(NamedTuple):
         return self._replace(user=user, query=query, stripped=stripped)
 
     def redact(self, text: str) -> str:
-        """Return a message of a library with ``***`` instead of the credentials in this place."""
+        """Return a library's message, in which ``***`` replaces the credentials of this place."""
         secrets = {self.user, *self.user.split(":", 1)}
         options = _split_options(self.query)
         secrets |= {part.partition("=")[2] for part in options if _option_name(part) in _SECRET}

@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, type[StoreError], str]] 
         lambda folder: None,
         "missing/store.lmdb",
         StoreAccessError,
-        "cannot be written: No such file or directory: its folder does not exist, .*, or takes no files, as /proc$",
+        "cannot be written: No such file or directory: its folder does not exist .* or takes no files, like /proc$",
     ),
     "folder": (
         lambda folder: (folder / "images").mkdir(),
