@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-To decode a part of an image, the cheapest of these is decoded: only the tiles of the part, which images/tiled/decode.py
-joins into a small JPEG; only the rows above the part's lower edge; a smaller version of the image; or the whole image.
+For a part of an image, this module decodes the cheapest of these: the tiles of the part, joined into a small JPEG
+(images/tiled/decode.py); the rows above the part's lower edge; a smaller version of the image; or the whole image.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LARGEST_CROP = 0.95  # share of the image's area
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CMYK to RGB in a way of its own
 
 # Width of the border around a crop that is decoded too, in pixels of the smaller image. Chroma upsampling needs
-# only 1 pixel. But libjpeg-turbo upsamples JPEGs up to four pixels wide differently (dbloader.images.tiled.decode).
+# only 1 pixel. But libjpeg-turbo upsamples JPEGs of at most four pixels' width differently (images/tiled/decode.py).
 _MARGIN = 8
 
 # Skip the rows below a part if they have more pixels than this: reading the header takes as long as decoding so many.

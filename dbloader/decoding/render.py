@@ -56,7 +56,7 @@ def render(
     """Return the output of a crop: uint8, shape (height, width, 3), contiguous, in ``out`` if given.
 
     ``pixels`` is the crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. The
-    output may reuse its memory. ``size`` is (height, width) of the output; None means the size of the resized part.
+    output may use its memory. ``size`` is (height, width) of the output; None means the size of the resized part.
     """
     resized = crop.resized or size
     if resized is not None and resized != pixels.shape[:2]:

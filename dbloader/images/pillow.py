@@ -198,7 +198,7 @@ def check_pixels(width: int, height: int) -> None:
 
 
 def decoding_bytes(image_format: str) -> int:
-    """Return the peak memory of decoding an image of a format, in bytes per pixel."""
+    """Return the peak memory for decoding an image of this format, in bytes per pixel."""
     return _DECODING.get(image_format, _DECODING_MOST)
 
 

@@ -68,7 +68,7 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
 
 
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:
-    """Return an image file in another size, and its facts.
+    """Return an image file in another size, and the facts of the new file.
 
     The filter is Lanczos. Color profile, EXIF, gray, alpha, CMYK and gray of 16 bits are kept; palettes become full
     colors. JPEG and WebP are encoded with the given quality. A JPEG keeps its chroma subsampling, but a rare

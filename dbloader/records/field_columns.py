@@ -105,7 +105,7 @@ def is_field_chunk(chunk: bytes | memoryview, count: int) -> bool:
 
 
 class KindFinder:
-    """Finds the kind of each column from all its chunks."""
+    """Finds the kind of each column (bool, int, float or text) from all its chunks."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, set[bytes]] = {}
@@ -178,7 +178,7 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
     begin = 0
     for chunk in chunks:
         if (own := bytes(chunk[:1])) in _DTYPES:
-            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # integers are possible even in a column of floats
+            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # a chunk of a column of floats may have only integers
             np.copyto(values[begin : begin + len(part)], part, where=known_values(part))
             begin += len(part)
         else:

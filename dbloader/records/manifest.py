@@ -236,7 +236,7 @@ def _are_names(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return type(value) is str  # bson.Code is a subclass of str that cannot be hashed
+    return type(value) is str  # isinstance would accept bson.Code, a str that cannot be hashed
 
 
 # Each value is checked, because even a manifest with the right CRC-32 may come from another program.

@@ -153,7 +153,7 @@ class Writer(ABC):
         """Refuse to resume with other settings, because then not all records would be made in the same way.
 
         Args:
-            settings: Settings by name, with values that BSON can store. An error shows a setting's old and new value.
+            settings: Settings by name, with values that BSON can store. The error shows the old and the new value.
 
         Raises:
             StoreExistsError: The unfinished store was begun with other settings.
@@ -185,9 +185,9 @@ class Writer(ABC):
         Args:
             records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
-            outcome: Counts to add to the manifest's ``outcome``.
+            outcome: Number of files by outcome, such as ``"repaired"``, to add to the manifest's counts.
             position: Number of source items finished so far. A resumed writer begins with the last commit's number.
-            depths: Counts to add to the manifest's ``depths``.
+            depths: Number of images by bits of a pixel value, such as ``"16-bit"``, to add to the manifest's counts.
         """
         self._check_unfinished()
         for record in records:

@@ -21,7 +21,7 @@ _DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
-    """An open LMDB environment without LMDB's own locks. All handles on a file in one process share an environment."""
+    """An open LMDB environment without LMDB's own locks. All handles of a file in one process share one."""
 
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self.pid = os.getpid()

@@ -60,7 +60,7 @@ def translate(error: lmdb.Error, place: str, *, use: str = "read", remedy: str =
     Args:
         error: LMDB's error.
         place: Name of the file or cache for the message.
-        use: "read" or "written".
+        use: What failed, for the message: "read" or "written".
         remedy: What the user can do if the file is damaged or not an LMDB file.
     """
     text, remedy = str(error), f"; {remedy}" if remedy else ""

@@ -40,7 +40,7 @@ class PartialFile:
     Attributes:
         resumable: Whether the file's writer keeps committed records after an error.
         target: Path of the finished store. If the place is a symbolic link, ``target`` is the link's target.
-        committed: Whether the file may contain a commit.
+        committed: Whether the file may contain committed records.
         fd: File descriptor, open for writing after ``lock``.
         env: LMDB's environment after ``open``.
     """

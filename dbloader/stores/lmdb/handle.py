@@ -112,7 +112,7 @@ class LMDBHandle:
         return self.shared.ahead.size_and_mtime() != self.size_and_mtime
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to load the records at some indices, without waiting."""
+        """Ask the kernel to load the records at some indices, and do not wait for them."""
         self.shared.ahead.prefetch(indices)
 
     def release_pages(self) -> None:
@@ -326,7 +326,7 @@ class ShardedHandle:
             return handle
 
     def prefetch(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to load the records at some indices, without waiting."""
+        """Ask the kernel to load the records at some indices, and do not wait for them."""
         parts = self.divide(indices)
         if self.files.cached:  # opening a shard could wait until it is downloaded
             parts = {number: inside for number, inside in parts.items() if number in self.files.opened}

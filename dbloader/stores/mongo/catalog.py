@@ -50,7 +50,7 @@ class Catalog:
 
     @retried
     def partial(self) -> dict[str, Any] | None:
-        """Return the document's field ``partial``, which describes the partial store; None if there is none."""
+        """Return the document's field ``partial``, which describes the unfinished store; None if there is none."""
         return self._read().get("partial")
 
     @retried

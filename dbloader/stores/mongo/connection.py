@@ -1,7 +1,7 @@
 """Connect a process to a server, and repeat operations that fail while the server restarts.
 
-All stores of a process share one client for each server. If a place has a user without a password, the password is
-read from the environment.
+All stores of a process share one client for each server. If a place (a MongoDB URI) has a user but no password, the
+password is read from the environment.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Patience:
         return None if self._until is None else max(0.01, self._until - time.monotonic())  # 0 would mean no limit
 
     def after(self, error: errors.PyMongoError, seconds: float) -> float | None:
-        """Return the pause before the next attempt; None if ``seconds`` have passed since the first failure."""
+        """Return the seconds to wait before trying again; None if ``seconds`` have passed since the first failure."""
         now, pause = time.monotonic(), self._pause
         if self._deadline is None:
             self._deadline = now + seconds

@@ -75,7 +75,7 @@ class MongoReader:
         try:
             self.store, self.manifest = self._find_store()
         except BaseException:
-            self.connection.close()  # otherwise a caller that keeps the error keeps the client open
+            self.connection.close()  # otherwise the client would stay open as long as a caller keeps the error
             raise
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest: Collection[Any] = newest[self.records.name]

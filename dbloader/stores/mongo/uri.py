@@ -73,7 +73,7 @@ class MongoURI(NamedTuple):
     @property
     def client_key(self) -> tuple[str, ...]:
         """Places with the same key share a client."""
-        # With a user, the database is a part of the key, because MongoDB looks for the user in this database.
+        # If the place has a user, the key includes the database, because MongoDB looks for the user in this database.
         return (self.scheme, self.user, self.hosts, self.query, self.database if self.user else "")
 
     @property
