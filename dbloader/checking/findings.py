@@ -60,7 +60,7 @@ def collect_findings(
         raise OptionError(f"output (--output) must be a new file, but {path} exists: choose another name")
     if not path.parent.is_dir():
         raise OptionError(f"--output {path}: there is no folder {path.parent}; make it first")
-    if path.suffix != ".jsonl":  # dbloader copy (--drop, --select) finds the format by the extension
+    if path.suffix != ".jsonl":  # dbloader copy (--drop, --select) detects the format by the extension
         raise OptionError(f"output (--output) has JSON lines: its name must end in .jsonl, got {path}")
     with durable(path) as file:
         yield Findings(file, found)

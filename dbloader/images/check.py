@@ -132,7 +132,7 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether Pillow can convert the mode to RGB. Converting all would take 4 bytes for each.
+                # One pixel shows whether Pillow can convert the mode to RGB. Converting all would take 4 bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
             return facts.transparent and has_transparent_pixels(image)
     except MemoryError:
