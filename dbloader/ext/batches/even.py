@@ -1,4 +1,4 @@
-"""Mark the samples that a sampler has added, so all ranks get equal batches."""
+"""Mark the samples that a sampler repeats to give all ranks equal batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VALID = "valid"
 
 
 class EvenBatchFetcher(OuterBatchFetcher):
-    """Adds a bool tensor of shape (batch,) to each batch: False for samples that the sampler added after ``length``.
+    """Adds a bool tensor of shape (batch,) to each batch: False for repeated samples, at positions from ``length`` on.
 
     The tensor becomes the last element of a tuple or list, or the value of ``"valid"`` in a dict.
     """

@@ -57,15 +57,15 @@ class Skip:
 
 
 class ReplacingBatchFetcher(OuterBatchFetcher):
-    """Makes the batches of another fetcher, and replaces each damaged sample by the next undamaged sample of the order.
+    """Makes the batches of another fetcher, and replaces each damaged sample by the next undamaged one of the epoch.
 
-    The sample at position p is tested with the random numbers of p: if its crop of a tiled image misses the damage, the
-    sample is kept. If the sample is damaged, the samples at p + 1, p + 2 and so on (after the last position, from 0)
-    are tested with the same random numbers, and the first undamaged sample replaces the damaged one. So the batch is
-    still a function of (seed, epoch, positions).
+    The sample at position p is tested with the random numbers of p. They choose the crop, and from a tiled image only
+    the tiles of the crop are decoded, so damage outside of the crop does not matter. If the sample is damaged, the
+    samples at p + 1, p + 2 and so on (after the last position, from 0) are tested with the same random numbers, and the
+    first undamaged one replaces it. So the batch is still a function of (seed, epoch, positions).
 
     Args:
-        fetcher: Makes batches of SeededIndices.
+        fetcher: Makes a batch from the indices of its samples, which are SeededIndices.
         tester: Makes the same samples one at a time, to find the damaged ones; its ``collate_fn`` accepts any sample.
         sampler: The sampler that gives the order of the samples.
         skip: The largest share of damaged samples.

@@ -92,12 +92,12 @@ def fill_cache(
     max_bytes: int | None = None,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> None:
-    """Fetch the shards of a store, in their order, until the cache is full.
+    """Fetch the first shards of a store, in order, until the cache is full.
 
     Args:
         place: The store.
         cache: The folder.
-        max_bytes: Most bytes of the shards in the cache; None for no limit.
+        max_bytes: Limit of the cache: total bytes of its shards; None for no limit.
         progress: Called with the number of fetched shards and the number of all shards to fetch.
 
     Raises:
@@ -149,7 +149,7 @@ def _shards(folder: Path) -> list[Path]:
 @contextmanager
 def _no_fetcher(folder: Path) -> Iterator[bool]:
     """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
-    flags = os.O_RDONLY | os.O_CREAT  # read-only, because users without the right to write may describe a cache
+    flags = os.O_RDONLY | os.O_CREAT  # a user without write permission may call describe_cache
     with open(folder / LOCK, "rb", opener=lambda path, _: os.open(path, flags, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,11 +35,11 @@ from dbloader.errors import DBLoaderError, StoreAccessError
 from dbloader.ext.caching.folder import LOCK, LOG, SOCKET, arriving_bytes, make_folder, read_stats, refusal
 
 STALL_S = 120.0
-"""Seconds without new bytes after which a reader gives up: more than the minute in which the fetcher retries a read."""
+"""A reader gives up after this many seconds without new bytes. The fetcher retries a failed read for a minute."""
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
-_LOOK_S = 1.0  # a waiting reader looks at the sizes of the arriving files once in this time
+_LOOK_S = 1.0  # time between two looks of a waiting reader at the sizes of the arriving files
 _SHOW_S = 2.0  # a reader reports on stderr that it waits after this time, and again each time the wait has doubled
 # The reader starts this program, which forks and ends at once. The forked child becomes the fetcher, so the reader need
 # not wait for the fetcher's end. The fork is safe, because the program has no threads and has not loaded obstore.
@@ -182,7 +182,7 @@ class FetcherClient:
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        If another thread forked meanwhile, its child would hold the lock too. CachedStore's ``env.gate`` prevents this.
+        If another thread forked meanwhile, its child would hold the lock too. CachedStore's ``env.gate`` prevents it.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(

@@ -171,7 +171,7 @@ class CachedShards:
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
         """Open the origin, and check that the cache is for this store. With ``known``, skip this if the origin is open.
 
-        Raise OptionError if the cache is in use with another limit.
+        Raise OptionError if other processes use the cache with another ``limit`` (in bytes).
         """
         # The first check takes no lock. Otherwise workers would wait while another reader checks an origin that hangs.
         if self._origin is None or not known:
@@ -226,7 +226,7 @@ class CachedShards:
         Args:
             reader: The reader.
             shard: The shard.
-            damaged_file: Inode and time of change (ns) of the file in which the reader found damage; None if none.
+            damaged_file: Inode and time of change (ns) of a file in which the reader found damage, or None.
 
         Raises:
             DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.

@@ -117,7 +117,7 @@ def refusal(error: OSError, cache: str) -> Exception:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a file or folder may be from a fetcher that still ran when the user deleted the cache."""
+    """Return whether a file or folder may be from a fetcher that was still running when the user deleted the cache."""
     if path.name in (SHARD_FOLDER, PARTIAL):
         return all(map(_FETCHED.fullmatch, os.listdir(path)))  # noqa: PTH208 - names
     return path.name.startswith((MARKER, LOCK, SOCKET, LOG, STATS, CHECKSUMS))

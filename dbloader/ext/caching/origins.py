@@ -69,7 +69,7 @@ def open_origin(place: str) -> Origin:
 
 
 class BucketOrigin:
-    """A store in object storage. Only the fetcher makes one, because obstore hangs in a child that is forked later."""
+    """A store in object storage. Only the fetcher makes one: after a process has used obstore, its forks would hang."""
 
     def __init__(self, place: str) -> None:
         from dbloader.ext.remote.bucket import Bucket

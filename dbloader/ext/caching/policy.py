@@ -49,7 +49,7 @@ class CachePolicy:
 
     Args:
         nbytes: Bytes of each shard. The caller may change the list later.
-        limit: Most bytes of all shards in the cache; None for no limit.
+        limit: Limit of the total bytes of all shards in the cache; None for no limit.
     """
 
     def __init__(self, nbytes: list[int], limit: int | None = None) -> None:
@@ -194,14 +194,14 @@ def needs_of(
 ) -> list[Need]:
     """Return when a rank needs each shard. Positions count the rank's samples from the beginning of the iteration.
 
-    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, the indices are
-    computed from the beginning until each shard was used for the first time, and from the end until for the last time.
+    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, it
+    computes indices from the beginning until every shard has occurred, and from the end until every shard has occurred.
 
     Args:
         sampler: dbloader's sampler for this rank. Index -1 means a sample of another store.
         since: The sampler's state at the beginning of the iteration.
         lengths: Number of records in each shard.
-        chosen: The index in the store of each sample: int64, shape (samples,); None if every record is a sample.
+        chosen: For each sample, its index in the store: int64, shape (samples,); None if every record is a sample.
         margin: Keep each shard for this many samples after its last use, because a worker may be that far behind.
     """
     share = sampler.positions(since)

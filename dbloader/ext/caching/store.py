@@ -56,7 +56,7 @@ class CachedStore(LMDBStore):
     Args:
         place: A folder of shards, an LMDB file, or a place in MongoDB or in object storage.
         cache: The folder of the cache. It is created if it does not exist.
-        max_bytes: Most bytes of the shards in the folder; None for no limit.
+        max_bytes: Limit of the total bytes of the shards in the folder; None for no limit.
     """
 
     downloads = True

@@ -21,7 +21,7 @@ _OPTIONS = (
     ),
     click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
     click.option(
-        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels; a,b or '*' for a column per class."
+        "--label-column", metavar="COLUMN", multiple=True, help="Column of labels, or one per class: a,b or '*' (all)."
     ),
     click.option("--separator", metavar="TEXT", help="Separator of classes in a label, such as '|'."),
     click.option("--text-column", metavar="COLUMN", multiple=True, help="Column to keep as text, not as numbers."),
@@ -49,7 +49,7 @@ _OPTIONS = (
     click.option(
         "--classes",
         metavar="NAMES",
-        help="Take the order of classes from a store, .txt, .json or a,b,c. With numbers, class names are the labels.",
+        help="Order of classes: a store, .txt, .json or a,b,c; or the word numbers if the class names are the labels.",
     ),
     click.option("--encoding", metavar="NAME", help="Encoding of a listing, or of names in a zip."),
 )

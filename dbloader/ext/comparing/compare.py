@@ -53,7 +53,7 @@ def open_against(
 ) -> tuple[Callable[[Findings, Callable[[int, int], object]], dict[str, int]], str]:
     """Return a function that compares ``store`` with the source or store ``against``, and the place of ``against``.
 
-    ``opened`` closes ``against``. The function adds warnings to ``notes``, and returns ``VerifyReport.compared``.
+    ``opened`` closes ``against`` later. The function adds warnings to ``notes``, and returns ``VerifyReport.compared``.
     """
     if listing is None and _is_store(against):
         other = opened.enter_context(open_store(against))

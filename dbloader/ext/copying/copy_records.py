@@ -130,7 +130,7 @@ class RecordCopier:
                     yield encode(replace(whole, label=label, fields=whole.fields | lists))
 
     def _lists(self, number: int, record: EncodedRecord, index: int) -> dict[str, Any]:
-        """Return the fields with the new labels of the record's boxes and its several classes; {} if none changes."""
+        """Return the fields that change: new labels of the boxes, and of the several classes of an image; else {}."""
         store, table = self._stores[number], self.selection.tables[number]
         unites_lists = self._unites_lists and store.manifest.target == CLASS_LISTS
         names = (LABELS, CLASS_LISTS) if unites_lists else (LABELS,)

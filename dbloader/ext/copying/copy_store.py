@@ -103,8 +103,8 @@ def copy_store(
         resume: Continue an interrupted copy, or begin a new copy. The sources, and the options that affect the records,
             must be the same. A copy to or from object storage always continues.
         skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
-            the reason for each. The report of the copy contains the reasons too. Images are not decoded. So in a
-            store made with ``check="none"``, only ``convert``, with the store as its source, finds damaged images.
+            the reason for each. The report of the copy contains the reasons too. Images are not decoded. If the
+            store was made with ``check="none"``, use it as the source of ``convert`` to find damaged images.
         progress: Called with the number of records copied, and the total.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Check the options that choose the records of a copy and their labels, and select these records from the columns."""
+"""Check the options that choose records and labels for a copy, and find the chosen records in the columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ROUNDING = 1e-6  # the sum of fractions may differ from 1 by this much
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The options of `copy_store` that choose records and labels, checked. `copy_store` describes them."""
+    """The checked options of `copy_store` that choose records and labels. `copy_store` describes them."""
 
     select: Path | None
     drop: Path | None
@@ -70,7 +70,7 @@ def listing_path(name: str, listing: str | os.PathLike[str] | None) -> Path | No
 
 
 def checked_fractions(split: Any) -> tuple[float, ...]:
-    """Return the option ``split``, a sequence or a text such as "0.9,0.1"; OptionError for other values."""
+    """Return the fractions in ``split``, a sequence or a text such as "0.9,0.1"; OptionError for other values."""
     with suppress(TypeError, ValueError):
         given = tuple(map(float, split.split(",") if isinstance(split, str) else split))
         if len(given) > 1 and all(0 < part < 1 for part in given) and abs(sum(given) - 1) <= _ROUNDING:
@@ -91,8 +91,8 @@ class Selection(NamedTuple):
         labels: New labels: int64, shape (records of all sources,); None if no label changes.
         classes: Class names, the same for every destination.
         complete: Whether there is one destination, which gets all records.
-        tables: For the boxes of each source, a dict from the old to the new label of each remaining class; None if no
-            label of the source changes.
+        tables: For each source, a dict from the old label of a box to its new label, for all classes that are copied;
+            None if no label of the source changes.
     """
 
     parts: list[Any]

@@ -1,1 +1,1 @@
-"""Datasets of what other programs stored."""
+"""Datasets of images that other programs stored."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class CollectionDataset(Dataset[tuple[Any, Any]]):
     """Samples (image, label) of a MongoDB collection that another program made, with one image file in each document.
 
-    ``MongoDataset.from_listing`` makes it. One query by names reads a batch. A store that ``dbloader convert`` makes
-    of such a collection has checksums, columns and queries, and is faster.
+    ``MongoDataset.from_listing`` makes it. It reads a batch by one query. ``dbloader convert`` can make a store of the
+    collection: the store is faster, and has checksums, columns and queries.
 
     Args:
         place: ``mongodb://host/database.collection``.
@@ -41,7 +41,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
 
     Attributes:
         classes: Class names in the order of their labels; empty if the labels have no names.
-        names: The names of all files, packed.
+        names: The names of all files, a sequence that takes little memory.
         targets: The labels of all files, as in MongoDataset.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Preparations on the device that few trainings need."""
+"""Random erasing of images on their device, which few trainings need."""

@@ -32,7 +32,7 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     A call takes images of shape (N, C, H, W), and returns images of the same dtype, shape and memory format. Call it
-    after Normalize: then 0 (``const``) is the mean of the images, and the noise of other modes has the image variance.
+    after Normalize: then 0 (``const``) is the mean of the images, and the noise of other modes has their variance.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made

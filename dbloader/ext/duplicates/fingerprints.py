@@ -54,9 +54,9 @@ NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 _LEAST = 72
 # Least difference between the brightest and the darkest area, 0 to 255. Below it, noise decides the bits of the dHash.
 _LEAST_CONTRAST = 16
-# Least number of turns along the rows and columns of areas, where brightness changes from rising to falling or back.
-# Images with fewer turns are gradients, such as a clear sky. All gradients look alike: in a test with 5,000 images, the
-# 2% that are gradients made 98% of the false pairs.
+# A turn is a place in a row or column of areas where the brightness changes from rising to falling, or back. Images
+# with fewer turns than this are gradients, such as a clear sky. All gradients look alike: in a test with 5,000 images,
+# the 2% that are gradients made 98% of the false pairs.
 _LEAST_TURNS = 10
 
 

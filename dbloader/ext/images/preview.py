@@ -87,7 +87,7 @@ def shown_orientation(image: Any) -> int:
 def value_range(image: Any) -> tuple[float, float] | None:
     """Return the least and the greatest finite value of an image, bytes or an array.
 
-    Return None if the image has 8 bits, no such values, or cannot be decoded, or if `thumbnail` does not decode it.
+    Return None if the image has 8 bits per value or no finite value, cannot be decoded, or is too large to decode.
     """
     with suppress(ImageError):
         if isinstance(image, np.ndarray):
@@ -120,8 +120,8 @@ def thumbnail(
         px: Pixels of the longer side.
         is_field: Whether ``image`` is an extra field of a record, such as a mask, and not the record's image.
         large: A context, such as a lock. Images that need more than 50 MB are decoded inside this context.
-        window: If values are not uint8: the value that becomes black, and the greater one that becomes white, instead
-            of the least and the greatest one.
+        window: For values that are not uint8: the value to show as black, and the greater value to show as white. None
+            means the least and the greatest value.
 
     Raises:
         ImageError: The image cannot be decoded, or needs more than 400 MB for decoding.
@@ -150,8 +150,8 @@ def draw_over(
 ) -> tuple[bytes, str]:
     """Return ``picture``, a thumbnail of an image, with boxes and masks drawn over it, and its media type.
 
-    Each box has left, top, right and bottom in pixels of the stored image, whose width and height are ``size``, and
-    Pillow's name of a color. Masks are image files. Raise ImageError if the picture or a mask cannot be decoded.
+    ``size`` is the width and height of the stored image. Each box has (left, top, right, bottom) in pixels of this
+    image, and Pillow's name of a color. Masks are image files. Raise ImageError if picture or mask cannot be decoded.
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")

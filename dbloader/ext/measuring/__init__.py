@@ -1,1 +1,1 @@
-"""Measure the speed of a training's data, and examine a machine."""
+"""Measure how fast training data can be loaded, and examine a machine."""
