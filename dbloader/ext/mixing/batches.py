@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
     number: int  # number of the dataset
     given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
-    own: Sequence[int]  # indices in the dataset, for all of the batch's samples that are in the dataset
+    own: Sequence[int]  # for each sample that the batch takes from the dataset: its index there
     rows: list[Any] | None  # random numbers for each of ``own``; None if the dataset draws its own numbers
     part: slice  # which of ``own`` are in this piece
     places: list[int]  # for each sample in this piece: its position in the batch

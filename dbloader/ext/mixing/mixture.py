@@ -70,7 +70,7 @@ def mix(
             share its weight. A weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5
             for the first million samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
-            has given all of its samples; with ``"shortest"``, when any source has; both by a schedule's first weights.
+            has given all of its samples; with ``"shortest"``, when one source has. A schedule's first weights decide.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
         fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` names the source of the
@@ -179,7 +179,7 @@ class Mixture(CompositeDataset):
         return str(first.target)
 
     def _unite_classes(self) -> list[str]:
-        """Return the classes of all datasets in one list, and make each dataset give the labels of this list."""
+        """Return one list of all classes. Set each dataset's ``target_transform`` to number its labels by this list."""
         given = names_of(self.fields, self.target).values()
         if self.target != "label":
             for field in {"label", self.target}.intersection(given):
@@ -326,7 +326,7 @@ class Mixture(CompositeDataset):
     def sampler(
         self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0, drop_last: bool = False
     ) -> MixtureSampler:
-        """Return the sampler of the order; arguments and errors are as in ShuffleSampler.
+        """Return a sampler that draws in the mixture's order; arguments and errors are as in ShuffleSampler.
 
         `create_loader` calls this method itself. Pass the sampler to torch's DataLoader as ``sampler``, or pass
         ``SeededBatchSampler(mixture.sampler(), batch_size)`` as ``batch_sampler``.

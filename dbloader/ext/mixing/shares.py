@@ -93,8 +93,8 @@ class MixtureOrder:
     def epochs(self) -> list[int]:
         """Return, for each source with a first weight above 0, the epoch length in which all its samples are drawn."""
         total, needed = sum(self.shares[0]), []
-        # Limit of the draws that a source lacks at a position, relative to its share: up to two blocks of each size end
-        # before the position, and each lacks up to two draws. In the block at the position, all draws may come later.
+        # The most draws by which a source is behind its share at a position. Up to two blocks of each size end before
+        # the position, and each may lack two draws of the source. In the block at the position, all may come later.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:

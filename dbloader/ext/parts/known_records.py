@@ -1,4 +1,4 @@
-"""Find out which files of an append are in the store already."""
+"""Find the files of an append that the store already contains."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Source
 
 _MOST_PARTS = 1_000_000
-# Kinds of values: queries do not compare values of two kinds. A bool is an int too, so bool is the first kind.
+# Kinds of values. A query cannot compare values of two kinds. bool is first, because isinstance(True, int) is true.
 _KINDS = ((bool, ("bool",), "booleans"), ((int, float), ("int", "float"), "numbers"), (str, ("text",), "texts"))
 _ADDS = "append (--append) adds to a folder of shards"
 _MAKE = "shards=8 (--shards 8) without append makes one"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16  # number of receipts that are read at the same time
 _PREFIX = "dbloader-part-"
-_NEW_S = 60.0  # age in seconds until which an unlocked folder is kept, because its process may be about to lock it
+_NEW_S = 60.0  # a folder younger than this is kept even if it is unlocked: its process may be about to lock it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

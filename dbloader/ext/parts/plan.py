@@ -65,7 +65,7 @@ class Plan:
         options: The fields of `Settings`, by their names.
         described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
-        left_out: Some attributes of the report, from ``report.left_out``.
+        left_out: Warnings and counts of skipped files for the report; ``conversion.report.left_out`` makes them.
         grows: With ``append``: file name of the index of the store at the destination. "" for a new store.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """

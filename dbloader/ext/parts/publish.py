@@ -90,7 +90,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
-    for ``keep_hours`` (24 by default), because programs may still read them; the first later call removes them.
+    for ``keep_hours`` (24 by default), because programs may still read them. The first call after that removes them.
     """
     started = time.monotonic()
     if not is_remote(destination):
@@ -257,7 +257,7 @@ def _make(
 
 
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove files that only publishing needed from a store's folder, the plan last: it shows that files remain."""
+    """Remove the files of the plan from the folder of the store: the plan last, because it shows that files remain."""
     for folder in (LIST_FOLDER, RECEIPT_FOLDER):
         shutil.rmtree(target / folder, ignore_errors=True)
     with suppress(OSError):

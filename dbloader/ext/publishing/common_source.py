@@ -1,4 +1,4 @@
-"""The entry ``source`` in the manifest of a store with records from several stores."""
+"""Make the entry ``source`` in the manifest of a store with records from several stores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def common_source(manifests: Sequence[Manifest], *, unites_lists: bool = False) 
     """Return ``source`` for the manifest of a store made of records from several stores.
 
     The result keeps the entries that are equal in all stores, such as ``check``, and lists the file fields of all
-    stores, and the class names of their extra fields. With ``unites_lists``, lists of several classes get the classes
-    of the new store.
+    stores, and the class names of their extra fields. With ``unites_lists``, it leaves out the class
+    names of the target ``"labels"`` (several classes per record): the new store's ``classes`` are their names.
 
     Raises:
         OptionError: A field has different class names in two stores, or image files in one store and other values in

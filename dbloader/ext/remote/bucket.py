@@ -282,7 +282,7 @@ class Bucket:
         ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` counts the
         answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, the third equal answer
         is accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If
-        no ETag of this server has matched by then, the first answer for a later object is accepted, until one matches.
+        no ETag of this server has ever matched, one answer is enough for later objects, until an ETag matches.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:
             return True  # cannot compare: the server's ETag is no MD5, or of an upload in another number of parts

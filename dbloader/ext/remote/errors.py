@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 # If the environment has no credentials, obstore asks a service of the cloud for them. If that fails, the error contains
-# one of the first four texts. The fifth text means that no account is named, the last two: unreadable credentials.
+# one of the first four texts. The fifth means that no account is named, the last two that credentials are unreadable.
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
 )

@@ -69,7 +69,7 @@ class WeightedSampler(ResumableSampler):
 
     def draw(self, numbers: Array) -> Array:
         """Return the indices that random numbers in [0, 1) choose: int64, the same shape."""
-        # A number below 1 times the sum is less than the sum, even when rounded, so an index is always found.
+        # The product of the sum and a number below 1 is below the sum, even when rounded, so an index is always found.
         indices: Array = np.searchsorted(self._sums, numbers * self._sums[-1], side="right")
         return indices
 

@@ -144,7 +144,7 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
 
 
 def _change_marks(request: ViewerRequest) -> dict[str, Any]:
-    """Mark the records of ``q``, a query or several, in a body of JSON. Return the facts of the store after that."""
+    """Mark the records that match ``q`` in a JSON body: one query or a list. Return the store's facts after that."""
     marks = request.state.marks[request.number]
     try:
         change = json.loads(request.body)

@@ -156,7 +156,7 @@ def _histogram(name: str, found: dict[str, Any]) -> str:
 
 
 def _ends(least: float, greatest: float) -> list[str]:
-    """Return both ends of a range as texts: whole numbers, or three digits and those that tell the ends apart."""
+    """Return both ends of a range as texts: whole numbers, or enough decimals to tell the ends apart."""
     finest = (min(greatest - least, abs(number)) or 1 for number in (least, greatest))
     digits = (max(0, 2 - math.floor(math.log10(each))) for each in finest)
     return [f"{round(number, each):,.12g}" for number, each in zip((least, greatest), digits, strict=True)]

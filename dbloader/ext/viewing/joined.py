@@ -42,7 +42,7 @@ def join_listings(
 ) -> list[dict[str, FieldColumn]]:
     """Return the columns of a listing for each store, joined to the records by the column ``index`` or a name.
 
-    A store of which the listing has no record gets no columns. A column is left out if its values are not scalars of
+    A store without a record in the listing gets no columns. A column is left out if its values are not scalars of
     one kind. If the listing has a column ``prediction`` with class names or integer labels, the result also has
     ``labels.differ``: whether the prediction differs from the label. ``tell`` gets each message about the columns.
 

@@ -83,8 +83,8 @@ class Marks:
     def summarize(self, query: str) -> dict[str, Any]:
         """Return how the records that match a query are marked.
 
-        ``count`` is the number of these records. ``kinds`` has for each drop, label and tag its ``key``, its ``value``,
-        the number of its records and the first 12 indices of these.
+        ``count`` is the number of these records. ``kinds`` has an entry for the drops, for each label and for each tag:
+        ``key`` ("drop", "label" or "tag"), ``value``, ``count`` (of its records) and ``first`` (the first 12 indices).
         """
         chosen, marks = self._selections.select(query), self._marks
         marked = sorted(marks) if isinstance(chosen, range) else np.intersect1d(chosen, [*marks]).tolist()
@@ -238,7 +238,7 @@ class Marks:
         self._show(marks)
 
     def _write(self, path: Path, marks: dict[int, dict[str, Any]], like: Path) -> tuple[int, ...] | None:
-        """Replace a file of marks, and return its signature. It gets the mode of ``like``. Without marks, remove it."""
+        """Replace a file of marks, with the mode of ``like``; without marks, remove the file. Return its signature."""
         if not marks:
             path.unlink(missing_ok=True)
             return None

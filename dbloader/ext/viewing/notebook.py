@@ -69,7 +69,7 @@ def picture(make: Callable[[], tuple[bytes, str]]) -> str:
 def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Store, Sequence[int]]]) -> str | None:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
-    ``locate`` takes positions in it, and returns the store and the indices of these records in the store.
+    ``locate`` takes positions in ``shown``, and returns the store, and the indices of these records in the store.
     """
     with suppress(Exception):  # a notebook then shows the plain repr
         store, indices = locate(_some(len(shown)))

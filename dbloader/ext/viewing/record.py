@@ -1,4 +1,4 @@
-"""What the page gets of a record: its facts, in values that JSON can represent, its image files and its thumbnails."""
+"""Make what the page shows of a record: facts, as values that JSON can represent, image files and thumbnails."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Thumbnails:
         """Return a picture of a record, and its media type. See ``thumbnail``.
 
         ``px`` is one of ``SIDES``. With ``field``, show the file in the file field of this number. ``over`` is what to
-        draw over the image: ``"boxes"``, and numbers of file fields with masks. ``window`` is that of ``thumbnail``.
+        draw over the image: ``"boxes"``, and numbers of file fields with masks. ``window`` goes to ``thumbnail``.
 
         Raises:
             DamagedRecordError: The record is damaged.

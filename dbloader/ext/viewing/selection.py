@@ -105,8 +105,8 @@ class ConversionReport:
         ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index`` (the record with this name, or None).
         ``total`` is the number of matching lines. ``counts`` has the number of lines of each event in the whole report.
 
-        ``event`` is such as "rejected"; "" means all events. ``text`` is in the name or reason of the lines, in upper
-        or lower case. Return at most 500 of the matching lines.
+        ``event`` is such as "rejected"; "" means all events. ``text`` is searched in the names and reasons of lines,
+        without regard to case. Return at most 500 of the matching lines.
 
         Raises:
             DamagedStoreError: A line is missing or damaged.

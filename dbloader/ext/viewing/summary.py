@@ -76,7 +76,7 @@ def count(selections: Selections, query: str, among: str | None = None) -> dict[
     formats. So if only some records match, ``formats`` is None, unless all records have the same format. ``problem`` is
     the reason why the events cannot be read, or None.
 
-    With ``among``, count by label the records of this query instead, such as ``query`` without its classes.
+    With ``among``, ``labels`` counts the records of that query instead, such as ``query`` without its classes.
     """
     among = query if among is None else among
     key = selections.key(query), selections.key(among)
@@ -172,8 +172,8 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
     - ``pairs``: lists of a label, a value that is not equal to it, and their number of records, the most frequent pair
       first, at most 600;
     - ``different``: the number of such pairs;
-    - ``worst``: the 24 labels, and values that are no label, in the most records that differ, the worst first;
-    - ``cells``: lists as in ``pairs``, also of equal values, with a label and a value that are in ``worst``;
+    - ``worst``: the labels, and values that are no label, in the most differing records, the worst first, at most 24;
+    - ``cells``: lists as in ``pairs`` of the labels and values in ``worst``, but with equal labels and values too;
     - ``equal``: the number of records whose value is equal to their label;
     - ``total``: the number of records with a label and a value.
 
