@@ -4,7 +4,7 @@ Both processes send JSON over a socket in the cache's folder:
 
     reader                                       fetcher
 
-    open: place, limit, known; reader  ------->  fetches manifest and index; if `known`, only if it has not done so
+    open: place, limit, known; reader  ------->  fetches manifest and index; if `known`, not a second time
                                        <-------  ready, or error
     expect: needs; check               ------->  fetches in this order from now on
                                        <-------  ready, or error

@@ -112,7 +112,7 @@ def refusal(error: OSError, cache: str) -> Exception:
     """Return dbloader's error for an OSError that was raised while using a cache."""
     with suppress(OSError):  # the folder does not exist
         if isinstance(error, PermissionError) and Path(cache).stat().st_uid != os.geteuid():
-            return StoreAccessError(f"{cache} belongs to another user, and a cache is for one user: name your own")
+            return StoreAccessError(f"{cache} belongs to another user, and a cache has one user: use your own folder")
     return translate_refusal(error, cache)
 
 

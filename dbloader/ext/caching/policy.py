@@ -119,7 +119,7 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # If readers now use N shards, only the N shards needed next may displace a shard that is needed later.
+                # If readers now use N shards, only the N shards needed next may displace a shard with a known next use.
                 # So a cache for half of the data fetches 60 % of the data in each epoch; without this limit, 75 %.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)

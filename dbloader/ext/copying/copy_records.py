@@ -49,7 +49,7 @@ class RecordCopier:
         self._is_same = len(stores) == 1 and not self._chosen
         self.selection = select_records(self._names, choice)
         self.created = self._manifests[0].created if self._is_same else None
-        # Lists of several classes get new labels only if no class is left out; otherwise they keep the old labels.
+        # If a class is left out, lists of several classes per image keep the old labels. Otherwise they get new ones.
         self._unites_lists = all(
             table is None or len(table) == len(manifest.classes)
             for table, manifest in zip(self.selection.tables, self._manifests, strict=True)

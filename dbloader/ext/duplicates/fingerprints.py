@@ -61,7 +61,7 @@ _LEAST_TURNS = 10
 
 
 class Fingerprints(NamedTuple):
-    """The fingerprints of all records of a store, and the reasons why records are unreadable, by record index."""
+    """The fingerprints of all records of a store, and for each unreadable record, by its index, the reason."""
 
     values: Array  # dtype FINGERPRINT, shape (records,)
     reasons: dict[int, str]

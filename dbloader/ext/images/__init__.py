@@ -1,1 +1,1 @@
-"""Small pictures of images."""
+"""Thumbnails of images, and facts about records."""

@@ -64,7 +64,7 @@ def media_type(data: bytes) -> str | None:
 
 
 def header_of(image: bytes) -> Facts:
-    """Return the facts in the header of an image file. The message of a NotAnImageError is a whole sentence."""
+    """Return the facts in the header of an image file. The message of its NotAnImageError is a whole sentence."""
     try:
         return read_facts(image)
     except NotAnImageError as error:

@@ -1,4 +1,4 @@
-"""Examine this machine and the place of a store for causes of a failed or slow training that `bench` cannot measure.
+"""Examine this machine and the place of a store for what stops or slows training, and what `bench` cannot measure.
 
 Nothing is changed. In all functions ``root`` is the folder that contains ``proc``, ``sys`` and ``dev``.
 """

@@ -84,7 +84,7 @@ class Bucket:
     Attributes:
         place: The URL as text.
         parts: The scheme, bucket and key of the URL.
-        waits: If the server has never answered, whether to warn and wait after the third failure, or raise an error.
+        waits: Whether to warn and try on, not raise an error, after three failures of a server that has never answered.
         has_md5: Whether ETags are MD5s; None if unknown.
         differing: Keys of objects whose bytes were accepted, although their ETags look like MD5s of other bytes.
     """

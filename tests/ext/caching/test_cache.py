@@ -256,12 +256,12 @@ def test_cache_of_another_user_is_refused_with_a_remedy(open_path: Path, origin:
     cache = open_path / "cache"
     with CachedStore(origin, cache) as store:
         store.read([0])  # the fetcher runs
-        with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: name your own$"):
+        with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: use your own folder$"):
             len(CachedStore(origin, cache))
     wait_until_ended(cache)
     for mode in (0o755, 0o700):
         cache.chmod(mode)
-        with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: name your own$"):
+        with as_nobody(), pytest.raises(StoreAccessError, match=r"belongs to another user, .*: use your own folder$"):
             len(CachedStore(origin, cache))
 
 
