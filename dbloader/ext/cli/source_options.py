@@ -44,7 +44,7 @@ _OPTIONS = (
     click.option(
         "--boxes",
         metavar="WORDS",
-        help="upright (boxes on the image turned by its EXIF) or stored; pixels or fractions; or both: upright,pixels.",
+        help="Boxes are upright (on the image turned by EXIF) or stored, pixels or fractions, or both: upright,pixels.",
     ),
     click.option(
         "--classes",

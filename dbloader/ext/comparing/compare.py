@@ -302,8 +302,8 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # Number of records of each key that were found before, so `take` skips them. The number of a key is at the first
-        # position of the key in ``_keys``. All other elements are unused.
+        # Number of records of each key that were found before, so `take` skips them. It is at the first position of the
+        # key in ``_keys``. All other elements are unused.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
