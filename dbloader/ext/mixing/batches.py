@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Some samples of one dataset. A job makes a list of pieces, which is a part of a batch."""
+    """Some samples of one dataset. A batch is made in jobs, and each job makes a list of pieces."""
 
     number: int  # number of the dataset
     given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
