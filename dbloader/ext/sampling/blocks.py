@@ -100,7 +100,7 @@ class BlockShuffleSampler(ResumableSampler):
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
         self.stick_to_shard = checked_flag("stick_to_shard", stick_to_shard)
-        # Whether the buffers of a lane grow. Earlier versions of dbloader, whose states lack ``version``, did not do this.
+        # Whether the buffers of a lane grow. In earlier versions, whose states lack ``version``, they did not grow.
         self._grows = self._deals_shards = self.lanes is not None and self.shard_lengths is not None
         if self.stick_to_shard:
             if not self._grows:
