@@ -1,4 +1,4 @@
-"""The base class of the sources of tar and zip files, and a function that numbers the class folders in them."""
+"""The base class for sources that are tar or zip files, and a function that numbers the class folders in such files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
 class ArchiveSource(Source):
     """The images in one or more tar or zip files.
 
-    ``labels`` has the label of each text in the ``.cls`` files or, if ``shared`` is given, of each class folder.
+    ``labels`` maps the text of a ``.cls`` file, or the name of a class folder if ``shared`` is given, to its label.
     ``shared`` is the number of outer folders that all images have in common.
     """
 
@@ -80,7 +80,7 @@ class ArchiveSource(Source):
 
 
 def is_left_out(path: str, tally: Tally) -> bool:
-    """Return whether a file of an archive or bucket is hidden or in a system's folder; count it if so."""
+    """Return whether a file in an archive or bucket is hidden, or in an operating system's folder; count it if so."""
     if found := SYSTEM.search(path):
         tally.system.add(path[: found.end() - 1])
     elif _HIDDEN.search(path):
@@ -96,7 +96,7 @@ def _below(image: str, shared: int) -> str:
 def number_folders(
     folders: set[str], where: str, reading: Reading = UNDECIDED
 ) -> tuple[tuple[str, ...], dict[str, int], int, Reading]:
-    """Find the class folders of images: return class names, labels by class folder, ``shared`` and the ``reading``.
+    """Find the class folders of images: return (class names, {class folder: label}, ``shared``, ``reading``).
 
     ``shared`` is the number of outer folders that all images have in common. The class of an image is the next folder
     in its path, unless ``reading`` chooses another. For ``data/cat`` and ``data/dog``, return ("cat", "dog"),

@@ -47,7 +47,7 @@ class TableColumns(NamedTuple):
     files: tuple[str, ...]  # columns with image files that become fields, such as masks
     field_classes: dict[str, list[str]]  # names of the classes of a field's integers, as in a Manifest
     target: str  # the field that is the target; "" for the label
-    several: str  # column with the lists of several classes; "" without one
+    several: str  # column with a list of classes for each image; "" without one
     objects: tuple[str, str] | None  # column of boxes, and key of the classes in it: ("objects", "category")
     warnings: tuple[str, ...]
 
@@ -55,8 +55,8 @@ class TableColumns(NamedTuple):
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> TableColumns:
     """Return the meaning of the columns of a schema.
 
-    ``file_fields`` names columns with image files that become fields, such as masks. It need not name columns that an
-    export or Hugging Face's Image feature marks.
+    ``file_fields`` names columns with image files that become fields, such as masks. It need not name columns that
+    are marked as images by dbloader's export, or by Hugging Face's Image feature.
 
     Raises:
         SourceError: It is unclear which column is the image, or two columns have the same name.
@@ -119,8 +119,8 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
 def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, str]:
     """Return the column and the field of a target that is not one class; "" without one.
 
-    The column has lists of a Hugging Face ClassLabel; or a usual name of labels, and lists of text, or floats. Beside
-    other lists, such as boxes or words, such a list may have a class for each of their items, not for the image.
+    A list must have a Hugging Face ClassLabel, or text and a usual name of labels. It must be the only list: beside
+    boxes or words, it may have a class for each box or word, not for the image. Floats need only a usual name.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind) and not types.is_floating(kind.value_type)]
     named = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]
@@ -212,7 +212,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
-    """Return the columns that have a Hugging Face feature, and an Arrow type that fits the feature."""
+    """Return the columns with a given Hugging Face feature, if the Arrow type of the column fits the feature."""
     known = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
     return [name for name, of in known.items() if of.get("_type") == feature and fits(kinds[name])]
 
@@ -312,9 +312,9 @@ class ArrayRule(NamedTuple):
         return kind
 
     def fits(self, array: np.ndarray[Any, Any]) -> bool:
-        """Return whether nested lists keep the shape of an array.
+        """Return whether an array that was stored as nested lists gets its shape back.
 
-        An empty list does not show the sizes of the inner axes. So these axes must have a fixed size.
+        An empty list does not show the sizes of the inner axes, so the rule must give these sizes.
         """
         return 0 not in array.shape or None not in self.shape[array.shape.index(0) + 1 :]
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 BOXES, LABELS = "boxes", "box_labels"
 FLAGS = ("iscrowd", "difficult", "truncated")  # fields of COCO and VOC with a value for each box
-FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in
+FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in, which explains them
 AS_FRACTIONS = (
-    "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height: boxes='fractions' "
-    "(--boxes fractions) says so, and boxes='pixels' (--boxes pixels) that they are pixels"
+    "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height: confirm this by "
+    "boxes='fractions' (--boxes fractions), or if they are pixels, give boxes='pixels' (--boxes pixels)"
 )
 _OF_ANOTHER = "of the turned or unturned image, give boxes='upright' or 'stored' (--boxes)"
 _MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
@@ -50,8 +50,8 @@ def read_annotation(path: bytes) -> bytes:
 def box_fields(boxes: Sequence[Sequence[float]], labels: Sequence[int]) -> dict[str, Any]:
     """Return the fields of boxes and their labels.
 
-    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). ``fit_boxes`` later returns float32, so
-    coordinates are rounded only once. The labels are int64, shape (boxes,).
+    The boxes are (x_min, y_min, x_max, y_max): float64, shape (boxes, 4). The labels are int64, shape (boxes,).
+    Coordinates are rounded only once, later, when ``fit_boxes`` converts the boxes to float32.
     """
     return {BOXES: np.array(boxes, np.float64).reshape(-1, 4), LABELS: np.array(labels, np.int64)}
 
@@ -108,10 +108,10 @@ def place_boxes(
     image: Facts | None,
     stored: Stored,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields of a record with their boxes in pixels of the stored image, and remarks by event.
+    """Return the fields of a record with their boxes in pixels of the stored image, and {event: remark} for the report.
 
-    ``boxes_in`` is ``Entry.boxes_in``, and ``decided`` the option ``boxes``. ``data`` and ``image`` are the file and
-    its facts, None for an unknown format.
+    ``boxes_in`` is ``Entry.boxes_in``, and ``decided`` the option ``boxes``. ``data`` is the image file, and ``image``
+    its format and size, None for an unknown format.
 
     Raises:
         FieldError: The boxes do not fit the image.
@@ -153,12 +153,12 @@ def find_orientation(data: bytes) -> int:
 def choose_frame(
     boxes_in: Sequence[int], size: tuple[int, int], orientation: int, decided: str | None
 ) -> tuple[str, bool]:
-    """Return whether boxes are in the "upright" or the "stored" image, and whether nothing shows this.
+    """Return whether boxes fit the "upright" image, as EXIF turns it, or the "stored" one; and whether this is a guess.
 
     ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height of the stored image. Fractions, as in YOLO's
-    labels, are of the upright image, which Ultralytics trains on. Other boxes are of the image whose size the
-    annotations give. If both have this size, or none is given, the boxes are those of the stored image, as
-    pycocotools and torchvision read them.
+    labels, fit the upright image, because Ultralytics trains on upright images. Other boxes fit the image whose size
+    the annotations give. If both images have this size, or the annotations give no size, the boxes are taken to fit
+    the stored image, as in pycocotools and torchvision.
     """
     if decided is not None:
         return decided, False
@@ -171,7 +171,7 @@ def choose_frame(
 
 
 def without_flat(fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return fields without boxes of no area, and a remark; the same fields and "" if each box has an area."""
+    """Return fields without the boxes whose area is 0, and a remark; the same fields and "" if there are none."""
     try:
         boxes = np.asarray(fields[BOXES], np.float64)
         kept = (boxes[:, 2] != boxes[:, 0]) & (boxes[:, 3] != boxes[:, 1])

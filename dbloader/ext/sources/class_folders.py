@@ -1,4 +1,4 @@
-"""Folders whose class is not the first folder of a path, and warnings about names of class folders."""
+"""Class folders that are not the first folder of a path, and warnings about the names of class folders."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Problem, Source, Tally
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
-_PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set that no class is called
+_PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set; no class has such a name
 # Extensions of files that may have the labels or boxes of the images beside them.
 _TABLES = (b".csv", b".tsv")
 _LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
 _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
-_SAMPLE = 20  # texts that are looked at, because images without boxes have empty ones
+_SAMPLE = 20  # number of text files to look at; more than one, because images without boxes have empty ones
 
-# The class of an image, from the path of its folder.
+# Value of the option ``class_folder`` -> function that finds the class in the path of an image's folder.
 CLASS_FOLDERS: dict[str, Callable[[str], str]] = {
     "first": lambda folder: folder.partition("/")[0],
     "last": lambda folder: folder.rpartition("/")[2],
@@ -50,7 +50,7 @@ FOLDERS_IN_WORDS = {"first": "the first folder", "last": "the last folder", "pat
 
 
 class ClassFolderSource(FolderSource):
-    """A folder of class folders, of which the user may choose another than the first one."""
+    """A folder of images in class folders. The class is the first folder of a path, unless the user chooses another."""
 
     follows = ("class_folder",)
 
@@ -86,14 +86,14 @@ class ClassFolderSource(FolderSource):
 
 
 class Depths:
-    """Whether all images are in further folders inside the class folders, with different names."""
+    """Finds out whether all images are in further folders inside the class folders, with different names."""
 
     def __init__(self) -> None:
         self._direct = ""  # a class folder with an image directly in it
         self._inner: dict[str, str] = {}  # names of the further folders -> their paths; the first two
 
     def add(self, folder: str) -> None:
-        """Take the folder of an image into account, whose first part is the class."""
+        """Take into account the folder of an image. The first part of its path is the class."""
         _, inner, last = folder.rpartition("/")
         if not inner:
             self._direct = folder
@@ -116,7 +116,7 @@ def is_split(name: str) -> bool:
 
 
 def number_warnings(found: Source) -> Iterator[str]:
-    """Yield a warning if the names of all classes are numbers, and a number is not the label that we gave its class."""
+    """Yield a warning if the names of all classes are numbers, but we gave a class another number as its label."""
     classes = found.classes
     numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
     other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)

@@ -104,9 +104,9 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
 
 
 def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
-    """Say which labels the classes of a source get from a store or the user, and drop warnings that this has decided.
+    """Describe the labels that a store or the user gives the classes of a source. Drop warnings that this settles.
 
-    ``labels`` is the label of each class; None for their positions.
+    ``labels`` has the label of each class; None if the label is the position of the class.
     """
     own = found.classes
     decided = {*number_warnings(found)}
@@ -135,8 +135,8 @@ def check_class_lists(found: Source) -> None:
     """Raise OptionError if images have several classes without names: training would not know the number of classes."""
     if found.target == CLASS_LISTS and not (found.classes or found.stores):
         raise OptionError(
-            f"{found.place}: its labels are lists of integers, and the 0 and 1 of a target need a name for each class: "
-            "give the names of all classes in their order (--classes names.txt, or --classes cat,dog)"
+            f"{found.place}: its labels are lists of integers, which do not show how many classes there are: give the "
+            "names of all classes in their order (--classes names.txt, or --classes cat,dog)"
         )
 
 
@@ -146,10 +146,10 @@ def follow_train(
     listing: str | os.PathLike[str] | Listing | None,
     read: Callable[..., Source],
 ) -> None:
-    """Make a split, such as ``val``, use the numbers of the classes in ``train`` beside it, as Ultralytics does.
+    """Give the classes of a split, such as ``val``, their labels in ``train`` beside it, as Ultralytics does.
 
-    If a class is not in ``train``, warn that the classes differ. Tars are not compared, because opening one reads all
-    of it; then the line about labels says so.
+    If a class is not in ``train``, warn that the classes differ. Tars are not compared with ``train``, because opening
+    a tar reads all of it; the report's line about labels then says so.
     """
     listing = None if listing is None else Listing.of(listing)
     is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
@@ -180,7 +180,7 @@ def follow_train(
 
 
 def _add_about_labels(found: Source, says: str) -> None:
-    """Add words to the line that says where the labels of a source are from."""
+    """Append words to the report's line about the labels of a source."""
     found.understood = tuple(line + says * line.startswith("labels:") for line in found.in_words(Tally()))
 
 

@@ -47,7 +47,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     images_of, ids, kinds, has_pixels = array("q"), dict[str, int](), set[str](), False
     with listing.open("rb") as file:
         try:
-            # Latin-1: each byte is a character, and JSON's structure is ASCII.
+            # As Latin-1, each byte becomes one character, so positions in the text are positions in the file.
             for key, value, begin, end in _members(str(mmap(file.fileno(), 0, access=ACCESS_READ), "latin-1")):
                 keys.add(key)
                 if key.removesuffix("_list") in PATH_COLUMNS:
@@ -130,7 +130,7 @@ class CocoSource(Source):
             self.warnings = (AS_FRACTIONS,)
         if kind == "boxes":
             self.follows = ("boxes",)
-            found += ", of images of the size that they give unless --boxes says otherwise"
+            found += ", for the image (upright or stored) whose size they give, unless --boxes says otherwise"
         elif kind == "classes" and len(np.unique(images_of)) < len(images_of):
             self.target = CLASS_LISTS
         self._found, self.understood = found, (found,)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry, Listing
     from dbloader.stores.mongo.uri import MongoURI
 
-# Number of files in one query. It is small, because a file may have 16 MiB, and `hold` is called only after the query.
+# Number of files in one query, small because a file may have 16 MiB: `hold` limits memory only after the query.
 _READ_FILES = 4
 
 

@@ -21,7 +21,7 @@ _MAX_NAMED = 1000  # problems that are listed; further problems are only counted
 
 
 class DryRun(NamedTuple):
-    """The result of a dry run. Report describes the attributes that are not listed here.
+    """The result of a dry run. The class Report describes the attributes that are not listed here.
 
     Attributes:
         source: Place of the source.
@@ -29,7 +29,7 @@ class DryRun(NamedTuple):
         boxes: Number of boxes of objects in these files.
         labels: Number of files or boxes by class name, or by label if labels have no names; None for over 65,536
             different labels.
-        rejected: Number of files and rows of a listing that ``convert`` would reject without reading a file.
+        rejected: Number of files, and of rows in a listing, that ``convert`` would reject without reading an image.
         problems: Names of the first 1,000 of these files and rows, with the reasons.
     """
 

@@ -13,8 +13,8 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Files that an export writes: a list of the class names in the order of their labels, of the file fields, and of the
-# field that is the target.
+# Files that an export writes. Each is a list: the class names in the order of their labels, the file fields, or only
+# the field that is the target.
 CLASSES, FIELDS_FILE, TARGET_FILE = "classes.json", "file_fields.json", "target.json"
 
 # Usual names of the columns with the image and the label, the most usual first.
@@ -23,7 +23,7 @@ IMAGE_NAMES = (
 )  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 
-# What a program that knows no missing integer makes of classes, if one is missing.
+# Advice for labels such as 1.0: if a class is missing, pandas and others write all integers as floats.
 _WHOLE = "; the numbers are all whole: if they are classes, write them as integers, such as 1 for 1.0"
 
 _LEAVE_OUT = "; write one for each, or leave them out of the training: where='-label:none'"
@@ -36,10 +36,10 @@ _ANY_INTEGER = re.compile(r"-?[0-9]{1,19}")
 def number_labels(
     first: dict[str, str], where: str, classes: tuple[str, ...] | None = None, *, may_be_integers: bool = True
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the names of the classes, and the label of each text. If the texts are integers, there are no classes.
+    """Return the names of the classes, and the label of each text.
 
-    ``first`` maps each text to the place where it occurs first, such as "row 3", for messages. ``classes`` is the list
-    in ``CLASSES``; without this file, the classes are the sorted texts. Without ``may_be_integers``, "3" is a name too.
+    ``first`` maps a text to its first place, such as "row 3", for messages. ``classes`` is the list in ``CLASSES``; if
+    None, integers get no names; other texts, sorted, are the names. Without ``may_be_integers``, "3" is a name too.
     """
     if classes is not None:
         return classes, _look_up(first, where, classes, may_be_integers=may_be_integers)
@@ -73,7 +73,7 @@ def read_target(folder: Path) -> str:
 
 
 def no_label(*, are_numbers: bool = False, are_whole: bool = False) -> str:
-    """Return what to do if labels are missing, which are classes, or else numbers, perhaps without fractions."""
+    """Return advice for missing labels. The other labels are classes, or numbers, perhaps all whole."""
     return _WHOLE if are_whole else "; write one for each" if are_numbers else _LEAVE_OUT
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 OBJECTS = "objects"  # Hugging Face's column of an image's objects
-OBJECT_LABELS = ("category", "categories", "label", "labels")  # keys of the classes in it
+OBJECT_LABELS = ("category", "categories", "label", "labels")  # possible keys of the classes in it
 AS_COCO = (
     "the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in pixels, as in "
     "COCO; for fractions give boxes='fractions' (--boxes fractions), for anything else rename the column"
@@ -23,14 +23,14 @@ class ListedBoxes(NamedTuple):
     """The boxes of a row."""
 
     corners: list[Sequence[float]]  # x_min, y_min, x_max, y_max of each box
-    labels: list[Any]  # an integer or a name for each
-    is_coco: bool = False  # whether they were x, y, width and height
+    labels: list[Any]  # class of each box, an integer or a name
+    is_coco: bool = False  # whether the listing gives x, y, width and height
 
 
 def take_box(
     values: dict[str, Any], columns: Sequence[str], size: Sequence[str]
 ) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
-    """Remove the columns of a box from the values of a row; return its corners and the size of its image."""
+    """Take the columns of a box out of a row's values. Return the corners of the box, and the size of its image."""
     corners = [values.pop(column, None) for column in columns]
     sides = [values.pop(column, None) for column in size]
     try:
@@ -47,10 +47,10 @@ def take_box(
 
 
 def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:
-    """Remove the lists of boxes from the values of a row, and return them; None if the row has none.
+    """Take the lists of boxes and labels out of a row's values, and return them; None if the row has none.
 
     Raises:
-        ValueError: The boxes are not lists of four numbers, or do not have a label each.
+        ValueError: A box is not a list of four numbers, or has no label.
     """
     objects = values.get(OBJECTS)
     part = next((key for key in OBJECT_LABELS if key in _keys(objects)), "")
@@ -60,7 +60,7 @@ def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:
             values[OBJECTS] = rest
         return ListedBoxes(boxes, _checked(labels, len(boxes)), is_coco=True)
     listed = values.get(BOXES)
-    if listed is None or isinstance(listed, (bytes, dict)):  # an array in an export
+    if listed is None or isinstance(listed, (bytes, dict)):  # not a list of boxes, but an array that an export wrote
         return None
     is_list = isinstance(listed, list) and all(isinstance(box, list) and len(box) == 4 for box in listed)
     if not is_list or not all(is_number(number) for box in listed for number in box):
@@ -86,7 +86,7 @@ def _checked(given: Any, count: int) -> list[Any]:
 
 
 def split_objects(objects: Any, part: str) -> tuple[list[Sequence[float]], list[Any], dict[str, Any]]:
-    """Return the corners and the classes of Hugging Face's objects of an image, and their further values."""
+    """Return the corners, the classes and the other values of an image's objects, as Hugging Face stores them."""
     if isinstance(objects, list):
         objects = {key: [one and one[key] for one in objects] for key in _keys(objects)}
     rest = dict(objects)

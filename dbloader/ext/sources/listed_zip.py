@@ -42,8 +42,8 @@ def read_listed_zip(
 class ListedZip(ListingSource):
     """The images that a listing names, in zip files; made by ``read_listed_zip``.
 
-    A path is that of a file in a zip, or lacks the folder that all files of the zip have in common, or begins with the
-    name of the zip. All paths stay in memory. Listing the entries also loads the directories of the zips.
+    The listing may leave out the folder that all files of a zip have in common, and may write the name of the zip
+    before a path. All paths stay in memory. Listing the entries also loads each zip's list of files.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ListedZip(ListingSource):
             wanted = {name: members.get(unicodedata.normalize("NFC", name)) for name in _names(item)}
             found = {name: location for name, location in wanted.items() if location is not None}
             if missing := ", ".join(wanted.keys() - found.keys()):
-                yield Problem(item.name, f"{missing} is not in {where}, or twice")
+                yield Problem(item.name, f"{missing} is missing or twice in {where}")
                 continue
             unused.difference_update(found.values())
             files = {field: file._replace(location=found[file.name]) for field, file in item.files.items()}

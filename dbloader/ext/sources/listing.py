@@ -4,7 +4,7 @@ docs/listings.md describes the formats and columns. The number of a row is the n
 ``.json`` the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
 position in the sorted list of all names. Null and empty text mean no label. In JSON, a label that is text is a name. In
 a CSV, TSV or text file, all labels are text: `labels.py` decides whether they are integers or names. Several classes,
-and numbers with a fraction, are no label: they are in a field, the target.
+or a number with a fraction, are stored in a field, the target, instead of the label.
 """
 
 from __future__ import annotations
@@ -69,25 +69,25 @@ FILE_NAME_SUFFIX = "_file_name"
 
 _VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several numbers, perhaps after a name
 _LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
-# ImageNet's boxes: for each, a class and four numbers. In other tables, a number before them is a confidence.
+# ImageNet's boxes: a class and four numbers for each. A number in place of the class is a confidence: no match.
 _PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
-_KNOWN_COLUMNS = 1000  # different sets of columns, whose meaning is remembered
+_KNOWN_COLUMNS = 1000  # number of different sets of columns, as in JSON, whose meaning is remembered
 
 
 class _Rules(NamedTuple):
-    """How to read the columns. Paths in metadata must stay below its folder, because strangers may have written it."""
+    """How to read the columns. Strangers may have written a folder's metadata, so its paths must stay in the folder."""
 
     listing: Listing
     path: Path
     files: ListedFiles
-    prefix: bytes  # of absolute paths below the root
+    prefix: bytes  # what absolute paths below the root begin with
     encoding: str | None = None
     file_columns: tuple[str, ...] = ()  # columns that name files of extra fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     is_export: bool = False  # whether an export wrote the metadata
     is_guess: bool = False  # whether columns of 0 and 1 become classes, although they may be something else
     by_folder: bool = False  # labels are the first folders of the paths
-    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make values of texts, such as numbers
+    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make a value, such as a number, of a text
     target: str = ""  # the field that has the label, if it is no class
     has_lists: bool = False  # whether rows have lists of boxes
     is_fraction: bool = False  # whether boxes are fractions of the width and height
@@ -104,7 +104,7 @@ class _Rules(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The columns of a row that are no fields."""
+    """The columns of a row that do not become fields."""
 
     path: str
     labels: tuple[str, ...]  # several for a column of each class
@@ -293,7 +293,7 @@ def read_listing(
 
 
 def _read_all(rules: _Rules, where: str) -> tuple[_Survey, _Row]:
-    """Return what the rows have in common, and the first row; SourceError without one, or with boxes that are text."""
+    """Return what the rows have in common, and the first row; SourceError if there is none, or if boxes are text."""
     survey = _Survey(rules)
     for row in _rows(rules):
         survey.add(row)
@@ -309,7 +309,7 @@ def _read_all(rules: _Rules, where: str) -> tuple[_Survey, _Row]:
 
 
 def _choose_columns(rules: _Rules) -> _Rules:
-    """Return the rules with the columns that the names and first values of the listing decide.
+    """Return the rules with the columns of images and labels, as the column names and the first rows show them.
 
     Raises:
         SourceError: The user has named a column that is not there, or several columns may name the images.
@@ -349,11 +349,11 @@ def _choose_columns(rules: _Rules) -> _Rules:
 
 
 def _are_flags(rules: _Rules) -> tuple[bool, bool]:
-    """Return whether a table's columns besides its images hold only 1, and 0 or -1, and whether they must be classes.
+    """Return whether a table's columns besides the images may be classes, with values 1, 0, -1; and whether they must.
 
-    They must be if they hold -1, or if each row has exactly one 1. One column is not enough. A column such as is_train
-    or verified is about the row, not about what the image shows. Two columns may be a label and something else, unless
-    each row has exactly one of them.
+    They must if a value is -1, or if each row has exactly one 1. A single column is not enough. If a column, such as
+    is_train or verified, is about the row and not about what the image shows, none is a class. Two columns may be a
+    label and something else, unless each row has exactly one 1.
     """
     is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
     columns = [column for column in read_header(rules.path, rules.encoding) if column]
@@ -372,7 +372,7 @@ def _are_flags(rules: _Rules) -> tuple[bool, bool]:
 
 
 def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
-    """Yield what a listing means, for people."""
+    """Yield the report's lines about how the listing was understood."""
     chosen = row.chosen
     labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
     found = f"the column {labels}" if chosen.labels else "none"
@@ -394,7 +394,7 @@ def _understood(rules: _Rules, row: _Row) -> Iterator[str]:
 
 
 def _find_repeats(rules: _Rules, paths: array[int], where: str) -> Iterator[str]:
-    """Yield a warning if rows repeat others. Captions and questions repeat images rightly.
+    """Yield a warning if rows repeat others. An image may be in several rows with different captions or questions.
 
     Raises:
         SourceError: Two rows give one image different labels.
@@ -427,7 +427,7 @@ def _find_repeats(rules: _Rules, paths: array[int], where: str) -> Iterator[str]
 
 
 class _Survey:
-    """What the rows of a listing have in common. ``names`` and ``folders`` give the first row of each label."""
+    """What the rows of a listing have in common. ``names`` and ``folders`` map labels to their first rows."""
 
     def __init__(self, rules: _Rules) -> None:
         self._rules, self._is_text = rules, is_text(rules.path)
@@ -437,7 +437,7 @@ class _Survey:
         self.first_integer: tuple[int, Any] | None = None  # the first row whose label is an integer, and the label
         self._fraction: _Row | None = None  # the first row whose label is a number with a fraction
         self._whole: _Row | None = None  # the first row whose label is a number such as 1.0
-        self._is_whole = True  # whether no number has a fraction but 0
+        self._is_whole = True  # whether each number is whole, such as 1.0
         self._several: _Row | None = None  # the first row with a list of classes
         self.has_lists = self._is_coco = self._has_pixels = self._has_boxes = False
         self._is_alone = not (rules.is_metadata or rules.listing.label or rules.listing.text or rules.file_columns)
@@ -489,7 +489,7 @@ class _Survey:
 
     def _add_label(self, label: Any, row: _Row) -> None:
         if isinstance(label, float) or (self._is_text and isinstance(label, str) and is_float(label)):
-            if not math.isfinite(float(label)):  # the rest decides: a missing number, the name of a class, or an error
+            if not math.isfinite(float(label)):  # other labels decide: a missing number, a class name, or an error
                 self.names.setdefault(str(label), row.number)
             elif isinstance(label, float) or float(label) % 1:
                 self._fraction = self._fraction or row
@@ -537,7 +537,7 @@ class _Survey:
             self.names[str(self._fraction.label)] = self._fraction.number  # number_labels raises the error
             return ""
         if self.names and not self._is_text:
-            self.first_integer = self._fraction.number, self._fraction.label  # beside names, which is an error
+            self.first_integer = self._fraction.number, self._fraction.label  # a number beside names is an error
             return ""
         (column,) = self._fraction.chosen.labels
         return TARGET if column in RESERVED_FIELDS else column
@@ -598,9 +598,9 @@ class _Survey:
 
 
 def _separator_of(names: Mapping[str, int]) -> str:
-    """Return what seems to separate several classes in names; "" if nothing does.
+    """Return the mark that seems to separate several classes in a name; "" if there is none.
 
-    A | hardly occurs in the name of a class. Around other marks, half of the names must consist of other names.
+    A | hardly occurs in the name of a class. For other marks, half of the names must consist of parts found elsewhere.
     """
     for mark in "|;, ":
         joined = {name: [part.strip() for part in name.split(mark)] for name in names if mark in name}
@@ -736,10 +736,10 @@ def _label_of(chosen: _Columns, values: dict[str, Any], where: str, rules: _Rule
 
 
 def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
-    """Raise SourceError if a list is not of classes: if it has a number with a fraction, or repeats an integer."""
+    """Raise SourceError if a list has a number with a fraction, or repeats an integer: it is no list of classes."""
     if any(_is_fraction(label, as_text=as_text) for label in labels):
         raise SourceError(
-            f"{where}: its label is {short_repr(labels, 50)}, and a list has the names or the integers of classes: "
+            f"{where}: its label is {short_repr(labels, 50)}, but a list must have the names or integers of classes: "
             "write these, or rename the column if its numbers are no classes"
         )
     numbers = [label for label in labels if type(label) is int or (as_text and INTEGER.fullmatch(label))]
@@ -780,7 +780,7 @@ def _flag(value: object, column: str, where: str) -> bool:
         return True
     if value is None or text in ("0", "-1", "false", "", "0.0", "-1.0"):
         return False
-    raise SourceError(f"{where}: a column of a class has 1, 0 or -1, and {column!r} has {short_repr(value, 50)}")
+    raise SourceError(f"{where}: a column of a class has only 1, 0 or -1, but {column!r} has {short_repr(value, 50)}")
 
 
 def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
@@ -797,7 +797,7 @@ def _path(value: object, no_path: str, rules: _Rules) -> bytes | str:
 
 
 def _matching(name: str, columns: Sequence[str]) -> list[str]:
-    """Return the column with a name that the user has given: exactly, or else in other letters."""
+    """Return [the column that the user has named, perhaps with other capitals, spaces, - or _]; [] without one."""
     if name in columns:
         return [name]
     found = [column for column in columns if plain(column) == plain(name)]
@@ -855,7 +855,7 @@ def _checked_label(label: object, where: str) -> int | str | float | None:
 
 
 def _find_file_columns(columns: Sequence[str], rules: _Rules, where: str) -> dict[str, str]:
-    """Return the field of each column that names files."""
+    """Return {column: field} for the columns that name files."""
     found = {column: column for column in columns if column in rules.file_columns}
     if not rules.is_metadata:
         return found
@@ -891,5 +891,5 @@ def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
         return no_path
     with suppress(UnicodeEncodeError):
         if isinstance(path, str) and "\0" not in path:
-            return path.encode("utf-8", "surrogateescape")  # JSON may have lone surrogates for other bytes
+            return path.encode("utf-8", "surrogateescape")  # JSON may have lone surrogates for bytes that are not UTF-8
     return f"its path is not valid for a file: {short_repr(path, 50)}"

@@ -19,7 +19,7 @@ _PATHS = {
     *PATH_COLUMNS, "filepath", "imagepath", "imgpath", "imagefile", "imgfile", "imagefilename", "imagename", "imgname",
     "img", "images",
 }  # fmt: skip
-_IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # if they name files
+_IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # only if their values name files
 # Columns of texts about an image, such as captions, in the same form.
 _TEXTS = {
     "text", "texts", "txt", "caption", "captions", "sentence", "sentences", "description", "prompt", "comment", "words",
@@ -43,7 +43,7 @@ _EXACT = 2**53  # as pandas, other programs may have read a larger integer as a 
 
 
 def plain(column: str) -> str:
-    """Return the name of a column in lower case, without what only separates words."""
+    """Return the name of a column in lower case, without spaces, - and _."""
     return re.sub(r"[\s_-]", "", column).lower()
 
 
@@ -56,7 +56,7 @@ def path_columns(columns: Sequence[str]) -> list[str]:
 
 
 def is_certain(column: str) -> bool:
-    """Return whether a column names the images whatever its values are."""
+    """Return whether the name of a column shows that it names the images, whatever its values are."""
     return plain(column) in _PATHS
 
 
@@ -101,7 +101,7 @@ def box_like_columns(columns: Sequence[str]) -> list[str]:
 class ColumnTypes:
     """Finds which columns of a CSV hold only integers, only numbers, or only booleans. Empty values do not count.
 
-    A column stays text if a value would not come back: 007, +3, 1e5, 3,5, N/A, or an integer beyond 2**53.
+    A column stays text if a value would change as a number: 007, +3, 1e5, 3,5, N/A, or an integer beyond 2**53.
     """
 
     def __init__(self, kept: Collection[str]) -> None:
@@ -121,11 +121,11 @@ class ColumnTypes:
             types[name] = new
 
     def found(self) -> dict[str, Callable[[str], Any]]:
-        """Return the function that makes a value of a text, for each column that is not text."""
+        """Return {column: function that makes a value of a text} for each column that is not text."""
         return {name: of for name, of in self._types.items() if of not in (str, _almost, _missing)}
 
     def almost_numbers(self) -> list[str]:
-        """Return the columns that stay text, although all their values are numbers, such as 3,5, or mean missing."""
+        """Return the columns that stay text, although all their values are numbers, such as 3,5, or missing values."""
         return [name for name, of in self._types.items() if of is _almost]
 
 

@@ -1,6 +1,6 @@
 r"""Find the files that a listing names in another way than the disk: ids, Windows' ``\``, NFC for NFD.
 
-A rule finds a file only if exactly one file fits. Most listings need no rule, and no file is looked up for them.
+A rule finds a file only if exactly one file fits. Most listings need no rule; then only the first files are looked up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ListedFiles:
         self._root = b"" if root is None else os.fsencode(root)
         self._has, self._all_paths = has, all_paths
         self._looks_up = False  # whether the first paths of the listing were not there
-        self._outer = b""  # what paths begin with that leads to the folder, such as train/ or C:/data/train/
+        self._outer = b""  # beginning of paths that means the folder itself, such as train/ or C:/data/train/
         self._folders: list[bytes] = []
         self._extensions: list[bytes] = []
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
@@ -64,7 +64,7 @@ class ListedFiles:
         return not (self._root or self._has)
 
     def probe(self, path: bytes) -> bool:
-        """Return whether a path names a file. If not as it is written, look up all paths from now on."""
+        """Return whether a path names a file. If no file has exactly this path, look up all paths from now on."""
         if self.is_unknown or self._exists(path):
             return True
         self._looks_up = True
@@ -78,7 +78,7 @@ class ListedFiles:
         return found != path and isinstance(found, bytes)
 
     def find(self, path: bytes) -> bytes | str:
-        """Return the path of the file that a path means, the path itself if there is none, or why that is unclear."""
+        """Return the path of the file that ``path`` means; ``path`` if there is none; or (str) why it is unclear."""
         odd = self._root and (b"\\" in path or b"%" in path or not path.isascii())
         if not (self._looks_up or odd):
             return path

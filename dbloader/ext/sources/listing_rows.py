@@ -57,7 +57,7 @@ def is_text(listing: Path) -> bool:
 
 def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
     """Return the columns in the header of a CSV or TSV; () if it is empty, or for a listing of another kind."""
-    with suppress(csv.Error):  # reading the rows raises it, with its place
+    with suppress(csv.Error):  # reading the rows raises this error again, and names its row
         if listing.suffix.lower() in (".csv", ".tsv"):
             return tuple(next(filter(None, _split_lines(listing, encoding)), ()))
     return ()
@@ -124,7 +124,7 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
 
 
 def made_up_header(row: Sequence[str], where: str) -> list[str]:
-    """Return names for the columns of a table whose first row is an image, and no header; [] if it is a header.
+    """Return names for the columns of a table whose first row names an image; [] if it is a header.
 
     Raises:
         SourceError: The columns could mean anything.
@@ -187,7 +187,7 @@ def _check_different(columns: list[str], where: str) -> None:
 def _lines(listing: Path, encoding: str | None = None) -> Iterator[str]:
     """Yield the lines as text. Each is decoded separately, because an error must name the row.
 
-    Only in UTF-16 and UTF-32, the byte of a line's end may be a part of another character.
+    UTF-16 and UTF-32 are decoded as a whole: in them, the byte of a line's end may be a part of another character.
     """
     try:
         file = listing.open("rb")

@@ -32,14 +32,14 @@ class TextLayout(NamedTuple):
     column: str = ""  # what follows the path: "label", "text", or "" for nothing
     attributes: tuple[str, ...] = ()  # names of the values after each path, from the second line, as in CelebA
     are_classes: bool = False  # whether these values are 1 and 0 or -1
-    header: str = ""  # separator of a table with a header
+    header: str = ""  # separator in a table with a header; "" if the file is no table
 
 
 def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where: str) -> TextLayout | None:
     """Return how a text file is written; None if it names no image files.
 
-    ``is_table`` gets the columns of a possible table in the first line, and what separates them. Raise SourceError for
-    a file of numbers.
+    ``is_table`` gets the parts of the first line and their separator. It returns whether they are the header of a
+    table. Raise SourceError for a file of numbers.
     """
     sample = [line.strip() for line in islice(filter(str.strip, lines()), _SAMPLE)]
     separator = next((mark for mark in "\t,;" if sample and is_table(sample[0].split(mark), mark)), "")

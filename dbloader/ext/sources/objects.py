@@ -223,7 +223,7 @@ def _located(item: Item) -> _Location:
 
 
 def _beside(items: Sequence[Item]) -> dict[str, dict[str, FieldFile]]:
-    """Return the files beside images that become fields, by the images' keys or stems, and by field."""
+    """Return {image's key, or its stem: {field: file}} for the files beside images that become fields."""
     images = {item.key for item in items if item.key.lower().encode().endswith(SUFFIXES)}
     images |= {posixpath.splitext(key)[0] for key in images}
     found: dict[str, dict[str, FieldFile]] = {}

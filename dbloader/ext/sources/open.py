@@ -35,7 +35,7 @@ def open_source(
     where: str | None = None,
     reading: Reading = UNDECIDED,
 ) -> Source:
-    """Return the source at a place; the arguments are as in ``convert``, and ``reading`` has more of them.
+    """Return the source at a place. The arguments are those of ``convert``; ``reading`` contains several of them.
 
     Raises:
         SourceError: Nothing at the place can be converted.
@@ -83,13 +83,13 @@ def open_source(
 def open_with(settings: Settings, *, beside: bool = True) -> Source:
     """Return the source of a conversion, with the classes that the user gives, or else those of ``train`` beside it.
 
-    Without ``beside``, it keeps its own classes: the plan or the store that grows has decided their labels.
+    Without ``beside``, the source keeps its own classes: a plan, or the store to extend, has decided their labels.
 
     Raises:
         SourceError: Nothing at the place can be converted.
         OptionError: An option does not fit the place; or images would shrink, but their masks or other files would not.
     """
-    given = settings.given_classes()  # before the source, which may take long
+    given = settings.given_classes()  # first, because opening the source may take long
     open_one = partial(
         open_source,
         name_field=settings.name_field,

@@ -13,7 +13,7 @@ FRAMES, UNITS = ("upright", "stored"), ("pixels", "fractions")  # what the optio
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read a source where the files alone do not say it; None where the user has not decided.
+    """How to read a source where the files alone do not show it; None where the user has not decided.
 
     Args:
         class_folder: Whether the ``"first"`` folder of a path is the class, the ``"last"``, or the whole ``"path"``.
@@ -37,7 +37,7 @@ class Reading:
             for word in words:
                 check_choice("boxes (--boxes)", word, (*FRAMES, *UNITS))
             if len(words) > sum(decision is not None for decision in decided_boxes(",".join(words))):
-                raise OptionError(f"boxes (--boxes) must be one frame and unit, as upright,pixels, got {self.boxes!r}")
+                raise OptionError(f"boxes (--boxes) is at most one of {FRAMES} and one of {UNITS}, got {self.boxes!r}")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
@@ -52,7 +52,7 @@ class Reading:
 
 
 def decided_boxes(boxes: str | None) -> tuple[str | None, str | None]:
-    """Return the frame and the unit of boxes that the option ``boxes`` decides, each None if it does not."""
+    """Return the word of ``FRAMES`` and the word of ``UNITS`` in the option ``boxes``; None for a missing word."""
     words = (boxes or "").split(",")
     frame, unit = (next((word for word in words if word in choices), None) for choices in (FRAMES, UNITS))
     return frame, unit

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _KEYS_AT_ONCE = 1000  # number of keys that one transaction reads
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
 _ABOUT = (b"__keys__", b"__len__")  # keys that tutorials write beside pickles
-_LOOKED_AT = 20  # the number of values in which an image is searched for
+_LOOKED_AT = 20  # number of values that are checked for an image
 
 
 class LMDBSource(Source):
@@ -154,7 +154,7 @@ def _key_text(key: bytes) -> str:
 class _Layout(NamedTuple):
     """How to read the images of a file."""
 
-    what: str  # messages show it
+    what: str  # description in messages
     entries: Callable[[Pairs], Entries]
     image: Callable[[bytes], bytes] = bytes  # returns the image file in a value; ValueError without one
 

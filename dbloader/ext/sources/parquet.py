@@ -110,7 +110,7 @@ class ParquetSource(Source):
             what = "several classes" if columns.several else "numbers"
             labels = f"labels: the column {column!r} ({what} in {self.target!r})"
             self.understood = (f"images: the column {columns.image!r} of {self.place}", labels)
-        # An export has the boxes of the stored images. Only the user knows if they were in another frame.
+        # In an export, boxes should fit the stored images. Only the user knows if they fit the upright images instead.
         names = {name for name, _ in columns.fields.values()}
         is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
         self.follows = ("boxes",) if columns.objects or is_framed else ()

@@ -91,7 +91,7 @@ class ArrowFile:
 
 
 def open_table(path: Path) -> ParquetFile | ArrowFile:
-    """Return a file; SourceError if it cannot be read."""
+    """Open a Parquet or Arrow file; SourceError if it cannot be read."""
     try:
         return ArrowFile(path) if path.suffix == ".arrow" else ParquetFile(path)
     except UNREADABLE as error:

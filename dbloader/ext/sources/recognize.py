@@ -152,7 +152,7 @@ def _open_place(
         return _with_others(LMDBSource(source, file), source, [file])
     tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
     if tables and (tars or zips) and not _has_images(tables[0]):
-        tables = []  # the tables have no images, only addresses and captions, as from img2dataset
+        tables = []  # the tables have no images, only URLs and captions, as from img2dataset
     kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
     if len(kept := [kind for kind, paths in kinds.items() if paths]) > 1:
         raise SourceError(f"{readable(source)}: holds {' and '.join(kept)}: put each kind into a folder of its own")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LABEL = "cls"
 FIELDS = "fields.json"  # extension of the fields that `dbloader.ext.exports.webdataset` writes
-# Most bytes of a file that becomes one field, and of a FIELDS file. A conversion's list of files contains them all.
+# Most bytes of a file that becomes one field, and of a FIELDS file. Both are copied into a conversion's list of files.
 _MAX_FIELD, MAX_FIELDS = 2**20, 2**24
 
 # Exceptions of tarfile for wrong headers.
@@ -108,7 +108,7 @@ class TarSource(ArchiveSource):
     def _read_all(
         self, paths: Sequence[Path], wanted: Collection[str]
     ) -> tuple[set[str], dict[str, str], tuple[str, ...]]:
-        """Return the folders of images, where each text of a label occurs first, and the fields with image files."""
+        """Return the folders of images, {text of a label: its first place}, and the fields with image files."""
         folders: set[str] = set()
         labels: dict[str, str] = {}
         fields: dict[str, None] = {}
@@ -154,7 +154,7 @@ class TarSource(ArchiveSource):
         fields: dict[str, Any] = {}
         files: dict[str, FieldFile] = {}
         try:
-            # FIELDS first, because it has the order of the fields, and null for each further file
+            # Read FIELDS first: it gives the order of the fields, and null for each field with a file of its own.
             for extension, other in sorted(sample.others.items(), key=lambda item: item[0] != FIELDS):
                 field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
@@ -266,7 +266,7 @@ def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[
             continue
         folder, name = posixpath.split(found.path)
         stem, _, extension = name.partition(".")
-        extension = extension if "." in extension else extension.lower()  # of CLS, but not of the field in Mask.png
+        extension = extension if "." in extension else extension.lower()  # CLS becomes cls; Mask.png keeps its M
         if (folder, stem) != key or extension in group:
             yield from _split(group, tally, file_fields)
             group, key = {}, (folder, stem)
@@ -344,7 +344,7 @@ def _files(
 
 
 def _plain_files(file: IO[bytes], start: int) -> dict[str, tuple[int, int]]:
-    """Return the position and size of each plain file in a tar, for hard links, by its name in the header."""
+    """Return {name in the header: (position, size)} of each plain file in a tar, to which hard links may refer."""
     file.seek(0)
     found = {}
     with tarfile.open(fileobj=file, mode="r:") as tar:

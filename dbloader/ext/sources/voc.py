@@ -42,8 +42,8 @@ class VOCSource(Source):
             raise SourceError(f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files")
         super().__init__(root, find_classes(folder / name for name in names))
         self._folder, self._names = folder, names
-        boxes = f"{len(names):,} XML files"
-        self.understood = (f"boxes: {boxes}, of images of the size that they give unless --boxes says otherwise",)
+        boxes = f"{len(names):,} XML files, for the image (upright or stored) whose size they give"
+        self.understood = (f"boxes: {boxes}, unless --boxes says otherwise",)
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -90,7 +90,7 @@ def size_of(found: ET.Element) -> tuple[int, int]:
 
 
 def object_fields(found: ET.Element, labels: dict[str, int]) -> dict[str, Any]:
-    """Return the fields of a record for an annotation, before ``fit_boxes``. Raise ValueError if it is wrong."""
+    """Return the fields for an annotation. ``fit_boxes`` must check the boxes. Raise ValueError if it is wrong."""
     objects = [*found.iterfind("object")]
     boxes = []
     for item in objects:

@@ -128,7 +128,7 @@ class YOLOSource(Source):
         return images.tally
 
     def _read(self, file: bytes) -> dict[str, Any]:
-        """Return the fields of a label file. A polygon or keypoints become a box, and the field ``annotations`` too."""
+        """Return the fields of a label file. Polygons and keypoints become boxes; ``annotations`` keeps the text."""
         boxes, labels, is_plain = [], [], True
         text = read_annotation(file).decode("utf-8-sig")
         for number, line in enumerate(text.splitlines(), 1):

@@ -1,7 +1,7 @@
 """Image folders in zip files. An image's class is the first folder in which the paths differ, as in a tar.
 
-Python's zipfile reads the directory of a zip. This module then reads each file by its position, so threads share no
-open zip, and memory does not hold the directory.
+Python's zipfile reads the directory of a zip, its list of files. This module then reads each file by its position, so
+threads share no open zip, and memory does not hold the directory.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ def read_members(entries: Sequence[Entry], hold: Callable[[int], object]) -> Ite
 
 
 def index_zips(paths: Sequence[Path], tally: Tally, encoding: str | None) -> dict[str, _Location]:
-    """Return the location of each file in zips, by each path (in Unicode's form NFC) that means it and no other file.
+    """Return {path in Unicode's form NFC: location} for the files in zips. Omit paths that mean several files.
 
-    These are its path in the zip, this path without the folder that all files of the zip have in common, and either one
-    behind the name of the zip, as if the zip were extracted into a folder.
+    A file has its path in the zip, and the same path without the folder that all files of the zip have in common. Both
+    may also follow the name of the zip, as if the zip were extracted into a folder of this name.
     """
     exact, others = dict[str, _Location | None](), dict[str, _Location | None]()
     for path in paths:
@@ -168,7 +168,7 @@ def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[E
 def read_directory(
     path: Path, tally: Tally, encoding: str | None = None
 ) -> Iterator[tuple[str, zipfile.ZipInfo] | Problem]:
-    """Yield the normalized name and the facts of each file in a zip, in its order; one problem if it is damaged."""
+    """Yield the normalized name and the ZipInfo of each file in a zip, in its order; one problem if it is damaged."""
     where = readable(path)
     try:
         with path.open("rb") as opened, zipfile.ZipFile(opened) as file:

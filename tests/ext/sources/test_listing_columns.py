@@ -227,7 +227,7 @@ def test_numbers_with_a_fraction_become_the_target(root: Path, tmp_path: Path, n
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ([0.7, 2.9], r"row 2: its label is \[0\.7, 2\.9\], and a list has the names or the integers of classes"),
+        ([0.7, 2.9], r"row 2: its label is \[0\.7, 2\.9\], but a list must have the names or integers of classes"),
         ([1, 0, 1], r"row 2: its label, \[1, 0, 1\], repeats a number, .* 0/1 for each class: .*--label-column a,b,c"),
     ],
 )
@@ -243,7 +243,7 @@ def test_list_that_is_not_of_classes_is_an_error(root: Path, label: list[float],
 def test_lists_of_integers_need_the_names_of_the_classes(root: Path, tmp_path: Path) -> None:
     path = write(tmp_path, "x.jsonl", '{"path": "a.jpg", "label": [2, 0]}\n{"path": "sub/b.jpg", "label": [1]}\n')
     with pytest.raises(
-        OptionError, match=r"its labels are lists of integers, .* need a name for each class: .*--classes"
+        OptionError, match=r"its labels are lists of integers, .* how many classes there are: .*--classes"
     ):
         convert(root, tmp_path / "x.lmdb", listing=path, progress=None)
     given = targets(root, Listing(path), tmp_path / "x.lmdb", classes=["ant", "bee", "cat"])

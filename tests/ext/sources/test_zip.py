@@ -156,7 +156,7 @@ def test_listing_names_the_files_of_a_zip(tmp_path: Path, listed: str) -> None:
     report = convert(path, tmp_path / "o.lmdb", listing=tmp_path / "l.csv", file_fields=["mask"])
     (record,) = records(tmp_path / "o.lmdb")
     assert (record.image, record.fields["mask"], record.label) == (photo(1), photo(9), 0)
-    assert [event["reason"] for event in events(tmp_path / "o.lmdb")] == ["no.jpg is not in photos.zip, or twice"]
+    assert [event["reason"] for event in events(tmp_path / "o.lmdb")] == ["no.jpg is missing or twice in photos.zip"]
     assert report.warnings == ()
 
 
