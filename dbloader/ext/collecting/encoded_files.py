@@ -27,7 +27,7 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     """Return the samples. If a dataset can give the file of an image, replace the image by a dict (see `is_file`).
 
     For a Hugging Face dataset, add {column: field} for each renamed column to ``columns``, and add the image fields and
-    class names to ``source``, a part of the manifest. The returned dataset has its class names as ``classes``. With
+    class names to ``source``, a part of the manifest. The returned dataset has a new attribute ``classes``. With
     ``encode``, do not replace images, because they will be encoded again.
     """
     inner = partial(with_files, columns=columns, source=source, encode=encode)
@@ -61,7 +61,7 @@ def _changed(value: Any, **attributes: Any) -> Any:
 
 
 class _FolderFile(dict[str, Any]):
-    """A file of an ImageFolder, which ignores the EXIF orientation. Hugging Face's datasets applies the orientation."""
+    """A file of an ImageFolder. ImageFolder ignores the EXIF orientation, but Hugging Face's datasets applies it."""
 
 
 def _find_file(root: str, path: str) -> _FolderFile:

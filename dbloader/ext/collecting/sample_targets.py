@@ -18,14 +18,14 @@ from dbloader.records.manifest import CLASS_LISTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NUMBER, _MASK = "target", "mask"  # fields
+_NUMBER, _MASK = "target", "mask"  # names of fields
 
 
 class Target(NamedTuple):
     """The target of a sample as fields of a record."""
 
     fields: dict[str, Any]
-    kind: str | None = None  # kind of the target, such as "several classes"; None if it is missing
+    kind: str | None = None  # kind of the target, such as "several classes"; None if the sample has no target
     field: str | None = None  # the field that becomes the target of the store; None for the label, or with boxes
     files: tuple[str, ...] = ()  # fields with image files
     boxes_in: tuple[int, int] | None = None  # as in Entry, if there are boxes

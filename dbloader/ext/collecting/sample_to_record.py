@@ -37,8 +37,8 @@ _BYTES = (bytes, bytearray, memoryview)
 _LARGE = 2**16  # a PIL image of unknown origin is probably a photograph if its PNG has at least this many bytes
 
 
-# (record, name of the sample's field that has the image or None, target or None if the record is copied); or the error
-# that prevented the record.
+# (record, the sample's field with the image, target), or the error that prevented the record. The field is None without
+# an image, and the target is None for a copied record.
 Made: TypeAlias = "tuple[Record, str | None, Target | None] | DBLoaderError"
 
 
@@ -81,7 +81,7 @@ class SampleEncoder:
         return cls(names, name, {} if quality is None else {"quality": quality}, warns=image_format is None)
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Return the records of a batch, without tensors: torch keeps a file open for each tensor of a worker."""
+        """Return the records of a batch, without tensors: torch keeps a file open for each tensor from a worker."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Made:

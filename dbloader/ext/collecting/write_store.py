@@ -68,8 +68,8 @@ def write_store(
     of images or an ImageFolder's own ``loader``, the images are encoded, like those of all other samples.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. Samples
-    are not collated, so their sizes may differ. ``collate_fn`` is called only with ``batch_size=None``, because it then
-    makes samples, not batches.
+    are not collated, so their sizes may differ. ``collate_fn`` is called only if ``batch_size`` is None,
+    because torch then calls it for each sample, not for each batch.
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
@@ -179,7 +179,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # The copy needs workers of its own: persistent workers keep the old collate_fn. A DataLoader refuses setattr.
+    # The copy needs new workers: persistent workers keep the old collate_fn. ``vars``, as a DataLoader refuses setattr.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder

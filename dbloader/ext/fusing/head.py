@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Head(Decoder):
-    """Decodes an image as the first steps of a transform do.
+    """Decodes an image, and does to it what the first steps of a transform do.
 
     Args:
-        crops: Chooses the crop, without mirroring.
+        crops: Decoder that chooses the crop. It does not mirror.
         flip: Probability that the output is mirrored; None without a step that mirrors.
         resize: As in LMDBDataset; None is "fast".
-        on_tensors: Whether the steps got tensors, which torchvision resizes with torch.
+        on_tensors: Whether the steps get tensors, which torchvision resizes by torch and not by Pillow.
     """
 
     def __init__(self, crops: Decoder, flip: float | None, resize: str | None, *, on_tensors: bool = False) -> None:
@@ -44,7 +44,7 @@ class Head(Decoder):
         *values, for_flip = map(float, random_numbers)
         crop = self.crops.choose_crop(values, width, height)
         rows, columns = self._resized(crop)
-        # LazyImage.resize explains which bicubic pixels of Pillow only Pillow itself can compute.
+        # LazyImage.resize explains when only Pillow itself can compute Pillow's bicubic pixels.
         only = crop.interpolation == "bicubic" and rows < crop.height and rows * crop.width < crop.height * columns
         if not self.on_tensors and (self.resize == "exact" or only):
             crop = crop._replace(interpolation=crop.interpolation.upper())
@@ -61,7 +61,7 @@ class Head(Decoder):
 
 
 class OwnHead(Head):
-    """Decodes like Head, but draws the flip from torch's global generator, as RandomHorizontalFlip does."""
+    """Decodes like Head, but draws the random number for mirroring from torch, as RandomHorizontalFlip does."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,7 +74,7 @@ class OwnHead(Head):
 
 
 class OwnCrops(Decoder):
-    """Chooses crops by calling the user's RandomResizedCrop, so the random numbers are those of that step."""
+    """Chooses crops by calling the user's RandomResizedCrop, which draws its own random numbers."""
 
     def __init__(self, step: Any, size: tuple[int, int] | None) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ class Squash(Decoder):
 
 
 def read_head(steps: Sequence[Any], resize: str | None = None, *, own: bool = False) -> tuple[Head | None, int]:
-    """Return the Decoder for the first steps, and their number; (None, 0) if no Decoder does the same.
+    """Return a Decoder that replaces the first steps, and their number; (None, 0) if no Decoder does the same.
 
-    With ``own``, only a Decoder that resizes is returned, and it draws the same random numbers as the steps.
+    With ``own``, the Decoder draws the same random numbers as the steps. For RandomCrop, there is no such Decoder.
     """
     at = skip_conversions(steps, 0)
     on_tensors = any(map(makes_tensor, steps[:at]))
@@ -128,7 +128,7 @@ def read_head(steps: Sequence[Any], resize: str | None = None, *, own: bool = Fa
 
 
 def skip_conversions(steps: Sequence[Any], at: int) -> int:
-    """Return the position of the first step from ``at`` on that changes values."""
+    """Return the position of the first step, at or after ``at``, that changes pixel values."""
     while at < len(steps) and is_conversion(steps[at]):
         at += 1
     return at

@@ -22,7 +22,7 @@ _of_this_thread = threading.local()
 
 
 class Middle:
-    """Applies steps to an image, with the random numbers of its sample.
+    """Applies steps to the image of a sample.
 
     In a worker process, the global generators of torch, Python and NumPy are seeded for each sample. Worker threads
     share these generators with the training, so threads do not seed them.
@@ -68,5 +68,5 @@ class Middle:
         return torch.from_numpy(pixels[..., None] if pixels.ndim == 2 else pixels).permute(2, 0, 1)
 
     def take_seconds(self) -> float:
-        """Return the seconds that this thread has run steps since its previous call of this method."""
+        """Return for how many seconds this thread has run steps since it last called this method."""
         return float(vars(_of_this_thread).pop("seconds", 0.0))

@@ -1,4 +1,4 @@
-"""Divide the steps of a transform of torchvision or timm: a Decoder, steps for each sample, and steps for each batch.
+"""Divide the steps of a torchvision or timm transform into a Decoder, steps for a sample, and steps for a batch.
 
 ::
 
@@ -53,7 +53,7 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
     stores = _stores_of(dataset)
     if not steps or not fuse or not all(map(_suits, stores)) or len({store.resize for store in stores}) > 1:
         return unchanged
-    # Later changes of the dataset's own transform should take effect, and albumentations gets a seed without a Middle.
+    # A dataset calls its own transform, so later changes take effect. albumentations gets a seed without a Middle.
     if given is not None and not is_albumentations(given):
         unchanged = unchanged._replace(transforms=[Middle([given], "PIL")])
     resize = stores[0].resize
@@ -90,7 +90,7 @@ def with_head(dataset: Any) -> Any:
     if head is None:
         return dataset
     first, dataset = skip_conversions(steps, first), copy.copy(dataset)
-    # Only a callable with ``takes_seed`` gets a seed. A bound method lacks it, so the steps draw as in any DataLoader.
+    # Only callables with ``takes_seed`` get a seed. Bound methods lack it, so random numbers are as in any DataLoader.
     dataset.decode, dataset.transform = head, Middle(steps[first:], _kind(steps[:first])).__call__
     return dataset
 
@@ -132,7 +132,7 @@ def _suits(dataset: Any) -> bool:
 
 
 def _check_unchanged(images: Any, *, transform: Any, known: Any, owners: list[tuple[Any, list[int]]]) -> Any:
-    """Return the images. Raise OptionError if the transform, or a dataset that owns it, is no longer as planned."""
+    """Return the images. Raise OptionError if the transform, or a dataset that owns it, has changed since the plan."""
     if fingerprint(transform) != known or any(_functions_of(owner) != functions for owner, functions in owners):
         raise OptionError(
             "the transform was changed after create_loader, which has fused its steps: call create_loader again, "

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BLOCK = 2**20  # number of records computed at a time, so temporary arrays stay small
-_NAME_BYTES = 2**24  # most bytes of chunks of names that stay in memory
-_TEXT_BYTES = 2**23  # most bytes of chunks of texts that stay in memory
+_NAME_BYTES = 2**24  # most bytes of names, read in chunks, that stay in memory
+_TEXT_BYTES = 2**23  # most bytes of texts, read in chunks, that stay in memory
 _NO_TEXT = np.iinfo(np.int32).min
 _MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column is read
 
@@ -35,7 +35,7 @@ class Columns:
 
     Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB instead of 320 MB.
     Names and texts are read in chunks, because the captions of a million records take 80 MB.
-    ``joined`` contains further columns by name, which come from a listing, marks or a search for duplicates.
+    ``joined`` contains further columns by name: from a listing, the viewer's marks or a search for duplicates.
     """
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
@@ -127,7 +127,7 @@ class Columns:
         return found
 
     def block(self, name: str, number: int) -> Names:
-        """Return the texts of chunk ``number`` of a field of texts, or of ``"name"``; "" is no text."""
+        """Return the texts of a text field, or the names for ``"name"``, in chunk ``number``; "" for a missing one."""
         first = number * CHUNK
         if name == "name":
             return join_names([self.store.open_handle().chunk(name, number)], min(CHUNK, self._length - first))
@@ -165,8 +165,8 @@ class Columns:
     def common(self, name: str, indices: Any, most: int) -> tuple[list[tuple[str, int]], int]:
         """Count some records by their text or boolean in a field.
 
-        Return the ``most`` frequent values with their numbers of records, and the number of different values in the
-        store.
+        Return (value, number of records) for the most frequent values, at most ``most``, and the number of different
+        values in the store.
         """
         is_bool = self._kind(name) == "bool"
         numbers, firsts = (self.field(name).values, np.arange(2)) if is_bool else self._distinct(name)
@@ -316,7 +316,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
 
 
 def column_of(values: Iterable[Any], length: int) -> FieldColumn | None:
-    """Return a column of these results of ``column_value``; None if no column can contain all of them."""
+    """Return a column of values that ``column_value`` has returned; None if no column can contain all of them."""
     finder, chunks, rest = KindFinder(), list[bytes](), iter(values)
     while some := list(islice(rest, CHUNK)):
         chunks.append(pack_values(some))

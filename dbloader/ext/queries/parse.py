@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
-# Words and letters of other query languages; without quotes, a search for them in names would probably be in vain.
+# Words and signs of other query languages. Names hardly contain them, so they are an error unless they are quoted.
 _MISSING = "write class:cat, or label:none for records without a label"
 _COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
 _TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"
@@ -90,12 +90,12 @@ class Group(NamedTuple):
 
 
 def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) -> Group:
-    """Return a group of the parts of a query that must all hold. The group of an empty query has no parts.
+    """Return a query as a group of parts that must all hold. For an empty query, the group has no parts.
 
     Args:
         text: The query.
         fields: The extra fields that have a column, and the kind of each.
-        others: The extra fields without a column. If the query compares such a field, the error explains the reason.
+        others: The extra fields without a column. If the query compares such a field, the error says why it cannot.
 
     Raises:
         OptionError: The query is wrong. The message has the position, and what is allowed.
@@ -110,7 +110,7 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
 
 
 def query_error(position: int, what: str) -> OptionError:
-    """Return the error for the letter at a position, which counts from 1."""
+    """Return the error for a query that is wrong at a letter. Positions count from 1."""
     return OptionError(f"query, letter {position}: {what}")
 
 
@@ -132,7 +132,7 @@ class _Parser:
         self._at += len(self.rest) - len(self.rest.lstrip())
 
     def alternatives(self, depth: int) -> Group:
-        """Read up to the end or a closing parenthesis."""
+        """Read conditions and ``or`` up to the end or a closing parenthesis."""
         groups = [self._conjunction(depth)]
         while self._keyword() == "or":
             self._skip("or")
@@ -266,9 +266,9 @@ def _quoted(text: str) -> str:
 
 
 def own_form(raw: str, also: str = "") -> str:
-    """Return this language's form of a condition with special letters of other languages; "" without such letters.
+    """Return how this language writes a condition that has letters of other languages, such as &; "" without them.
 
-    Letters within quotes do not count. ``also`` contains further special letters.
+    Letters within quotes do not count. ``also`` contains further such letters.
     """
     plain = re.sub(_QUOTED, "", raw)
     if not _FOREIGN.search(plain) and not any(letter in plain for letter in also):

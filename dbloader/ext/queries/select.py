@@ -34,9 +34,9 @@ def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> A
     Args:
         store: The store.
         query: The query.
-        booleans: Names of boolean fields in other stores that get the same query. The query ``checked`` finds records
-            with this text in their names. But if ``booleans`` contains "checked", the query compares the field of this
-            name, and a store without the field raises an error.
+        booleans: Names of boolean fields in other stores that get the same query. By default, the query ``checked``
+            finds records with "checked" in their names. If ``booleans`` contains "checked", the query compares the
+            field of this name, and a store without the field raises an error.
 
     Raises:
         OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
@@ -72,7 +72,7 @@ def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
 
 
 def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
-    """Return a mask of the records that match: bool, shape (records,). Outside ``within``, the mask may be wrong."""
+    """Return which records match: bool, shape (records,). It may be wrong for records outside the mask ``within``."""
     if isinstance(part, Condition):
         return _compare(columns, part, within)
     if part.operator == "not":
