@@ -1,6 +1,6 @@
 """Find the image files behind datasets of Hugging Face and torchvision, so the files are stored, not decoded pixels.
 
-This module imports neither library: it finds Hugging Face's datasets by attributes, torchvision's by ``sys.modules``.
+This module imports neither library: it knows Hugging Face's datasets by attributes, torchvision's by ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     if is_exactly(samples, "Subset"):
         return _changed(samples, dataset=inner(samples.dataset))
     if is_loaded(samples, "torch.utils.data", "DataLoader"):
-        keeps = encode or samples.batch_sampler is None  # without batches, collate_fn may need images
+        keeps = encode or samples.batch_sampler is None  # otherwise collate_fn gets samples, and may need images
         return _changed(samples, dataset=inner(samples.dataset, encode=keeps))
     if is_loaded(samples, "torchvision.datasets.folder", "ImageFolder") and not encode:
         folder = sys.modules["torchvision.datasets.folder"]
@@ -131,6 +131,6 @@ def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
         raise kind(f"field {key!r}: its file {path or ''} cannot be read: {error}") from error
     if not isinstance(value, _FolderFile) and shown_orientation(data) > 1:
         what = "images are stored as in their files, but datasets shows them upright, by their EXIF"
-        warnings.warn(f"{what}: pass a Decoder with exif_transpose=True", stacklevel=2)
+        warnings.warn(f"{what}: read the store by a Decoder with exif_transpose=True", stacklevel=2)
     outside = path and (os.path.isabs(path) or "://" in path)  # noqa: PTH117 - a URL is no path
     return data, path.partition("::")[0].rpartition("/")[2] if outside else path or None

@@ -104,14 +104,14 @@ class SampleEncoder:
                 named = {"name": name, **named}
         target = read_target(named.pop("label", None), self.classes)
         if twice := target.fields.keys() & named.keys():
-            raise FieldError(f"field {min(twice)!r} is in the sample, but its 'label' also makes it: rename one field")
+            raise FieldError(f"field {min(twice)!r} is in the sample, and also made of its 'label': rename one field")
         named = {key: self._value(key, value) for key, value in {**named, **target.fields}.items()}
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
         if record.label == -1 and "label" in self.columns:  # Hugging Face's ClassLabel uses -1 for no label
             record.label = None
         _check_channels(record.image)
-        # If the format of the bytes is unknown, the user needs a ``decode`` that reads them.
+        # Bytes of an unknown format are accepted. To read them, the user needs a ``decode`` that knows the format.
         if isinstance(record.image, bytes) and record.format is None and (facts := find_facts(record.image)):
             record.format, *size = facts[:3]
             record.width, record.height = record.width or size[0], record.height or size[1]
@@ -163,7 +163,7 @@ class SampleEncoder:
                 warnings.warn(
                     "photographs are stored as PNG, about three times as large as JPEGs: to store unchanged files, use "
                     "convert(), or give the bytes of each file as its image; image_format='JPEG' compresses again, and "
-                    "image_format='PNG' is silent",
+                    "image_format='PNG' silences this warning",
                     stacklevel=2,
                 )
             return data

@@ -94,7 +94,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def source_of(samples: Any) -> dict[str, Any]:
-    """Return ``source`` for the manifest of a store made of ``samples``."""
+    """Return the value of ``source`` in the manifest of a store made of ``samples``."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}

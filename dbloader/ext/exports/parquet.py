@@ -115,7 +115,7 @@ class ParquetExporter(Exporter):
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
                     f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and arrays "
-                    f"in other records have other shapes, but Parquet loses sizes after a 0 in a shape: {REMEDY}"
+                    f"in other records have other shapes, but then Parquet loses the sizes after a 0: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
             self.changes["with a different order of fields: convert gives all records the same order"] += 1

@@ -115,7 +115,7 @@ def read_head(steps: Sequence[Any], resize: str | None = None, *, own: bool = Fa
     on_tensors = any(map(makes_tensor, steps[:at]))
     try:
         crops, count = _read_crops(steps[at:], on_tensors=on_tensors)
-    except (TypeError, ValueError):  # an option is out of the range of a Decoder's option
+    except (TypeError, ValueError):  # the Decoder does not allow the value of an option
         return None, 0
     if crops is None or (own and isinstance(crops, RandomCrop)):
         return None, 0

@@ -57,7 +57,7 @@ class Middle:
             image = TensorImage(image)
         for step in self.steps:
             image = step(image)
-        if seed is not None:  # otherwise nobody calls `take_seconds`
+        if seed is not None:  # without a seed, nobody calls `take_seconds`
             _of_this_thread.seconds = getattr(_of_this_thread, "seconds", 0.0) + now() - began
         if not self.to_tensor or isinstance(image, torch.Tensor):
             return image

@@ -96,7 +96,7 @@ def with_head(dataset: Any) -> Any:
 
 
 def _kind(steps: list[Any]) -> str:
-    """Return what some steps make of a PIL image, if they keep its values: "PIL", "tensor" or "Image"."""
+    """Return to what type steps that keep pixel values convert a PIL image: "PIL", "tensor" or "Image"."""
     kind = "PIL"
     for step in steps:
         name = find_step(step)[1]

@@ -88,5 +88,5 @@ def _read_erasing(step: Any) -> RandomErasing | None:
     try:
         (least, most), (low, high) = step.scale, step.ratio
         return RandomErasing(step.p, least, most, low, high, mode)
-    except (TypeError, ValueError):  # out of the range of RandomErasing
+    except (TypeError, ValueError):  # RandomErasing does not allow these values
         return None

@@ -180,7 +180,7 @@ class Columns:
         return sorted(found, key=lambda pair: (-pair[1], pair[0])), len(firsts)
 
     def _distinct(self, name: str) -> tuple[Array, Array]:
-        """Number the different texts of a field. Return the number of each record, and a record with each number."""
+        """Number the different texts of a field. Return each record's number, and a record for each number."""
         return self._kept(name, "distinct", lambda: self._number(name))
 
     def _sorted(self, name: str) -> tuple[Array, Array]:

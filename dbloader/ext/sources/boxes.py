@@ -124,7 +124,7 @@ def place_boxes(
         orientation = find_orientation(data)
         frame, is_unclear = choose_frame(boxes_in, image[1:3], orientation, frame)
         if is_unclear and len(fields[BOXES]):
-            remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken as those of the stored image"
+            remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken to fit the stored image"
         if frame == "stored":
             orientation = UPRIGHT
     if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # the source is a store with boxes

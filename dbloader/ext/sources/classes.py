@@ -168,8 +168,8 @@ def follow_train(
             name, own = full_path(place if rows is None else rows.path), found.classes
             if other.classes and not {*own} <= {*other.classes}:
                 first = short_repr(next(name for name in own if name not in other.classes), 40)
-                what = f"{name} has other classes ({len(other.classes):,}; here {len(own):,}), without {first}"
-                way = "give both the names of all classes as classes= (--classes names.txt)"
+                what = f"{name} has other classes ({len(other.classes):,}; here {len(own):,}) and lacks {first}"
+                way = "convert both with the names of all classes as classes= (--classes names.txt)"
                 found.warnings = (*found.warnings, f"{what}, so the same label may mean another class: {way}")
             elif other.classes and other.classes != own:
                 use_classes(found, other.classes)

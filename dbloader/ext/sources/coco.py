@@ -157,7 +157,7 @@ class CocoSource(Source):
         if self._files.rules:
             self.understood = (f"{self._found} ({'; '.join(self._files.rules)})",)
         if (repeated := len(names) - len(np.unique(names))) > 0:
-            again = f"{counted(repeated, 'image')} with an earlier image's file"
+            again = f"{counted(repeated, 'image')} with the file of an earlier image"
             tally.warnings.append(f"{again}: each becomes a record; give each file one id")
         for row in np.flatnonzero(~np.isin(self._images_of, self._images[:, 0])).tolist():
             reason = f"no image has the id {self._images_of[row]}"

@@ -577,7 +577,7 @@ class _Survey:
             )
         if self._rules.is_guess:
             flags = [*map(repr, first.chosen.labels)]
-            ways = f"--label-column '*' (Listing(label=)) agrees, --text-column {flags[0]} keeps them as fields"
+            ways = f"--label-column '*' (Listing(label=)) confirms it, --text-column {flags[0]} keeps them as fields"
             yield f"the columns {cut(', '.join(flags), 100)} have only 0 and 1, and became classes: {ways}"
         if name := next((name for name in self.names if name in (*MISSING, "nan", "NaN")), None):
             yield f"labels such as {name!r} became a class: leave the field empty where an image has no label"
@@ -594,7 +594,7 @@ class _Survey:
                 "in columns called x1, y1, x2, y2, or annotations of COCO"
             )
         if first.chosen.corners and first.fields:
-            yield f"columns that the boxes of an image may not share are left out: {', '.join(map(repr, first.fields))}"
+            yield f"columns that may vary between boxes of an image are left out: {', '.join(map(repr, first.fields))}"
 
 
 def _separator_of(names: Mapping[str, int]) -> str:

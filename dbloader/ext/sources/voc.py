@@ -68,7 +68,7 @@ class VOCSource(Source):
             except (ValueError, RecursionError) as error:
                 yield Problem(name, f"its annotation {readable(file)} {error}")
         names = counted(renamed, "<filename>")
-        warning = f"{names} not found: the image with the name of the XML file is taken, because it is the only one"
+        warning = f"{names} not found: the only image that is called like the XML file is taken instead"
         return Tally([warning] if renamed else [])
 
 

@@ -189,7 +189,7 @@ def read_directory(
         raise SourceError(f"{where}: the name {wrong!r} is not in the encoding {encoding!r}: give another (--encoding)")
     if old and not names:
         what = f"{where} has {counted(len(old), 'name')} whose encoding is not UTF-8, such as {old[0]!r}"
-        tally.warnings.append(f"{what}: name it, as in encoding='gbk' (--encoding gbk, shift_jis or cp437)")
+        tally.warnings.append(f"{what}: give the encoding, as in encoding='gbk' (--encoding gbk, shift_jis or cp437)")
     for found in members:
         name = names.get(found.filename) or found.filename
         if "\\" in name:

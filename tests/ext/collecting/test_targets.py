@@ -108,7 +108,7 @@ def test_annotation_of_voc_becomes_the_fields_that_convert_makes(tmp_path: Path)
         (
             {"image": IMAGE, "label": 1.5, "target": 2},
             {},
-            "field 'target' is in the sample, but its 'label' also",
+            "field 'target' is in the sample, and also made of its 'label'",
         ),
     ],
 )

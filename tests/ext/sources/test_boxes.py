@@ -105,7 +105,7 @@ def test_frame_that_nothing_shows_is_a_warning_with_the_option(tmp_path: Path) -
     assert report.turned == 1
     assert "--boxes upright" in report.warnings[0]
     assert [event["reason"] for event in report_lines(report)] == [
-        "has EXIF orientation 3; its boxes are taken as those of the stored image"
+        "has EXIF orientation 3; its boxes are taken to fit the stored image"
     ]
     assert is_on_the_box(tmp_path / "a.lmdb", upright=True)
     decided = convert(**arguments, destination=tmp_path / "b.lmdb", boxes="stored")

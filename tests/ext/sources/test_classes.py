@@ -193,7 +193,7 @@ def test_split_with_a_class_that_train_lacks_keeps_its_numbers_with_a_warning(tm
     splits = plant_splits(tmp_path, kind, train="abc", val="ad")
     report = convert(**splits["val"], destination=tmp_path / "val.lmdb", progress=None)
     (warning,) = report.warnings
-    assert "has other classes (3; here 2), without 'd', so the same label may mean another class" in warning
+    assert "has other classes (3; here 2) and lacks 'd', so the same label may mean another class" in warning
     assert "--classes" in warning
     assert labels(tmp_path / "val.lmdb") == (["a", "d"], [0, 1])
 

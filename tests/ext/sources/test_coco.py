@@ -120,7 +120,7 @@ def test_two_images_with_one_file_are_a_warning(photos: Path) -> None:
         photos, images=[{"id": n, "file_name": name} for n, name in enumerate(("0.jpg", "1.jpg", "./0.jpg"))]
     )
     (warning,) = warnings_of(open_source(photos, listing))
-    assert warning == "1 image with an earlier image's file: each becomes a record; give each file one id"
+    assert warning == "1 image with the file of an earlier image: each becomes a record; give each file one id"
 
 
 def test_annotations_without_an_image_and_images_without_a_file_are_named(photos: Path, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_rows_of_boxes_become_one_record_for_each_image(root: Path, tmp_path: Pa
     ]
     path, place = write_csv(tmp_path, "boxes.csv", rows), tmp_path / "x.lmdb"
     report = convert(root, place, listing=path, progress=None)
-    assert report.warnings == ("columns that the boxes of an image may not share are left out: 'score'",)
+    assert report.warnings == ("columns that may vary between boxes of an image are left out: 'score'",)
     with LMDBDataset(place, decode=None, fields=("name", "boxes", "box_labels")) as dataset:
         assert dataset.classes == ["cat", "dog"]
         assert [dataset[index]["name"] for index in range(len(dataset))] == ["a.jpg", "sub/b.jpg"]
@@ -602,7 +602,7 @@ def test_json_object_of_images_has_their_labels_or_fields(root: Path) -> None:
     ("name", "text", "message"),
     [
         ("x.csv", "path,label\ra.jpg,x\r", "its line ends are those of an old Mac: save it with those of Windows"),
-        ("x.xml", "<annotations/>", "VOC is the folder of its .xml files, and CVAT also exports COCO"),
+        ("x.xml", "<annotations/>", "for VOC, give the folder of .xml files; from CVAT, export COCO"),
     ],
 )
 def test_listing_of_another_program_is_refused_with_the_remedy(root: Path, name: str, text: str, message: str) -> None:
