@@ -1,1 +1,1 @@
-"""Sources beside folders of images: listings, annotations, archives, tables, stores, object storage."""
+"""Sources other than folders of images: listings, annotations, archives, tables, stores, object storage."""

@@ -132,7 +132,7 @@ def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)
     for names in alike.values():
-        if len(names) > 1 and max(map(len, names)) > 1:  # letters may be the classes
+        if len(names) > 1 and max(map(len, names)) > 1:  # classes may be single letters, such as a and A
             what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"
             yield f"the classes {quoted(names)} look alike: {what}; if they are one class, give them one name"
     if padded := [name for names in alike.values() for name in names if len(names) == 1 and name != name.strip()]:
@@ -147,7 +147,7 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
         what, way = "parts of a data set, not classes", "convert "
         more = ", and give a listing (--listing) unless it has class folders"
     elif len(splits) > 1 or (splits and len(classes) == 1):
-        first = [name for name in splits if "train" in name.lower()] or splits  # the others take its classes
+        first = [name for name in splits if "train" in name.lower()] or splits  # others take the classes of train
         what, way, more = "splits", "convert one at a time, first ", ""
     else:
         return

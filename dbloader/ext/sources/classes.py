@@ -40,7 +40,7 @@ def given_classes(classes: str | os.PathLike[str] | Sequence[str] | None) -> str
     """Return the names that the option ``classes`` gives; None without the option, and "numbers" unchanged.
 
     Raises:
-        OptionError: The option names nothing that has names of classes.
+        OptionError: The option has no names of classes, and is no store or file that has some.
         SourceError: The file with the names cannot be read.
     """
     if classes is None or classes == NUMBERS:

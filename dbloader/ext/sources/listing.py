@@ -249,7 +249,7 @@ def read_listing(
     rules = _choose_columns(rules)
     survey, first = _read_all(rules, where)
     if column := survey.only_label():
-        with suppress(SourceError):  # as text, the column cannot be wrong
+        with suppress(SourceError):  # if its labels are wrong, the column stays a field of text
             labelled = replace(listing, label=column)
             found = read_listing(labelled, root, file_columns, make, files, encoding=encoding)
             said = ", the only one besides the images"

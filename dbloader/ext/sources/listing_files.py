@@ -83,7 +83,7 @@ class ListedFiles:
         if not (self._looks_up or odd):
             return path
         if self._hashes is None and not self._root:
-            self._list()  # before the first of many questions to a server
+            self._list()  # list all paths once, instead of asking a server about each
         if self._exists(path):
             return path
         for rule, other in self._spellings(path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Lines = Callable[[], Iterator[str]]
 
 _SAMPLE = 1000  # lines that decide what follows the paths
-# The path ends with the first extension of an image that a space, a tab or the end of the line follows.
+# The path ends with the first image extension before a space, a tab or the end of the line.
 _LINE = re.compile(rf"(.*?(?:{'|'.join(map(re.escape, EXTENSIONS))}))(?:\s+(.*?))?\s*", re.IGNORECASE | re.DOTALL)
 _DEVKIT = (
     "its lines have only numbers, and no paths: give a list with a path on each line; for ImageNet's validation "

@@ -109,7 +109,7 @@ class ObjectSource(Source):
         keys = {_Location(*place).path for place in (entry.location, *(place for _, place in entry.files.values()))}
         if keys.isdisjoint(self._bucket.differing):
             return None
-        self._bucket.differing -= keys  # with KMS keys, there may be millions
+        self._bucket.differing -= keys  # forget the keys: if KMS encrypts the bucket, there may be millions
         return bool(self._bucket.has_md5)
 
     @override

@@ -37,7 +37,7 @@ class Reading:
             for word in words:
                 check_choice("boxes (--boxes)", word, (*FRAMES, *UNITS))
             if len(words) > sum(decision is not None for decision in decided_boxes(",".join(words))):
-                raise OptionError(f"boxes (--boxes) is at most one of {FRAMES} and one of {UNITS}, got {self.boxes!r}")
+                raise OptionError(f"boxes (--boxes) must be one of {FRAMES}, of {UNITS} or both, got {self.boxes!r}")
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)

@@ -113,7 +113,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
     def _dtype(self, code: Any, *_: object) -> _Type:
         made = _Type()
-        if not isinstance(code, str):  # the repr of a nested value could be endless
+        if not isinstance(code, str):  # not shown, because the repr of a nested value could be endless
             raise pickle.UnpicklingError("a dtype's code is not text")
         made.code = code
         return made

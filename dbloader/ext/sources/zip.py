@@ -78,7 +78,7 @@ class ZipSource(ArchiveSource):
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         for item in _images(path, tally, self._reading.encoding):
             yield item if isinstance(item, Problem) else item._replace(label=self._label(item.name))
-        tally.warnings.clear()  # the constructor has them
+        tally.warnings.clear()  # the constructor has given these warnings
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:

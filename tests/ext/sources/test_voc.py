@@ -104,4 +104,4 @@ def test_image_with_the_name_of_the_xml_file_is_taken_if_it_is_the_only_one(tmp_
     with LMDBDataset(tmp_path / "out.lmdb", decode=None, fields=("name",)) as dataset:
         assert [dataset[n]["name"] for n in range(len(dataset))] == ["0.jpg", "a/1.png", "0.jpg"]
     assert [event["name"] for event in report_lines(report)] == ["gone.jpg"]  # two images are called 2
-    assert report.warnings[0].startswith("2 <filename>s not found: the image with the name of the XML file is taken")
+    assert report.warnings[0].startswith("2 <filename>s not found: the only image that is called like the XML file is")
