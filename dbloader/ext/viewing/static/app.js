@@ -38,8 +38,10 @@ export function url(changes) {
 /** Change the state in the URL, and show it. With replace, the back button does not return to the present state. */
 export function go(changes, {replace = false} = {}) {
   const next = url(changes);
-  if (next !== location.pathname + location.search)
-    history[replace ? "replaceState" : "pushState"](replace ? history.state : {isOpened: changes.view === "record" || "open" in changes}, "", next);
+  if (next !== location.pathname + location.search) {
+    if (replace) history.replaceState(history.state, "", next);
+    else history.pushState({isOpened: changes.view === "record" || "open" in changes}, "", next);
+  }
   dispatchEvent(new PopStateEvent("popstate")); // start.js shows the new state
 }
 
@@ -104,7 +106,8 @@ export function bar(changes) {
 Object.assign(bar, {away: "", slow: 0, note: ""});
 
 /** Return the message of a reply that is an error. */
-export const errorOf = async (reply) => (await reply.json().catch(() => ({}))).error ?? `The server answered ${reply.status} ${reply.statusText}`;
+export const errorOf = async (reply) => (await reply.json().catch(() => ({}))).error ??
+  `The server answered ${reply.status} ${reply.statusText}`;
 
 /** Return the JSON of a route, as in `api("/api/0/rows", {q, start: 0, count: 50}, signal)`. Parameters that are null are left out.
  * Throws an Error with the server's message, or an AbortError. */
@@ -174,11 +177,17 @@ export function picture(kind, store, index, params = {}) {
 /** Return a checkbox for the boxes, and for each mask, that can be drawn over the thumbnails of a store. */
 export function overlays(store) {
   const chosen = (over(store) ?? "").split(",");
-  return layers(store).map(([key, name]) => make("label", {}, make("input", {type: "checkbox", checked: chosen.includes(key), onchange: (event) =>
-      go({over: [...chosen.filter((other) => other && other !== key), ...event.target.checked ? [key] : []].join()}, {replace: true})}), ` ${escaped(name)}`));
+  return layers(store).map(([key, name]) => {
+    const choose = ({target}) =>
+      go({over: [...chosen.filter((other) => other && other !== key), ...target.checked ? [key] : []].join()}, {replace: true});
+    return make("label", {}, make("input", {type: "checkbox", checked: chosen.includes(key), onchange: choose}), ` ${escaped(name)}`);
+  });
 }
 
-const layers = (store) => [..."boxes" in stores[store].fields ? [["boxes", "boxes"]] : [], ...stores[store].file_fields.map((name, number) => [String(number), name])];
+function layers(store) {
+  const files = stores[store].file_fields.map((name, number) => [String(number), name]);
+  return "boxes" in stores[store].fields ? [["boxes", "boxes"], ...files] : files;
+}
 
 /** Return the layers in the URL that a store has, as the server expects them; null for none. */
 export function over(store) {
@@ -245,7 +254,11 @@ export function shortPlace(store) {
 }
 
 /** Set the title of the window: the text, then the store. */
-export const title = (text) => { document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · "); };
+export function title(text) {
+  document.title = [escaped(text), shortPlace(state().store), "dbloader"].filter(Boolean).join(" · ");
+}
 
 /** Open or close the side bar of a narrow window. */
-export function menu(open) { find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open)); }
+export function menu(open) {
+  find("#menu").ariaExpanded = String(document.body.classList.toggle("menu", open));
+}

@@ -6,7 +6,8 @@ const HIGH = 40;
 /** Return a number as text: all digits of an integer, `digits` of other numbers. Rounding to 12 digits first turns 0.1 + 0.2 into 0.3.
  * `roundingMode` "floor" rounds a lower bound down, and "ceil" rounds an upper bound up. */
 export const exact = (number, digits = 6, roundingMode = "halfExpand") =>
-  Number.isInteger(number) ? counted(number) : Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: digits, roundingMode});
+  Number.isInteger(number) ? counted(number) :
+    Number(number.toPrecision(12)).toLocaleString("en-US", {maximumSignificantDigits: digits, roundingMode});
 
 /** Return both ends of a range as texts, with as many digits as the ends need to differ. */
 function ends(least, greatest) {
@@ -18,7 +19,8 @@ class Bars extends HTMLElement {
   connectedCallback() {
     const name = this.getAttribute("name");
     this.svg = make("svg:svg", {role: "listbox", tabindex: 0, preserveAspectRatio: "none", "aria-orientation": "horizontal"});
-    this.handles = ["Least", "Greatest"].map((word, n) => make("i", {role: "slider", tabIndex: 0, ariaLabel: `${word} ${name}`, ariaValueMin: "0",
+    this.handles = ["Least", "Greatest"].map((word, n) => make("i", {
+      role: "slider", tabIndex: 0, ariaLabel: `${word} ${name}`, ariaValueMin: "0",
       onpointerdown: (event) => {
         event.preventDefault();
         this.svg.setPointerCapture(event.pointerId);
@@ -35,7 +37,8 @@ class Bars extends HTMLElement {
     this.chosenRange = make("span", {class: "range"});
     this.least = make("span");
     this.greatest = make("span");
-    this.append(make("div", {class: "ends"}, this.chosenRange), make("div", {class: "plot"}, this.svg, ...this.handles), make("div", {class: "ends"}, this.least, this.greatest));
+    this.append(make("div", {class: "ends"}, this.chosenRange), make("div", {class: "plot"}, this.svg, ...this.handles),
+      make("div", {class: "ends"}, this.least, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
@@ -79,7 +82,9 @@ class Bars extends HTMLElement {
       "aria-label": `${this.range(n, n)}: ${counted(count)}${all ? ` of ${counted(all[n])}` : ""} records`}));
     this.svg.replaceChildren(make("svg:title", {}, all ? "Faint bars: all records, at their own scale" : ""),
       ...bars(all ?? [], () => ({class: "all", "aria-hidden": "true"})), ...this.bars);
-    this.ends = this.low < 0 ? "no such value" : this.low || this.high < last ? this.range(this.low, this.high) : all && own ? ends(...own).join(" to ") : "";
+    if (this.low < 0) this.ends = "no such value";
+    else if (this.low || this.high < last) this.ends = this.range(this.low, this.high);
+    else this.ends = all && own ? ends(...own).join(" to ") : "";
     [this.least.textContent, this.greatest.textContent] = ends(edges[0], edges.at(-1));
     for (const [n, at] of [this.low, this.high].entries()) {
       this.handles[n].hidden = at < 0;

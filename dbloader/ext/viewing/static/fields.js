@@ -14,7 +14,8 @@ class Field extends HTMLElement {
     this.note = make("p", {class: "muted"});
     this.constant = make("span", {class: "constant"});
     this.containing = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", autocomplete: "off",
-      onchange: () => filter((word) => comparing(name).test(word), this.containing.value ? [`${named(name)}~${quoted(this.containing.value)}`] : [])});
+      onchange: () => filter((word) => comparing(name).test(word),
+        this.containing.value ? [`${named(name)}~${quoted(this.containing.value)}`] : [])});
     this.containing.hidden = kind !== "text";
     this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.closest("#sidebar")?.show(state())},
       make("summary", {}, escaped(name), this.constant), this.containing, this.bars, this.values, this.note);
@@ -40,7 +41,10 @@ class Field extends HTMLElement {
     this.details.classList.toggle("same", isSame); // one line of text instead of one bar
     this.constant.textContent = !isSame ? "" : isNumber ? this.format(edges)(edges[0]) : escaped(values[0][0]).slice(0, 300);
     this.bars.hidden = !isNumber || !counts.length || isSame;
-    if (!this.bars.hidden) this.bars.draw(data, searched(chosen, name), name !== "aspect" && edges.every(Number.isInteger), this.format(edges), (from, to) => filterRange(name, from, to));
+    if (!this.bars.hidden) {
+      const whole = name !== "aspect" && edges.every(Number.isInteger);
+      this.bars.draw(data, searched(chosen, name), whole, this.format(edges), (from, to) => filterRange(name, from, to));
+    }
     const isDistinct = values.length > MANY && most === 1;
     if (isDistinct || isSame) values = [];
     const isBool = this.getAttribute("kind") === "bool", old = comparing(name, isBool);

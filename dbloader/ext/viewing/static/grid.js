@@ -47,20 +47,25 @@ class Grid extends HTMLElement {
     this.isAll = false; // whether all records of the search are selected, except those in this.selected
     this.anchor = null; // the position that was selected last
     this.status = make("p", {id: "count", role: "status"});
-    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off", onblur: () => (this.going.hidden = true), onkeydown: (event) => {
-      if (event.key === "Enter") this.seek(this.jump.value.replace(/\D/g, "") || 0);
-    }});
+    this.jump = make("input", {id: "jump", inputMode: "numeric", size: 8, autocomplete: "off",
+      onblur: () => (this.going.hidden = true),
+      onkeydown: (event) => event.key === "Enter" && this.seek(this.jump.value.replace(/\D/g, "") || 0)});
+    this.going = make("label", {hidden: true}, "Go to index ", this.jump);
     this.sort = make("select", {id: "sort", ariaLabel: "Sort by", onchange: () => go({sort: this.sort.value, at: null})});
-    this.direction = make("button", {id: "direction", onclick: () => go({sort: state().sort.replace(/^-?/, (minus) => (minus ? "" : "-")), at: null})});
-    this.everything = make("button", {id: "everything", title: "Select all records of this search", onclick: () => this.select(new Set(), true)}, "Select all");
+    this.direction = make("button", {id: "direction",
+      onclick: () => go({sort: state().sort.replace(/^-?/, (minus) => (minus ? "" : "-")), at: null})});
+    this.everything = make("button", {id: "everything", title: "Select all records of this search",
+      onclick: () => this.select(new Set(), true)}, "Select all");
     this.chosen = make("p", {id: "chosen"});
     this.marks = make("db-marks");
     this.overlays = make("span", {class: "overlays", ariaLabel: "Over the images", role: "group"});
     this.none = make("div", {hidden: true});
     this.list = make("div", {id: "tiles", ariaLabel: "Records", ariaMultiSelectable: "true"});
-    this.append(make("h1", {class: "unseen"}, "Images"), make("div", {class: "strip"}, this.status, this.everything,
-      make("span", {class: "sorts"}, this.sort, this.direction), this.going = make("label", {hidden: true}, "Go to index ", this.jump), this.overlays), this.none, this.list,
-      this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks)); // below the list, so the list does not move under the finger
+    const sorts = make("span", {class: "sorts"}, this.sort, this.direction);
+    this.decide = make("div", {class: "decide", hidden: true}, this.chosen, this.marks);
+    this.append(make("h1", {class: "unseen"}, "Images"),
+      make("div", {class: "strip"}, this.status, this.everything, sorts, this.going, this.overlays),
+      this.none, this.list, this.decide); // below the list, so the list does not move under the finger
     const scroller = this.scroller = new Scroller(this.list, {
       gap: 8, tile: () => this.tile(), fill: (cell) => this.fill(cell), clear: (cell) => this.clear(cell),
       seen: (begin, end) => this.seen(begin, end),
@@ -108,7 +113,8 @@ class Grid extends HTMLElement {
     this.list.classList.toggle("narrow", side < WIDE);
     this.sharpen();
     this.sort.replaceChildren(make("option", {value: ""}, "as stored"),
-      ...stores[now.store].sorts.map((name) => make("option", {value: name}, name === "odd" ? "rarest sizes first" : `by ${escaped(name)}`)));
+      ...stores[now.store].sorts.map((name) =>
+        make("option", {value: name}, name === "odd" ? "rarest sizes first" : `by ${escaped(name)}`)));
     this.overlays.replaceChildren(...overlays(now.store));
     const [, field, index] = now.sort.match(/^-?like:(.*):(\d+)$/) ?? [];
     if (field) this.sort.append(make("option", {value: `like:${field}:${index}`}, `similar to ${index} by ${escaped(field)}`));
@@ -117,7 +123,8 @@ class Grid extends HTMLElement {
     this.direction.textContent = now.sort.startsWith("-") ? "↓" : "↑";
     this.direction.ariaLabel = this.direction.title = now.sort.startsWith("-") ? "Descending" : "Ascending";
     const search = `${now.store} ${now.q}`, list = `${now.sort} ${search}`, key = `${list} ${stores[now.store].marks.revision}`;
-    if (this.isAll && this.search && search !== this.search) return go({selected: null}, {replace: true}); // "all" was selected in another search
+    // "all" was selected in another search
+    if (this.isAll && this.search && search !== this.search) return go({selected: null}, {replace: true});
     this.search = search;
     if (key !== this.key) {
       const kept = this.listed === list && this.key !== ""; // only marks have changed
@@ -133,7 +140,8 @@ class Grid extends HTMLElement {
         if (signal.aborted) return;
         this.status.className = "";
         this.status.textContent = count === of ? amount(of, "record") : `${counted(count)} of ${amount(of, "record")}`;
-        this.none.replaceChildren(of ? empty("nothing", "No record matches all conditions", now.q, unfiltered()) : empty("nothing", "This store has no records"));
+        this.none.replaceChildren(of ?
+          empty("nothing", "No record matches all conditions", now.q, unfiltered()) : empty("nothing", "This store has no records"));
         this.none.hidden = count > 0;
         this.list.hidden = !count;
         this.everything.hidden = !count;
@@ -164,8 +172,10 @@ class Grid extends HTMLElement {
   /** Request the thumbnails in the size that is shown. */
   sharpen() {
     if (!this.list.clientWidth || !stores.length) return; // hidden, or the page is still loading
-    const {across, down, gap} = this.scroller, shown = (Math.max(across, down - this.caption) - gap) * devicePixelRatio;
-    const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1), over = overOf(state().store);
+    const {across, down, gap} = this.scroller;
+    const shown = (Math.max(across, down - this.caption) - gap) * devicePixelRatio;
+    const px = SIDES.find((side) => side >= shown) ?? SIDES.at(-1);
+    const over = overOf(state().store);
     if (px === this.px && over === this.over) return;
     Object.assign(this, {px, over});
     for (const cell of this.scroller.cells.values()) this.fill(cell);
@@ -215,7 +225,8 @@ class Grid extends HTMLElement {
 
   tile() {
     const [why, kept, marks, number, label, guess, value, check] = [...PARTS, "check"].map((part) => make("span", {class: part}));
-    const img = make("img", {alt: "", decoding: "async", draggable: false, onload: () => cell.classList.add("shown")}), name = make("bdi", {dir: "ltr"});
+    const img = make("img", {alt: "", decoding: "async", draggable: false, onload: () => cell.classList.add("shown")});
+    const name = make("bdi", {dir: "ltr"});
     const cell = make("div", {class: "tile"}, make("span", {class: "frame"}, img, why, check, make("span", {class: "badges"}, marks, kept),
       make("span", {class: "facts"}, number, make("span", {class: "name"}, name))),
       make("span", {class: "caption"}, make("span", {}, label), make("span", {}, guess, value)));
@@ -240,7 +251,8 @@ class Grid extends HTMLElement {
   fill(cell) {
     const row = this.row(cell.position);
     if (!row) return;
-    const [index, name, label, width, height, bytes, fields, isDamaged] = row, {store, sort} = state();
+    const [index, name, label, width, height, bytes, fields, isDamaged] = row;
+    const {store, sort} = state();
     cell.index = index;
     cell.classList.remove("bad");
     cell.why.textContent = "";
@@ -260,8 +272,9 @@ class Grid extends HTMLElement {
     cell.guess.className = `guess ${differs ? "differs" : "same"}`;
     cell.value.textContent = sorted != null && by !== "prediction" ? (typeof sorted === "number" ? exact(sorted, 4) : escaped(sorted)) :
       {bytes: bytes && sized(bytes), aspect: width && (width / height).toPrecision(3), width: size, height: size, odd: size}[by] || "";
-    cell.title = [`${counted(index)} · ${cell.name.textContent}`, size, ...Object.entries(fields).flatMap(([field, value]) =>
-      value === null || field.startsWith("mark.") ? [] : [`${field}: ${typeof value === "number" ? exact(value) : escaped(value)}`])].filter(Boolean).join("\n");
+    const lines = Object.entries(fields).filter(([field, value]) => value !== null && !field.startsWith("mark."))
+      .map(([field, value]) => `${field}: ${typeof value === "number" ? exact(value) : escaped(value)}`);
+    cell.title = [`${counted(index)} · ${cell.name.textContent}`, size, ...lines].filter(Boolean).join("\n");
     cell.ariaSelected = String(this.has(index));
     load(cell.img, picture("thumb", store, index, {px: this.px, over: this.over}), (why) => {
       cell.classList.add("bad");
@@ -283,9 +296,12 @@ class Grid extends HTMLElement {
     try {
       const {position} = await api(`/api/${store}/position`, {q, sort, index});
       this.list.focus();
-      if (position === null) notice(sort ? "The search does not find the record with this index." : "The search finds no record with this index or a greater index.");
-      else this.scroller.move(position);
-    } catch (error) { notice(error.message); }
+      if (position !== null) this.scroller.move(position);
+      else if (sort) notice("The search does not find the record with this index.");
+      else notice("The search finds no record with this index or a greater index.");
+    } catch (error) {
+      notice(error.message);
+    }
   }
 
   toggle(at) {
@@ -304,7 +320,9 @@ class Grid extends HTMLElement {
     try {
       for (let start = from; start <= to; start += CHUNK)
         found.push(...(await api(`/api/${store}/rows`, {q, sort, start, count: Math.min(CHUNK, to + 1 - start)})).rows);
-    } catch (error) { return notice(error.message); }
+    } catch (error) {
+      return notice(error.message);
+    }
     this.scroller.active = this.anchor = at;
     for (const [index] of found) this.selected[this.isAll ? "delete" : "add"](index);
     this.select(this.selected, this.isAll);
@@ -322,7 +340,8 @@ class Grid extends HTMLElement {
   /** Select the records with some indices. With `isAll`, select all records of the search except these. */
   select(chosen, isAll = false) {
     const selected = [isAll && "all", ranges(chosen)].filter(Boolean).join();
-    if (selected.length > LONGEST) notice("A selection cannot contain so many single records. Mark or download the selected records, and start a new selection.");
+    if (selected.length > LONGEST)
+      notice("A selection cannot contain so many single records. Mark or download them, and start a new selection.");
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 
@@ -332,11 +351,12 @@ class Grid extends HTMLElement {
     const count = this.isAll ? this.scroller.count - this.selected.size : this.selected.size;
     this.decide.hidden = !count;
     this.classList.toggle("selecting", count > 0);
-    const [some, {q: search}] = [`index:${ranges(this.selected)}`, state()];
-    const q = this.isAll ? [this.selected.size && search ? `(${search})` : search, this.selected.size && `-${some}`].filter(Boolean).join(" ") : some;
+    let q = `index:${ranges(this.selected)}`;
+    if (this.isAll) q = !this.selected.size ? state().q : state().q ? `(${state().q}) -${q}` : `-${q}`;
     this.marks.show(count, q);
     this.chosen.replaceChildren(`${counted(count)} selected: `, link({q, at: null, selected: null}, "Show"),
-      link({view: "review", q, at: null, selected: null}, "Review"), listing(state().store, q), make("button", {onclick: () => this.select(new Set())}, "Deselect"));
+      link({view: "review", q, at: null, selected: null}, "Review"), listing(state().store, q),
+      make("button", {onclick: () => this.select(new Set())}, "Deselect"));
   }
 }
 customElements.define("db-grid", Grid);

@@ -19,8 +19,9 @@ export function pressed(event) {
     return;
   }
   if ((event.key === "Enter" || event.key === " ") && target.closest("a, button, summary")) return;
-  const {view} = state(), all = bound.get(key) ?? [];
-  const binding = all.find((each) => each.view === view) ?? (state().open === undefined ? null : all.find((each) => each.view === "record")) ?? all.find((each) => each.view === null);
+  const {view, open} = state();
+  const all = bound.get(key) ?? [];
+  const binding = [view, open === undefined ? view : "record", null].map((name) => all.find((each) => each.view === name)).find(Boolean);
   if (!binding) return;
   event.preventDefault();
   binding.run(event);
@@ -36,11 +37,13 @@ export function help() {
   const {view} = state();
   const table = (rows, tag) => make("table", {}, ...rows.map(([name, text]) =>
     make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
-  const rows = [...bound].flatMap(([key, all]) =>
-    all.filter((each) => each.view === view || (each.view === null && !all.some((other) => other.view === view))).map(({text}) =>
-      [key.replace("Arrow", "").replace("Ctrl-Z", "Ctrl+Shift+Z").replace("Ctrl-z", "Ctrl+Z"), text]));
-  find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"), make("h2", {}, "Words of a search"),
-    table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
+  const rows = [...bound].flatMap(([key, all]) => {
+    const shown = key.replace("Arrow", "").replace("Ctrl-Z", "Ctrl+Shift+Z").replace("Ctrl-z", "Ctrl+Z");
+    const binding = [view, null].map((name) => all.find((each) => each.view === name)).find(Boolean);
+    return binding ? [[shown, binding.text]] : [];
+  });
+  find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"),
+    make("h2", {}, "Words of a search"), table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
   find("#keys").showModal();
   find("#keys").scrollTop = 0; // showModal() gives the focus to the last button, and so scrolls down
 }

@@ -9,8 +9,11 @@ const HOLD_MS = 400; // a press of this length selects a record; browsers open t
 const STILL = 10; // px that the finger may move during a long press
 const LOOK_MS = 3000; // between looks for marks that others have set
 const MANY = 100; // the page asks before a change of more records, as marks.py copies the file then
-const DONE = {drop: () => "marked to drop", label: (value) => `labeled ${value}`, accept: () => "labeled as predicted", tag: (value) => `tagged ${value}`,
-  untag: (value) => `no longer tagged ${value}`, clear: () => "without marks", remove: (value) => (value === "drop" ? "kept" : "with their old label")};
+const DONE = {
+  drop: () => "marked to drop", label: (value) => `labeled ${value}`, accept: () => "labeled as predicted",
+  tag: (value) => `tagged ${value}`, untag: (value) => `no longer tagged ${value}`, clear: () => "without marks",
+  remove: (value) => (value === "drop" ? "kept" : "with their old label"),
+};
 
 /** Return a change of records in words, such as "20 records marked to drop". */
 function words(change, count) {
@@ -18,7 +21,7 @@ function words(change, count) {
   return `${amount(count, "record")} ${escaped(DONE[key](value))}`;
 }
 
-/** Return the marks of a record as a short text, from its fields. "now" is a decision of the user; an arrow leads to what a model predicts. */
+/** Return the marks of a record as a short text, from its fields. "now" is a decision of the user; an arrow leads to a prediction. */
 export const badge = ({"mark.drop": drop, "mark.label": label, "mark.tags": tags}) =>
   [drop === "true" && "drop", label && `now ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
 
@@ -57,18 +60,21 @@ async function oneStep(name) {
   if (!last) return notice(name === "undo" ? "There is no change to undo." : "There is no undone change.");
   if (!await mark(store, "", {[name]: last.id}, 1)) return;
   const other = name === "undo" ? "redo" : "undo";
-  notice(`${name === "undo" ? "Undone: " : ""}${words(last.change, last.count)}`, button(other === "undo" ? "Undo" : "Redo", () => step(other)));
+  notice(`${name === "undo" ? "Undone: " : ""}${words(last.change, last.count)}`,
+    button(other === "undo" ? "Undo" : "Redo", () => step(other)));
   go({}, {replace: true}); // shows the marks in every view
 }
 const button = (text, run, properties = {}) => make("button", {onclick: run, ...properties}, text);
-keys({"Ctrl-z": ["Undo the last change of marks", () => step("undo")], "Ctrl-Z": ["Redo", () => step("redo")], c: ["Changes", () => showChanges()]});
+keys({"Ctrl-z": ["Undo the last change of marks", () => step("undo")], "Ctrl-Z": ["Redo", () => step("redo")],
+  c: ["Changes", () => showChanges()]});
 
 /** Show the number of changes in the head of the page. */
 export function countChanges(store) {
   const {count, undo, redo} = stores[store].marks, head = find("#changed");
   head.hidden = !count && !undo && !redo;
   head.onclick = () => showChanges();
-  head.replaceChildren(icon("changes"), make("span", {}, counted(count), make("span", {class: "unit"}, count === 1 ? " change" : " changes")));
+  head.replaceChildren(icon("changes"),
+    make("span", {}, counted(count), make("span", {class: "unit"}, count === 1 ? " change" : " changes")));
   head.ariaLabel = amount(count, "change");
   if (find("#changes").open) showChanges(true);
 }
@@ -80,23 +86,28 @@ async function showChanges(isAgain = false) {
   if (isAgain && !panel.open) return;
   const total = stores[store].marks.count, off = {disabled: why !== null, title: escaped(why ?? "")};
   const back = async (q, what, number) => await mark(store, q, what, number) && go({}, {replace: true});
-  const last = (name, text, change) => button(text, () => step(name), {id: name, disabled: why !== null || !change, title: change ? words(change.change, change.count) : ""});
+  const last = (name, text, change) =>
+    button(text, () => step(name), {id: name, disabled: why !== null || !change, title: change ? words(change.change, change.count) : ""});
   const section = ({key, value, count: number, first}) => {
     const shown = escaped(value), what = key === "tag" ? {untag: value} : {remove: key};
     const q = key === "drop" ? "mark.drop" : key === "label" ? `mark.label=${quoted(value)}` : `mark.tags~${quoted(value)}`;
-    return make("section", {}, make("h3", {}, make("span", {class: `chip ${key}`}, {drop: "Drop", label: `→ ${shown}`, tag: `Tag ${shown}`}[key]),
-      make("span", {class: "muted"}, amount(number, "record")),
-      link({view: null, index: null, at: null, q}, "Show"),
-        button("Take back", () => back(q, what, number), {...off, ariaLabel: `Take back: ${words(key === "drop" ? {drop: true} : {[key]: value}, number)}`})),
-    make("div", {class: "thumbs"}, ...first.map((index) => make("span", {}, Object.assign(link({view: "record", index}, pictured(store, index)), {ariaLabel: `Record ${counted(index)}`}),
-      button("×", () => back(`index:${index}`, what, 1), {...off, class: "back", ariaLabel: `Take back the mark of record ${index}`}))),
-        number > first.length ? make("span", {class: "more"}, `+ ${counted(number - first.length)}`) : null));
+    const ariaLabel = `Take back: ${words(key === "drop" ? {drop: true} : {[key]: value}, number)}`;
+    const head = make("h3", {}, make("span", {class: `chip ${key}`}, {drop: "Drop", label: `→ ${shown}`, tag: `Tag ${shown}`}[key]),
+      make("span", {class: "muted"}, amount(number, "record")), link({view: null, index: null, at: null, q}, "Show"),
+      button("Take back", () => back(q, what, number), {...off, ariaLabel}));
+    const thumbs = first.map((index) => make("span", {},
+      Object.assign(link({view: "record", index}, pictured(store, index)), {ariaLabel: `Record ${counted(index)}`}),
+      button("×", () => back(`index:${index}`, what, 1), {...off, class: "back", ariaLabel: `Take back the mark of record ${index}`})));
+    const more = number > first.length ? make("span", {class: "more"}, `+ ${counted(number - first.length)}`) : null;
+    return make("section", {}, head, make("div", {class: "thumbs"}, ...thumbs, more ?? ""));
   };
   const scrolled = panel.scrollTop;
-  panel.replaceChildren(make("header", {}, make("h2", {id: "changes-title"}, amount(total, "change")), last("undo", "Undo", undo), last("redo", "Redo", redo), button("Close", () => panel.close())),
-    ...total ? [make("p", {class: "muted"}, "The store stays as it is. This command writes a copy with the changes:"), code(command)] : [empty("changes", "No record is marked")],
-    ...kinds.map(section));
-  for (const each of panel.querySelectorAll("a")) each.addEventListener("click", () => panel.close(), true); // before the link shows another view
+  const how = make("p", {class: "muted"}, "The store stays as it is. This command writes a copy with the changes:");
+  panel.replaceChildren(make("header", {}, make("h2", {id: "changes-title"}, amount(total, "change")),
+    last("undo", "Undo", undo), last("redo", "Redo", redo), button("Close", () => panel.close())),
+  ...total ? [how, code(command)] : [empty("changes", "No record is marked")], ...kinds.map(section));
+  // before the link shows another view
+  for (const each of panel.querySelectorAll("a")) each.addEventListener("click", () => panel.close(), true);
   if (!panel.open) panel.showModal();
   panel.scrollTop = scrolled;
 }
@@ -105,7 +116,8 @@ async function showChanges(isAgain = false) {
 async function question(store, q, what, count) {
   const [[key, value]] = Object.entries(what), text = `${amount(count, "record")} will be ${escaped(DONE[key](value))}.`;
   if (!("label" in what && "mark.label" in stores[store].columns)) return text;
-  const {count: old} = await api(`/api/${store}/select`, {q: `${q && `(${q}) `}mark.label!=""`}).catch(() => ({count: 0})); // the change itself shows the error
+  // the change itself shows the error
+  const {count: old} = await api(`/api/${store}/select`, {q: `${q && `(${q}) `}mark.label!=""`}).catch(() => ({count: 0}));
   return old ? `${text}\n\nThis replaces the labels that ${amount(old, "record")} got before.` : text;
 }
 
@@ -123,7 +135,10 @@ export async function mark(store, q, what, count) {
     notice(escaped(why));
   }
   const {undo} = stores[store].marks;
-  if (reply.ok && !isStep) notice(undo && undo.id !== before ? words(what, undo.count) : "Nothing has changed.", undo && undo.id !== before ? button("Undo", () => step("undo")) : null);
+  if (reply.ok && !isStep) {
+    if (undo && undo.id !== before) notice(words(what, undo.count), button("Undo", () => step("undo")));
+    else notice("Nothing has changed.");
+  }
   find("#sidebar").show(state());
   countChanges(store);
   return reply.ok;
@@ -139,10 +154,15 @@ export async function toggleDrop(store, q, count) {
 /** The bar that marks records. */
 class Marks extends HTMLElement {
   connectedCallback() {
-    const field = (text, name, run) => make("input", {placeholder: text, ariaLabel: name, size: 10, autocomplete: "off", onkeydown: (event) => event.key === "Enter" && run()});
+    const field = (text, name, run) =>
+      make("input", {placeholder: text, ariaLabel: name, size: 10, autocomplete: "off",
+        onkeydown: (event) => event.key === "Enter" && run()});
     const id = `classes-of-${this.parentElement.localName}`;
     this.names = make("datalist", {id});
-    const label = () => this.label.value.trim() && this.change({label: stores[state().store].classes.length ? this.label.value.trim() : Number(this.label.value)});
+    const label = () => {
+      const typed = this.label.value.trim();
+      if (typed) this.change({label: stores[state().store].classes.length ? typed : Number(typed)});
+    };
     const tag = () => this.tag.value.trim() && this.change({tag: this.tag.value.trim()});
     this.label = field("class", "Class to set", label);
     this.label.setAttribute("list", id);
@@ -153,8 +173,9 @@ class Marks extends HTMLElement {
     this.set = button("Set label", label);
     this.accept = button("Accept prediction", () => this.change({accept: true}));
     this.given = make("span", {class: "given"}); // labels and tags of these records; a click takes them back
-    this.append(this.drop, make("span", {}, this.label, this.names, this.set, this.accept), make("span", {}, this.tag, button("Tag", tag)), this.given,
-      this.clear = button("Clear marks", () => this.change({clear: true})), this.why);
+    this.clear = button("Clear marks", () => this.change({clear: true}));
+    this.append(this.drop, make("span", {}, this.label, this.names, this.set, this.accept),
+      make("span", {}, this.tag, button("Tag", tag)), this.given, this.clear, this.why);
   }
 
   /** Return whether the typed class is not a class of the store. */
@@ -187,9 +208,11 @@ class Marks extends HTMLElement {
     const pressed = (number) => (number === count ? "true" : number ? "mixed" : "false");
     this.drop.ariaPressed = pressed(of("drop", ""));
     this.clear.hidden = !kinds.length;
-    this.given.replaceChildren(...kinds.filter(({key}) => key === "label").map(({value}) =>
-      button(`→ ${escaped(value)} ×`, () => this.change({remove: "label"}), {ariaLabel: "Remove label", title: "Take the new label back"})),
-    ...marks.tags.map((tag) => button(escaped(tag), () => this.change(of("tag", tag) === count ? {untag: tag} : {tag}), {ariaPressed: pressed(of("tag", tag)), title: `Tag ${escaped(tag)}`})));
+    const labels = kinds.filter(({key}) => key === "label").map(({value}) =>
+      button(`→ ${escaped(value)} ×`, () => this.change({remove: "label"}), {ariaLabel: "Remove label", title: "Take the new label back"}));
+    const tags = marks.tags.map((tag) => button(escaped(tag), () => this.change(of("tag", tag) === count ? {untag: tag} : {tag}),
+      {ariaPressed: pressed(of("tag", tag)), title: `Tag ${escaped(tag)}`}));
+    this.given.replaceChildren(...labels, ...tags);
     off();
   }
 

@@ -59,7 +59,8 @@ export function classesIn(word) {
 export const key = (name) => (new RegExp(`^${NAME}$`, "u").test(name) ? name : quoted(name));
 
 /** Return a pattern for the words that compare a field. A field of bools may stand alone. */
-export const comparing = (name, isBool = false) => new RegExp(`^(-|not\\s+)*${key(name).replace(/[.*+?^$()[\]{}|\\]/g, "\\$&")}\\s*([<>=~]|!=${isBool ? "|$" : ""})`);
+export const comparing = (name, isBool = false) =>
+  new RegExp(`^(-|not\\s+)*${key(name).replace(/[.*+?^$()[\]{}|\\]/g, "\\$&")}\\s*([<>=~]|!=${isBool ? "|$" : ""})`);
 
 /** Replace the words of the query for which `isOld(word)` is true by other words, and show the result. */
 export function filter(isOld, added) {
@@ -72,7 +73,8 @@ export const chips = () => words(state().q).map((word, place, all) => make("butt
 
 /** Show the records whose value in a column is at least `from` and below `to`; null means no limit. */
 export function filterRange(name, from, to) {
-  filter((word) => comparing(name).test(word), [...(from === null ? [] : [`${key(name)}>=${from}`]), ...(to === null ? [] : [`${key(name)}<${to}`])]);
+  filter((word) => comparing(name).test(word),
+    [...(from === null ? [] : [`${key(name)}>=${from}`]), ...(to === null ? [] : [`${key(name)}<${to}`])]);
 }
 
 /** Return a button that shows all records. */

@@ -1,5 +1,6 @@
 /** One record: its picture with boxes, masks and tiles, and its facts. */
-import {api, className, counted, escaped, go, leave, link, load, make, notice, picture, refresh, say, sized, state, stores, title, whyMissing} from "./app.js";
+import {api, className, counted, escaped, go, leave, link, load, make, notice, picture, refresh, say, sized, state, stores, title,
+  whyMissing} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 
@@ -13,7 +14,8 @@ const TURNED = [(x, y) => [x, y], (x, y) => [x, y], (x, y, w) => [w - x, y], (x,
 /** Return a value in words: six digits of a number, the first values of a list. */
 function words(value, name) {
   if (value === null) return "none";
-  if (typeof value === "number") return String(name === "boxes" ? Math.round(10 * value) / 10 : Number.isInteger(value) ? value : Number(value.toPrecision(6)));
+  if (typeof value === "number") return String(name === "boxes" ? Math.round(10 * value) / 10 : Number.isInteger(value) ? value :
+    Number(value.toPrecision(6)));
   if (typeof value !== "object") return String(value);
   if (!Array.isArray(value)) return Object.entries(value).map(([name, one]) => `${name}: ${words(one)}`).join("\n");
   const rows = value.some((one) => typeof one === "object" && one);
@@ -93,7 +95,8 @@ class Record extends HTMLElement {
   /** Find the record's position in the selection, and the records before and after it. */
   async neighbors(now, signal) {
     const [{position}, {count}] = await Promise.all([
-      api(`/api/${now.store}/position`, {q: now.q, sort: now.sort, index: now.index}, signal), api(`/api/${now.store}/select`, {q: now.q}, signal)]);
+      api(`/api/${now.store}/position`, {q: now.q, sort: now.sort, index: now.index}, signal),
+        api(`/api/${now.store}/select`, {q: now.q}, signal)]);
     const start = Math.max(0, (position ?? count) - 1);
     const {rows} = await api(`/api/${now.store}/rows`, {q: now.q, sort: now.sort, start, count: 3}, signal);
     const all = rows.map((row, n) => ({index: row[0], at: start + n}));
@@ -114,15 +117,23 @@ class Record extends HTMLElement {
     title(name);
     const step = (text, by, to = by < 0 ? this.before : this.after) => {
       const made = to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
-      made.addEventListener("click", (event) => event.ctrlKey || event.metaKey || event.shiftKey || (event.preventDefault(), event.stopImmediatePropagation(), this.step(by)), true);
+      made.addEventListener("click", (event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        this.step(by);
+      }, true);
       return made;
     };
-    const steps = make("nav", {class: "steps", ariaLabel: "Records"}, ...isDrawer ? [link({view: "record", index: facts.index}, "Open page")] : [link({view: null}, "All images")],
-      step("← Previous", -1), step("Next →", 1), make("span", {class: "muted"}, where.note), isDrawer ? make("button", {ariaLabel: "Close", onclick: leave}, "×") : null);
+    const steps = make("nav", {class: "steps", ariaLabel: "Records"},
+      ...isDrawer ? [link({view: "record", index: facts.index}, "Open page")] : [link({view: null}, "All images")],
+      step("← Previous", -1), step("Next →", 1), make("span", {class: "muted"}, where.note),
+      isDrawer ? make("button", {ariaLabel: "Close", onclick: leave}, "×") : null);
     const heading = make("h1", {tabIndex: -1}, escaped(name));
     const focused = wasDrawer === isDrawer ? [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement) : -1;
     const active = document.activeElement, hasFocus = active === document.body || this.contains(active);
-    const damage = facts.damaged && make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${facts.damaged}`));
+    const damage = facts.damaged &&
+      make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${facts.damaged}`));
     const marks = make("db-marks");
     this.replaceChildren(steps, heading, marks, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
       [damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts))]);
@@ -138,7 +149,11 @@ class Record extends HTMLElement {
     const size = [facts.width ?? 0, facts.height ?? 0];
     [this.width, this.height] = facts.orientation > 4 ? size.reverse() : size;
     this.image = make("img", {alt: `The image of record ${facts.index}`});
-    this.image.onload = () => { if (!facts.width) { [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight]; this.paint(); } };
+    this.image.onload = () => {
+      if (facts.width) return;
+      [this.width, this.height] = [this.image.naturalWidth, this.image.naturalHeight];
+      this.paint();
+    };
     if (facts.bytes === null && facts.array === null) return make("p", {class: "muted"}, "This record has no image.");
     const rendered = picture("thumb", now.store, facts.index, {px: 1600, window: facts.range && chosen("window")});
     load(this.image, facts.rendered ? rendered : picture("image", now.store, facts.index), async (why) => {
@@ -149,7 +164,8 @@ class Record extends HTMLElement {
     this.masks = facts.files.map(() => make("img", {class: "mask", alt: ""}));
     facts.files.forEach((file, n) => load(this.masks[n], picture("thumb", now.store, facts.index, {px: 1600, field: file.field})));
     this.frame = make("div", {class: "frame"}, this.image, ...this.masks, this.over);
-    const box = (name, text) => make("label", {}, make("input", {type: "checkbox", name, onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);
+    const box = (name, text) =>
+      make("label", {}, make("input", {type: "checkbox", name, onchange: (event) => this.draw(name, event.target.checked)}), ` ${text}`);
     const boxes = facts.boxes.length && box("boxes", facts.boxes.length === 1 ? "1 box" : `${counted(facts.boxes.length)} boxes`);
     const tiles = facts.jpeg.tiles && box("tiles", `${facts.jpeg.tiles.across} × ${facts.jpeg.tiles.down} tiles`);
     this.opacity = make("label", {}, "Opacity ", make("input", {type: "range", min: 0, max: 100, step: 5,
@@ -159,9 +175,11 @@ class Record extends HTMLElement {
       make("button", {onclick: () => go({zoom: state().zoom ? null : 1}, {replace: true})}, "Original size"),
       ...[boxes, tiles].filter(Boolean), ...facts.files.map((file) => box(`file${file.field}`, escaped(file.name))),
       facts.files.length ? box("beside", "side by side") : null, this.opacity);
-    this.windows = [this.window(now, "window", "the image", facts.range, this.image), ...facts.files.map(({field, name, range}, n) =>
-      this.window(now, `window${field}`, escaped(name), range, this.masks[n], field))].filter(Boolean);
-    const note = facts.rendered && make("p", {class: "muted"}, escaped(`The image is converted for the browser, to at most 1,600 pixels a side: ${facts.rendered}.`));
+    const windows = facts.files.map(({field, name, range}, n) =>
+      this.window(now, `window${field}`, escaped(name), range, this.masks[n], field));
+    this.windows = [this.window(now, "window", "the image", facts.range, this.image), ...windows].filter(Boolean);
+    const note = facts.rendered &&
+      make("p", {class: "muted"}, escaped(`The image is converted for the browser, to at most 1,600 pixels a side: ${facts.rendered}.`));
     return make("figure", {}, make("div", {class: "view"}, this.frame), this.choices, ...this.windows, this.legend, note || null);
   }
 
@@ -173,9 +191,11 @@ class Record extends HTMLElement {
       if (given[0] < given[1]) go({[key]: given.join()}, {replace: true});
       else notice("The value for black must be less than the value for white.");
     };
-    const ends = ["Black", "White"].map((color) => make("input", {type: "number", step: "any", onchange: show, ariaLabel: `${color} in ${name}`}));
+    const ends = ["Black", "White"].map((color) =>
+      make("input", {type: "number", step: "any", onchange: show, ariaLabel: `${color} in ${name}`}));
     const all = make("button", {onclick: () => go({[key]: null}, {replace: true})}, "All values");
-    const row = make("p", {class: "choices window"}, `Values of ${name}: ${exact(range[0])} to ${exact(range[1])}. Black: `, ends[0], " White: ", ends[1], all);
+    const text = `Values of ${name}: ${exact(range[0])} to ${exact(range[1])}. Black: `;
+    const row = make("p", {class: "choices window"}, text, ends[0], " White: ", ends[1], all);
     row.paint = () => {
       const window = chosen(key), src = picture("thumb", now.store, this.facts.index, {px: 1600, field, window});
       ends.forEach((end, n) => (end.value = String(window?.split(",")[n] ?? range[n])));
@@ -191,7 +211,8 @@ class Record extends HTMLElement {
     if (!this.frame?.isConnected || !this.width) return;
     for (const each of this.windows) each.paint();
     const drawn = this.drawn(), [w, h] = [facts.width ?? this.width, facts.height ?? this.height];
-    const turned = (x, y) => TURNED[facts.orientation](x, y, w, h), ratio = this.width / this.height;
+    const turned = (x, y) => TURNED[facts.orientation](x, y, w, h);
+    const ratio = this.width / this.height;
     this.frame.classList.toggle("small", Math.max(w, h) <= 128);
     this.choices.querySelector("button").ariaPressed = String(!!state().zoom);
     for (const input of this.choices.querySelectorAll("input")) input.checked = drawn.includes(input.name);
@@ -203,21 +224,25 @@ class Record extends HTMLElement {
     this.frame.style.setProperty("--opacity", `${beside ? 100 : state().opacity}%`);
     this.frame.style.setProperty("--columns", columns);
     this.frame.style.aspectRatio = String(columns * ratio);
-    this.frame.style.width = state().zoom ? `${columns * this.width}px` : `min(100%, 60vh * ${columns * ratio}, ${ENLARGED * columns * this.width}px)`;
+    this.frame.style.width = state().zoom ? `${columns * this.width}px` :
+      `min(100%, 60vh * ${columns * ratio}, ${ENLARGED * columns * this.width}px)`;
     this.frame.classList.toggle("beside", beside);
     this.legend.replaceChildren(...shown.flatMap((file) => file.legend.map(([value, color, share, name]) => make("li", {},
-      make("i", {style: `background: ${color || "none"}`}), ` ${shown.length > 1 ? `${escaped(file.name)} ` : ""}${value}`, name && ` ${escaped(name)}`,
+      make("i", {style: `background: ${color || "none"}`}), ` ${shown.length > 1 ? `${escaped(file.name)} ` : ""}${value}`,
+        name && ` ${escaped(name)}`,
       make("span", {class: "muted"}, ` ${(100 * share).toPrecision(2)} %`)))));
     this.over.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     const parts = [];
     if (drawn.includes("tiles") && facts.jpeg.tiles) {
-      const {tile_width: across, tile_height: down} = facts.jpeg.tiles, line = (from, to) => `M${from}L${to}`;
+      const {tile_width: across, tile_height: down} = facts.jpeg.tiles;
+      const line = (from, to) => `M${from}L${to}`;
       const lines = [];
       for (let x = across; x < w; x += across) lines.push(line(turned(x, 0), turned(x, h)));
       for (let y = down; y < h; y += down) lines.push(line(turned(0, y), turned(w, y)));
       parts.push(make("svg:path", {class: "tiles", d: lines.join("")}));
     }
-    const size = (13 * this.width * columns) / (this.frame.clientWidth || this.width); // of the text, in pixels of the image: 13 px on the screen
+    // of the text, in pixels of the image: 13 px on the screen
+    const size = (13 * this.width * columns) / (this.frame.clientWidth || this.width);
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";
@@ -231,22 +256,32 @@ class Record extends HTMLElement {
   tables(now, facts) {
     const {fields, exif} = facts, {tiles, ...structure} = facts.jpeg, place = JSON.stringify(facts.place);
     const joined = Object.entries(facts.joined);
-    const file = (text, params) => make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
-    const files = facts.files.map((one) => [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
+    const isFound = (name, value) => name.startsWith("duplicates.") && value !== "false";
+    const file = (text, params) =>
+      make("a", {href: picture("image", now.store, facts.index, {...params, download: 1}), download: ""}, text);
+    const files = facts.files.map((one) =>
+      [one.name, make("span", {}, `${escaped(fields[one.name])} `, file("Download", {field: one.field}))]);
     const names = new Set(facts.files.map((one) => one.name));
     const similar = (name) => link({view: null, index: null, at: null, sort: `like:${name}:${facts.index}`}, "Similar images");
     return make("div", {class: "facts"},
-      section("Record", [["index", counted(facts.index)], ["class", facts.class || className(now.store, facts.label) || "no label"], ["label", facts.label],
+      section("Record", [
+        ["index", counted(facts.index)],
+        ["class", facts.class || className(now.store, facts.label) || "no label"], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
-        ["format", facts.format], ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
-        ["checksum", `CRC-32 ${facts.crc}`], ...Object.entries(structure), ["tile", tiles && `${tiles.tile_width} × ${tiles.tile_height} pixels`]]),
+        ["format", facts.format],
+        ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
+        ["checksum", `CRC-32 ${facts.crc}`],
+        ...Object.entries(structure), ["tile", tiles && `${tiles.tile_width} × ${tiles.tile_height} pixels`],
+      ]),
       section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name)).map(([name, value]) =>
         [name, facts.vectors.includes(name) ? make("span", {}, `${readable(value)} `, similar(name)) : value])]),
-      section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false").map(([name, value]) => [name.slice(5), value])),
-      section("Joined", joined.filter(([name, value]) => !name.startsWith("mark.") && !(name.startsWith("duplicates.") && value === "false"))),
+      section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false")
+        .map(([name, value]) => [name.slice(5), value])),
+      section("Joined", joined.filter(([name, value]) => !/^(mark|duplicates)\./.test(name) || isFound(name, value))),
       stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
-      make("section", {}, make("h2", {}, "In Python"), code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]`)));
+      make("section", {}, make("h2", {}, "In Python"),
+        code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]`)));
   }
 }
 customElements.define("db-record", Record);

@@ -6,12 +6,13 @@ const PAGE = 200;
 
 class Report extends HTMLElement {
   connectedCallback() {
-    this.text = make("input", {type: "search", ariaLabel: "Search names and reasons", placeholder: "Search names and reasons", autocomplete: "off",
-      onchange: () => go({text: this.text.value, start: null})});
+    this.text = make("input", {type: "search", ariaLabel: "Search names and reasons", placeholder: "Search names and reasons",
+      autocomplete: "off", onchange: () => go({text: this.text.value, start: null})});
     this.events = make("p", {class: "chips"});
     this.status = make("p", {class: "muted", role: "status"});
     this.body = make("tbody");
-    this.table = make("table", {}, make("thead", {}, make("tr", {}, ...["Event", "Name", "Reason"].map((text) => make("th", {scope: "col"}, text)))), this.body);
+    const heads = ["Event", "Name", "Reason"].map((text) => make("th", {scope: "col"}, text));
+    this.table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), this.body);
     this.pages = make("nav", {class: "steps", ariaLabel: "Pages of the report"});
     this.none = make("div");
     this.append(make("h1", {}, "Report of the conversion"), this.text, this.events, this.status, this.table, this.pages, this.none);
@@ -29,13 +30,18 @@ class Report extends HTMLElement {
   }
 
   fill(now, {event, start, total, counts, rows}) {
-    const choice = (name, text) => make("button", {ariaPressed: String(event === name), onclick: () => go({event: name, start: null})}, escaped(text));
-    const all = Object.entries(counts), lines = all.reduce((sum, [, count]) => sum + count, 0);
-    this.events.replaceChildren(choice("", `all ${counted(lines)}`), ...all.map(([name, count]) => choice(name, `${name} ${counted(count)}`)));
+    const choice = (name, text) =>
+      make("button", {ariaPressed: String(event === name), onclick: () => go({event: name, start: null})}, escaped(text));
+    const all = Object.entries(counts);
+    const lines = all.reduce((sum, [, count]) => sum + count, 0);
+    this.events.replaceChildren(choice("", `all ${counted(lines)}`),
+      ...all.map(([name, count]) => choice(name, `${name} ${counted(count)}`)));
     this.text.hidden = this.events.hidden = !lines;
     this.table.hidden = !rows.length;
-    this.none.replaceChildren(...lines ? [] : [empty("report", "The report is empty", "The conversion repaired, rejected and changed no file.")]);
-    this.status.textContent = !lines ? "" : rows.length ? `${counted(start + 1)} to ${counted(start + rows.length)} of ${counted(total)} lines` : "No line matches.";
+    this.none.replaceChildren(...lines ? [] :
+      [empty("report", "The report is empty", "The conversion repaired, rejected and changed no file.")]);
+    this.status.textContent = !lines ? "" :
+      rows.length ? `${counted(start + 1)} to ${counted(start + rows.length)} of ${counted(total)} lines` : "No line matches.";
     this.body.replaceChildren(...rows.map((row) => make("tr", {}, make("td", {class: row.event}, row.event),
       make("td", {}, row.index === null ? escaped(row.name) : link({view: "record", index: row.index, q: null}, escaped(row.name))),
       make("td", {}, escaped(row.reason)))));

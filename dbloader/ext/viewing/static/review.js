@@ -1,5 +1,6 @@
 /** Review: one record after the other, each decided by one key. */
-import {amount, api, className, counted, escaped, go, labelName, load, make, notice, over as overOf, picture, refresh, say, state, stores, title} from "./app.js";
+import {amount, api, className, counted, escaped, go, labelName, load, make, notice, over as overOf, picture, refresh, say, state, stores,
+  title} from "./app.js";
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
@@ -17,7 +18,8 @@ class Review extends HTMLElement {
     this.at = this.count = 0;
     this.recent = []; // [class, time of its last use]
     this.queue = Promise.resolve(); // changes in the order of the keys
-    const action = (text, hint, run, properties = {}) => make("button", {onclick: () => { run(); this.heading.focus(); }, ...properties}, text, make("kbd", {ariaHidden: "true"}, hint));
+    const action = (text, hint, run, properties = {}) =>
+      make("button", {onclick: () => { run(); this.heading.focus(); }, ...properties}, text, make("kbd", {ariaHidden: "true"}, hint));
     this.heading = make("h1", {tabIndex: -1});
     this.where = make("span", {class: "muted"});
     this.meter = make("progress", {ariaLabel: "Reviewed records", max: 1, value: 0});
@@ -36,7 +38,8 @@ class Review extends HTMLElement {
     this.classes = make("div", {class: "chips", role: "group", ariaLabel: "Recent classes"});
     this.stage = make("div", {class: "stage"}, this.image, this.why);
     this.actions = make("div", {class: "actions"}, action("Back", "←", () => this.move(-1), {ariaLabel: "Back"}), this.accept,
-      action("Drop", "d", () => this.drop(), {ariaLabel: "Drop"}), action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}), this.label, this.names);
+      action("Drop", "d", () => this.drop(), {ariaLabel: "Drop"}), action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}),
+      this.label, this.names);
     this.body = make("div", {class: "body"}, this.stage, this.verdict, this.actions, this.classes);
     this.end = make("div", {hidden: true});
     this.append(make("header", {}, this.heading, this.where, this.meter), this.body, this.end);
@@ -46,8 +49,9 @@ class Review extends HTMLElement {
       ArrowRight: ["Keep, and go on", () => this.move(1)],
       ArrowLeft: ["Back", () => this.move(-1)],
       l: ["Type a class, which may be new", () => this.label.focus()],
-      ...Object.fromEntries(Array.from({length: RECENT}, (_, n) => [String(n + 1), [`Set recent class ${n + 1}, and go on`, () => this.recent[n] && this.rename(this.recent[n][0])]])),
     }, "review");
+    for (let n = 0; n < RECENT; n++)
+      keys({[n + 1]: [`Set recent class ${n + 1}, and go on`, () => this.recent[n] && this.rename(this.recent[n][0])]}, "review");
   }
 
   async show(now) {
@@ -83,11 +87,13 @@ class Review extends HTMLElement {
   async row(at) {
     const {store, q, sort} = state(), number = Math.floor(at / CHUNK), {revision} = stores[store].marks;
     if (!this.chunks.has(number))
-      this.chunks.set(number, api(`/api/${store}/rows`, {q, sort, start: number * CHUNK, count: CHUNK}, this.stop.signal).then(({rows}) => ({rows, revision})));
+      this.chunks.set(number, api(`/api/${store}/rows`, {q, sort, start: number * CHUNK, count: CHUNK}, this.stop.signal)
+        .then(({rows}) => ({rows, revision})));
     const chunk = await this.chunks.get(number).catch((error) => { this.chunks.delete(number); throw error; });
     const row = chunk.rows[at % CHUNK];
     if (!row || chunk.revision === revision) return row;
-    return (await api(`/api/${store}/rows`, {q: `index:${row[0]}`, sort, start: 0, count: 1}, this.stop.signal)).rows[0]; // with its new marks
+    // with its new marks
+    return (await api(`/api/${store}/rows`, {q: `index:${row[0]}`, sort, start: 0, count: 1}, this.stop.signal)).rows[0];
   }
 
   /** Show the record at the present position. */
@@ -101,7 +107,8 @@ class Review extends HTMLElement {
       this.heading.textContent = "Review";
       return this.end.replaceChildren(empty("review", count ? `All ${amount(count, "record")} reviewed` : "No record matches",
         !count ? q : marks.count ? `${amount(marks.count, "change")}. The button at the top right shows them.` : "",
-        make("button", {class: "first", onclick: () => go(count || !q ? {view: null, at: null} : {q: null, at: null})}, count || !q ? "Back to the images" : "Remove all conditions")));
+        make("button", {class: "first", onclick: () => go(count || !q ? {view: null, at: null} : {q: null, at: null})},
+          count || !q ? "Back to the images" : "Remove all conditions")));
     }
     const row = await this.row(at).catch((error) => void (error.name === "AbortError" || notice(error.message)));
     if (!row || at !== this.at || store !== state().store) return;
@@ -113,13 +120,15 @@ class Review extends HTMLElement {
     this.why.hidden = true;
     this.image.alt = `The image of record ${index}`;
     load(this.image, src(index), (why) => { this.why.hidden = false; this.why.textContent = escaped(why); });
-    this.row(at + 1).then((next) => next && (this.next = Object.assign(new Image(), {src: src(next[0])})), () => {}); // the browser loads it in advance
+    // the browser loads it in advance
+    this.row(at + 1).then((next) => next && (this.next = Object.assign(new Image(), {src: src(next[0])})), () => {});
     const {prediction} = fields, guess = labelName(store, prediction);
     const own = labelName(store, label) || "no label", differs = guess && ![label, className(store, label)].includes(prediction);
-    const by = state().sort.replace(/^-/, ""), value = fields[by], more = typeof value === "number" ? make("span", {class: "muted"}, `${escaped(by)} ${exact(value)}`) : null;
-    this.verdict.replaceChildren(make("span", {class: "chip"}, own),
-      ...differs ? ["→", make("span", {class: "chip differs"}, guess)] : !guess ? [] : [make("span", {class: "muted"}, "✓ predicted")],
-      ...badge(fields) ? [make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, `Marked: ${badge(fields)}`)] : [], ...more ? [more] : []);
+    const by = state().sort.replace(/^-/, "");
+    const more = typeof fields[by] === "number" ? make("span", {class: "muted"}, `${escaped(by)} ${exact(fields[by])}`) : "";
+    const predicted = differs ? ["→", make("span", {class: "chip differs"}, guess)] : [make("span", {class: "muted"}, "✓ predicted")];
+    const marked = make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, `Marked: ${badge(fields)}`);
+    this.verdict.replaceChildren(make("span", {class: "chip"}, own), ...guess ? predicted : [], badge(fields) ? marked : "", more);
     this.accept.hidden = !columns.prediction;
     for (const control of this.actions.querySelectorAll("button, input")) {
       control.disabled = marks.why_not !== null;
@@ -166,19 +175,23 @@ class Review extends HTMLElement {
 
   agree() {
     return this.decide(({label, fields: {prediction, "mark.label": given}}) => {
-      if (prediction != null) return given == null && [label, className(state().store, label)].includes(prediction) ? false : {accept: true};
-      notice("This record has no prediction.");
-      return null;
+      if (prediction == null) {
+        notice("This record has no prediction.");
+        return null;
+      }
+      const agrees = [label, className(state().store, label)].includes(prediction);
+      return given == null && agrees ? false : {accept: true};
     });
   }
 
   drop() { return this.decide(({fields}) => (fields["mark.drop"] === "true" ? {remove: "drop"} : {drop: true})); }
 
   rename(name) {
-    const {classes} = stores[state().store], known = this.recent.find(([each]) => each === name);
-    if (known) known[1] = performance.now();
-    else if (this.recent.length < RECENT) this.recent.push([name, performance.now()]);
-    else this.recent[this.recent.findIndex(([, time]) => time === Math.min(...this.recent.map((each) => each[1])))] = [name, performance.now()]; // each class keeps its key
+    const {classes} = stores[state().store];
+    const oldest = Math.min(...this.recent.map(([, time]) => time));
+    let at = this.recent.findIndex(([each]) => each === name); // each class keeps its key
+    if (at < 0) at = this.recent.length < RECENT ? this.recent.length : this.recent.findIndex(([, time]) => time === oldest);
+    this.recent[at] = [name, performance.now()];
     return this.decide(() => ({label: classes.length ? name : Number(name)}));
   }
 }

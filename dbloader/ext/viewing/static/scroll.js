@@ -1,4 +1,5 @@
-/** A list of any length in columns. The document contains only the visible cells. The element of a cell that leaves the view shows another cell.
+/** A list of any length in columns. The document contains only the visible cells. The element of a cell that leaves the view shows
+ * another cell.
  *
  * Browsers limit an element to about 16 million px, too few for 10 million thumbnails. So the scrolled element is at most
  * TALLEST high. The scroll bar of a longer list moves in proportion. The wheel, keys and fingers always move by px. */
@@ -125,7 +126,8 @@ export class Scroller {
 
   render() {
     if (!this.list.clientWidth) return;
-    const first = Math.max(0, Math.floor(this.top / this.down) - 1), begin = first * this.columns;
+    const first = Math.max(0, Math.floor(this.top / this.down) - 1);
+    const begin = first * this.columns;
     const end = Math.min(this.count, (Math.ceil((this.top + this.high) / this.down) + 1) * this.columns);
     this.layer.style.transform = `translateY(${first * this.down - this.top + this.list.scrollTop}px)`;
     for (const position of this.cells.keys()) if (position < begin || position >= end) this.release(position);
@@ -141,7 +143,8 @@ export class Scroller {
 
   take(position) {
     const cell = this.spare.shift() ?? this.layer.appendChild(this.use.tile());
-    Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false, ariaPosInSet: String(position + 1), ariaSetSize: String(this.count)});
+    Object.assign(cell, {position, id: `${this.list.id}-${position}`, role: "option", hidden: false,
+      ariaPosInSet: String(position + 1), ariaSetSize: String(this.count)});
     this.cells.set(position, cell);
     this.use.fill(cell);
     return cell;

@@ -34,18 +34,22 @@ class Sidebar extends HTMLElement {
     this.search.setAttribute("list", "words");
     this.values = new Map(); // by store and field: its most frequent values
     this.pages = make("nav", {"aria-label": "Pages"});
-    this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class", autocomplete: "off", oninput: () => this.list()});
+    this.typed = make("input", {id: "find-class", type: "search", placeholder: "Find a class", ariaLabel: "Find a class",
+      autocomplete: "off", oninput: () => this.list()});
     this.order = make("button", {id: "order", title: "Change the order", onclick: () => this.list(NEXT[this.order.value])});
-    this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true", title: "Ctrl-click or the box adds a class. Shift-click adds a range."});
+    this.listed = make("div", {id: "classes", ariaLabel: "Classes", ariaMultiSelectable: "true",
+      title: "Ctrl-click or the box adds a class. Shift-click adds a range."});
     this.anchor = 0; // the row that was chosen last
     this.missing = make("p", {class: "muted", role: "status"});
-    this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order), this.listed, this.missing);
+    this.classes = make("section", {hidden: true}, make("h2", {}, "Classes"), make("div", {class: "row"}, this.typed, this.order),
+      this.listed, this.missing);
     this.scroller = new Scroller(this.listed, {tile: () => this.tile(), fill: (cell) => this.fill(cell)});
     this.listed.onkeydown = (event) => this.pressed(event);
     this.kinds = make("section");
     this.files = make("section");
     this.facts = make("div", {class: "facts"}, this.classes, this.fields = make("section"), this.kinds, this.files);
-    this.chips = make("div", {class: "chips", ariaLabel: "Conditions", role: "group", onclick: (event) => event.target === this.chips && this.search.focus()});
+    this.chips = make("div", {class: "chips", ariaLabel: "Conditions", role: "group",
+      onclick: (event) => event.target === this.chips && this.search.focus()});
     find("#finder").append(icon("search"), this.search, this.offers, this.chips, this.error);
     this.append(this.pages, this.facts);
     NARROW.onchange = () => this.list();
@@ -78,7 +82,8 @@ class Sidebar extends HTMLElement {
     this.search.value = this.q = now.q;
     this.error.textContent = "";
     this.facts.ariaBusy = "true";
-    const count = (q, signal) => api(`/api/${now.store}/summary`, {q, among: words(q).filter((word) => !classesIn(word).length).join(" ")}, signal);
+    const count = (q, signal) =>
+      api(`/api/${now.store}/summary`, {q, among: words(q).filter((word) => !classesIn(word).length).join(" ")}, signal);
     return refresh(this, key, async (signal) => {
       const facts = await count(now.q, signal).catch((error) => {
         if (signal.aborted || !now.q) throw error;
@@ -101,10 +106,13 @@ class Sidebar extends HTMLElement {
     this.all = labels.length ? [...found.has(null) ? [null] : [], ...labels].map((label) => [label, found.get(label) ?? 0]) : facts.labels;
     this.classes.hidden = !this.all.length;
     this.list();
-    const button = (word, text, count) => make("button", {onclick: () => filter((old) => old === word, [word])}, `${text} `, make("b", {}, counted(count)));
-    const kinds = Object.entries(facts.formats ?? {}).map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
+    const button = (word, text, count) =>
+      make("button", {onclick: () => filter((old) => old === word, [word])}, `${text} `, make("b", {}, counted(count)));
+    const kinds = Object.entries(facts.formats ?? {})
+      .map(([format, count]) => make("span", {}, `${escaped(format)} `, make("b", {}, counted(count))));
     const events = Object.entries(facts.events).filter(([, count]) => count).map(([event, count]) => button(event, event, count));
-    this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events), make("p", {class: "error"}, escaped(facts.problem ?? "")));
+    this.kinds.replaceChildren(make("h2", {}, "Files"), make("div", {class: "chips"}, ...kinds, ...events),
+      make("p", {class: "error"}, escaped(facts.problem ?? "")));
     this.kinds.hidden = !kinds.length && !events.length && !facts.problem;
     this.files.replaceChildren(make("h2", {}, "Download the list"), make("p", {class: "row"}, listing(now.store, now.q)),
       make("p", {class: "muted"}, `${counted(facts.count)} records, for dbloader copy --select, --drop or --labels.`));
@@ -116,13 +124,15 @@ class Sidebar extends HTMLElement {
     const [, sign, last] = (typed.match(/(?:"[^"]*"?|[^\s"])+|\s+/g)?.at(-1) ?? "").trim().match(/^([(-]*)(.*)$/s);
     const before = typed.slice(0, typed.length - last.length), field = last.match(/^"?([^="]+)"?=/)?.[1], place = `${store} ${field}`;
     if (field && ["text", "bool"].includes(columns[field]) && !this.values.has(place))
-      this.values.set(place, await api(`/api/${store}/field`, {name: field, q: ""}).then(({values}) => values.map(([text]) => text), () => []));
+      this.values.set(place, await api(`/api/${store}/field`, {name: field, q: ""})
+        .then(({values}) => values.map(([text]) => text), () => []));
     if (this.search.value !== typed) return; // the user has typed on
     const all = field && this.values.has(place) ? this.values.get(place).map((text) => `${named(field)}=${quoted(text)}`) :
       [...classes.map((name) => `class:${quoted(name)}`), ...Object.entries(columns).map(([name, kind]) => (kind === "bool" ? named(name) :
         `${named(name)}${kind === "text" ? "=" : ">"}`)), ...SIZES.map((name) => `${name}<`), "index:", "damaged", "repaired"];
     const sought = last.toLowerCase();
-    this.offers.replaceChildren(...(sought ? all.filter((word) => word.toLowerCase().includes(sought) && word !== last) : []).slice(0, OFFERED).map((word) => make("option", {value: before + word})));
+    const offered = sought ? all.filter((word) => word.toLowerCase().includes(sought) && word !== last).slice(0, OFFERED) : [];
+    this.offers.replaceChildren(...offered.map((word) => make("option", {value: before + word})));
   }
 
   /** Show the classes whose names contain the typed text, in one of the orders. */
@@ -152,7 +162,8 @@ class Sidebar extends HTMLElement {
   }
 
   fill(cell) {
-    const {store, q} = state(), [label, count] = this.labels[cell.position];
+    const {store, q} = state();
+    const [label, count] = this.labels[cell.position];
     cell.name.textContent = escaped(className(store, label) || "no label").slice(0, 300);
     cell.count.textContent = counted(count);
     cell.bar.style.width = `${(100 * count) / this.most}%`;
@@ -163,7 +174,8 @@ class Sidebar extends HTMLElement {
   /** Search only the class at a position. `adds`: add it to the searched classes, or remove it from them. `spans`: add all classes from
    * the last chosen position to this position. */
   choose(position, {adds = false, spans = false} = {}) {
-    const {store, q} = state(), searched = words(q).flatMap(classesIn);
+    const {store, q} = state();
+    const searched = words(q).flatMap(classesIn);
     const [from, to] = spans ? [this.anchor, position].sort((a, b) => a - b) : [position, position];
     const chosen = this.labels.slice(from, to + 1).map(([label]) => classWord(store, label));
     const isRemoved = !spans && searched.includes(chosen[0]) && (adds || searched.length === 1);

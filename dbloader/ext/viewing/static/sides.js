@@ -17,7 +17,8 @@ class Sides extends HTMLElement {
   async show({store}) {
     title("side by side");
     const signal = restart(this);
-    if (stores.length < 2) return this.replaceChildren(make("h1", {}, "Side by side"), empty("sides", "There is one store", "Start the viewer with two: dbloader view train.lmdb val.lmdb"));
+    const alone = empty("sides", "There is one store", "Start the viewer with two: dbloader view train.lmdb val.lmdb");
+    if (stores.length < 2) return this.replaceChildren(make("h1", {}, "Side by side"), alone);
     if (!this.shared) {
       this.shared = make("section");
       this.replaceChildren(make("h1", {}, "Side by side"), make("div", {class: "cards two"}, ...stores.map((_, n) => this.store(n))),
@@ -30,8 +31,12 @@ class Sides extends HTMLElement {
       head.textContent = !leaks.some(Boolean) ? "No image is in more than one store." :
         `${parts.join(" and ")} ${which}: a model that is tested on images of its training looks better than it is.`;
       if (!leaks.some(Boolean)) return;
-      const [{found: {pairs}}, drops] = await Promise.all([api(`/api/${store}/leaks`, {count: SHOWN}, signal), Promise.all(leaks.map(async (number, n) =>
-        number ? (await api(`/api/${n}/marked`, {q: "duplicates.leak"}, signal)).kinds.some(({key, count}) => key === "drop" && count === number) : false))]);
+      const isDropped = async (number, n) => {
+        const {kinds} = await api(`/api/${n}/marked`, {q: "duplicates.leak"}, signal);
+        return number > 0 && kinds.some(({key, count}) => key === "drop" && count === number);
+      };
+      const [{found: {pairs}}, ...drops] =
+        await Promise.all([api(`/api/${store}/leaks`, {count: SHOWN}, signal), ...leaks.map(isDropped)]);
       const buttons = leaks.map((number, n) => number && make("button", {class: drops[n] || drops.some(Boolean) ? "" : n ? "" : "first",
         ariaPressed: String(drops[n]), disabled: stores[n].marks.why_not !== null, title: escaped(stores[n].marks.why_not ?? ""),
         onclick: async () => { // the changes and Undo of the page are those of its store
@@ -39,7 +44,8 @@ class Sides extends HTMLElement {
         }}, drops[n] ? `Dropped in ${shortPlace(n)}` : `Drop in ${shortPlace(n)}`)).filter(Boolean);
       result.replaceChildren(make("p", {class: "row links"}, ...buttons,
         link({view: null, at: null, sort: null, q: "duplicates.leak"}, `Show those of ${shortPlace(store)}`)),
-      make("div", {class: "shared"}, ...pairs.map((pair) => make("div", {class: "pairs"}, recordLink(store, pair.index, [shortPlace(store)], pair.class),
+      make("div", {class: "shared"},
+        ...pairs.map((pair) => make("div", {class: "pairs"}, recordLink(store, pair.index, [shortPlace(store)], pair.class),
         recordLink(pair.store, pair.of, [shortPlace(pair.store), nearness(pair)], pair.of_class, pair.of_class !== pair.class)))));
     });
     this.shared.replaceChildren(make("h2", {}, "Images in more than one store"), head, search, result);
@@ -49,7 +55,8 @@ class Sides extends HTMLElement {
     const {records, classes, formats, image_bytes: bytes} = stores[n], all = stores.reduce((sum, each) => sum + each.records, 0) || 1;
     const found = make("section", {class: `card side side-${n % 4}`});
     const draw = (pictures) => found.replaceChildren(...face("grid", shortPlace(n), {figure: counted(records), to: {store: n}, pictures,
-      text: [`${percent(records / all)} of all images`, classes.length ? `${counted(classes.length)} classes` : "", sized(bytes), ...Object.keys(formats).map(escaped)].filter(Boolean).join(" · ")}));
+      text: [`${percent(records / all)} of all images`, classes.length ? `${counted(classes.length)} classes` : "", sized(bytes),
+        ...Object.keys(formats).map(escaped)].filter(Boolean).join(" · ")}));
     draw([]);
     const indices = [...new Set([0.1, 0.35, 0.6, 0.85].map((at) => Math.floor(at * records)))].filter((index) => index < records);
     draw(indices.map((index) => pictured(n, index)));
@@ -59,14 +66,18 @@ class Sides extends HTMLElement {
   /** Say how the class lists differ. */
   classLists() {
     const lists = stores.map(({classes}) => new Set(classes)), said = [];
-    const some = (names) => `${names.slice(0, NAMED).map(escaped).join(", ")}${names.length > NAMED ? ` and ${counted(names.length - NAMED)} more` : ""}`;
+    const some = (names) =>
+      names.slice(0, NAMED).map(escaped).join(", ") + (names.length > NAMED ? ` and ${counted(names.length - NAMED)} more` : "");
     for (const [n, {classes}] of stores.entries()) {
       const only = classes.filter((name) => !lists.every((list) => list.has(name)));
       if (only.length) said.push(`Only ${shortPlace(n)} has ${some(only)}.`);
     }
-    const at = stores[0].classes.findIndex((name, label) => stores.some(({classes}) => classes[label] !== name && classes[label] !== undefined));
-    if (at >= 0) said.push(`The same label means different classes: ${at} is ${stores.map(({classes}, n) => `${escaped(classes[at] ?? "no class")} in ${shortPlace(n)}`).join(", ")}.`);
-    return said.length ? [make("p", {class: "warning", role: "status"}, make("strong", {}, "The class lists differ. "), said.join(" "))] : [];
+    const at = stores[0].classes.findIndex((name, label) =>
+      stores.some(({classes}) => classes[label] !== name && classes[label] !== undefined));
+    const meanings = stores.map(({classes}, n) => `${escaped(classes[at] ?? "no class")} in ${shortPlace(n)}`);
+    if (at >= 0) said.push(`The same label means different classes: ${at} is ${meanings.join(", ")}.`);
+    if (!said.length) return [];
+    return [make("p", {class: "warning", role: "status"}, make("strong", {}, "The class lists differ. "), said.join(" "))];
   }
 
   /** Return the shares of classes and formats, the greatest difference first. */
@@ -83,16 +94,20 @@ class Sides extends HTMLElement {
     const list = (heading, rows) => {
       if (!rows.length) return [];
       const most = Math.max(...rows.flatMap(([, values]) => values.map(([share]) => share))), all = make("div", {class: "shares"});
+      const line = (name, [share, q], n) => {
+        const parts = [make("span", {class: `bar side-${n % 4}`}), percent(share)];
+        parts[0].style.width = `calc(${share / most} * (100% - 64px))`;
+        if (!q) return make("span", {class: "line"}, ...parts);
+        return Object.assign(link({store: n, view: null, q}, ...parts), {ariaLabel: `${name} in ${shortPlace(n)}: ${percent(share)}`});
+      };
       const draw = (number) => all.replaceChildren(...rows.slice(0, number).map(([name, values]) =>
-        make("div", {}, make("span", {class: "name", title: escaped(name)}, escaped(name)), make("div", {}, ...values.map(([share, q], n) => {
-          const bar = make("span", {class: `bar side-${n % 4}`});
-          bar.style.width = `calc(${share / most} * (100% - 64px))`;
-          const parts = [bar, percent(share)];
-          return q ? Object.assign(link({store: n, view: null, q}, ...parts), {ariaLabel: `${name} in ${shortPlace(n)}: ${percent(share)}`}) : make("span", {class: "line"}, ...parts);
-        })))));
+        make("div", {}, make("span", {class: "name", title: escaped(name)}, escaped(name)),
+          make("div", {}, ...values.map((value, n) => line(name, value, n))))));
       draw(FIRST);
-      const legend = make("p", {class: "legend"}, ...stores.map((_, n) => make("span", {class: `line side-${n % 4}`}, make("i"), shortPlace(n))));
-      const more = make("button", {hidden: rows.length <= FIRST, onclick: () => { draw(rows.length); more.hidden = true; }}, `Show all ${counted(rows.length)}`);
+      const legend = make("p", {class: "legend"},
+        ...stores.map((_, n) => make("span", {class: `line side-${n % 4}`}, make("i"), shortPlace(n))));
+      const more = make("button", {hidden: rows.length <= FIRST, onclick: () => { draw(rows.length); more.hidden = true; }},
+        `Show all ${counted(rows.length)}`);
       return [make("section", {}, make("h2", {}, heading), legend, all, more)];
     };
     return [...list("Classes, the greatest difference first", count(({label_counts: counts}, n) =>
@@ -109,10 +124,13 @@ class Sides extends HTMLElement {
       const at = (value) => (greatest > least ? (LENGTH * (bend(value) - bend(least))) / (bend(greatest) - bend(least)) : LENGTH / 2);
       return known.length ? make("section", {class: "card"}, make("h2", {}, name), ...all.map((values, n) => {
         if (!values.length) return "";
-        const [, low, quarter, median, three, high] = values, box = (x, y, to, height, kind) => make("svg:rect", {class: kind, x: at(x), y, width: Math.max(4, at(to) - at(x)), height});
-        return make("div", {class: `spread side-${n % 4}`}, make("span", {}, shortPlace(n)), make("svg:svg", {viewBox: `0 0 ${LENGTH} 20`, preserveAspectRatio: "none", role: "img",
-          "aria-label": `${shortPlace(n)}: median ${form(median)}, half of the images from ${form(quarter)} to ${form(three)}`}, box(low, 9, high, 2),
-            box(quarter, 4, three, 12, "half"), box(median, 0, median, 20, "median")), make("span", {}, "median ", make("b", {}, form(median))));
+        const [, low, quarter, median, three, high] = values;
+        const box = (x, y, to, height, kind) => make("svg:rect", {class: kind, x: at(x), y, width: Math.max(4, at(to) - at(x)), height});
+        const picture = make("svg:svg", {viewBox: `0 0 ${LENGTH} 20`, preserveAspectRatio: "none", role: "img",
+          "aria-label": `${shortPlace(n)}: median ${form(median)}, half of the images from ${form(quarter)} to ${form(three)}`},
+        box(low, 9, high, 2), box(quarter, 4, three, 12, "half"), box(median, 0, median, 20, "median"));
+        return make("div", {class: `spread side-${n % 4}`}, make("span", {}, shortPlace(n)), picture,
+          make("span", {}, "median ", make("b", {}, form(median))));
       }), make("p", {class: "ends"}, make("span", {}, form(least)), make("span", {}, form(greatest)))) : "";
     });
     return [make("section", {}, make("h2", {}, "Sizes"), make("div", {class: "cards two"}, ...cards))];

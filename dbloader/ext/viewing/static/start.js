@@ -9,7 +9,8 @@ let view = null; // the name of the view that is shown
 function show() {
   const now = state(), before = view;
   view = now.view;
-  const shownNow = [`db-${now.view}`, ...now.view === "grid" && now.open !== undefined ? ["db-record"] : []]; // a record in a drawer beside the grid
+  // a record in a drawer beside the grid
+  const shownNow = [`db-${now.view}`, ...now.view === "grid" && now.open !== undefined ? ["db-record"] : []];
   for (const element of find("#main").children) element.hidden = !shownNow.includes(element.localName);
   find("#store").value = String(now.store);
   find("#px").value = String(now.px);
