@@ -53,11 +53,14 @@ export function leave() {
 
 /** Return a link to the present state with changes. A click does not load the page again. */
 export function link(changes, ...children) {
-  return make("a", {href: url(changes), onclick: (event) => {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    go(changes);
-  }}, ...children);
+  return make("a", {href: url(changes), onclick: (event) => isElsewhere(event) || go(changes)}, ...children);
+}
+
+/** Return whether a click opens a link in another tab or window. If not, keep the browser from following the link. */
+export function isElsewhere(event) {
+  const elsewhere = event.ctrlKey || event.metaKey || event.shiftKey;
+  if (!elsewhere) event.preventDefault();
+  return elsewhere;
 }
 
 /** Fetch a URL, and return the reply. While the viewer or its database does not answer, show a message in the bar at the bottom of

@@ -1,7 +1,7 @@
 /** Groups of duplicates, and the searches for duplicates in a store and between stores. */
 import {amount, api, ask, counted, errorOf, escaped, link, make, notice, restart, stores, title} from "./app.js";
 import {pictured} from "./icons.js";
-import {mark} from "./marks.js";
+import {locked, mark} from "./marks.js";
 import {code} from "./record.js";
 
 const COUNT = 20; // groups in one request
@@ -27,8 +27,8 @@ export const nearness = ({difference, bits}) =>
 /** Return the button that starts or cancels a search, its progress, and the command that does the same. `head` shows the state of
  * the search. Once there is a result, `show(result)` is called, and the buttons are hidden. `what` is "duplicates" or "leaks". */
 export function searcher(store, what, head, signal, show) {
-  const [column, before, during, start] = SEARCHES[what], {why_not: why} = stores[store].marks, path = `/api/${store}/${what}`;
-  const run = make("button", {disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
+  const [column, before, during, start] = SEARCHES[what], path = `/api/${store}/${what}`;
+  const run = make("button", {...locked(store), onclick: async () => {
     const reply = await ask(path, undefined, {method: "POST", body: run.value});
     if (!reply.ok) notice(escaped(await errorOf(reply)));
     await look();
@@ -61,11 +61,10 @@ class Duplicates extends HTMLElement {
   async show({store}) {
     title("Duplicates");
     const signal = restart(this);
-    const [head, list] = [make("p", {role: "status"}, "Loading…"), make("div", {class: "groups"})];
+    const [head, list] = [make("p", {role: "status"}, "Loading…"), make("div", {class: "cards two"})];
     const more = make("button", {hidden: true}, "Show more");
     const only = make("input", {type: "checkbox"}), choice = make("label", {hidden: true}, only, " only groups whose labels differ");
-    const {why_not: why} = stores[store].marks;
-    const drop = make("button", {hidden: true, disabled: why !== null, title: escaped(why ?? ""), onclick: async () => {
+    const drop = make("button", {hidden: true, ...locked(store), onclick: async () => {
       const all = [...list.querySelectorAll("input:checked")].map((box) => box.value);
       const queries = [];
       for (let start = 0; start < all.length; start += MARKED) queries.push(`index:${all.slice(start, start + MARKED).join(",")}`);

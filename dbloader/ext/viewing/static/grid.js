@@ -345,7 +345,6 @@ class Grid extends HTMLElement {
     else go({selected, at: this.scroller.active}, {replace: true});
   }
 
-  /** Show the selection. */
   showSelection() {
     for (const cell of this.scroller.cells.values()) cell.ariaSelected = String(this.has(cell.index));
     const count = this.isAll ? this.scroller.count - this.selected.size : this.selected.size;

@@ -21,6 +21,9 @@ function words(change, count) {
   return `${amount(count, "record")} ${escaped(DONE[key](value))}`;
 }
 
+/** Return the properties of a control that changes marks: whether it is off, and why. */
+export const locked = (store) => ({disabled: stores[store].marks.why_not !== null, title: escaped(stores[store].marks.why_not ?? "")});
+
 /** Return the marks of a record as a short text, from its fields. "now" is a decision of the user; an arrow leads to a prediction. */
 export const badge = ({"mark.drop": drop, "mark.label": label, "mark.tags": tags}) =>
   [drop === "true" && "drop", label && `now ${label}`, tags].filter(Boolean).map(escaped).join(" · ");
@@ -81,13 +84,13 @@ export function countChanges(store) {
 
 /** Show pictures of the marked records, and the command that applies the marks, in a panel. `isAgain`: only if the panel is open. */
 async function showChanges(isAgain = false) {
-  const {store} = state(), panel = find("#changes"), {command, undo, redo, why_not: why} = stores[store].marks;
+  const {store} = state(), panel = find("#changes"), {command, undo, redo} = stores[store].marks;
   const {count, kinds} = await api(`/api/${store}/marked`).catch((error) => (notice(error.message), {kinds: []}));
   if (isAgain && !panel.open) return;
-  const total = stores[store].marks.count, off = {disabled: why !== null, title: escaped(why ?? "")};
+  const total = stores[store].marks.count, off = locked(store);
   const back = async (q, what, number) => await mark(store, q, what, number) && go({}, {replace: true});
   const last = (name, text, change) =>
-    button(text, () => step(name), {id: name, disabled: why !== null || !change, title: change ? words(change.change, change.count) : ""});
+    button(text, () => step(name), {id: name, disabled: off.disabled || !change, title: change ? words(change.change, change.count) : ""});
   const section = ({key, value, count: number, first}) => {
     const shown = escaped(value), what = key === "tag" ? {untag: value} : {remove: key};
     const q = key === "drop" ? "mark.drop" : key === "label" ? `mark.label=${quoted(value)}` : `mark.tags~${quoted(value)}`;

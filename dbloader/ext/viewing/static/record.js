@@ -1,6 +1,6 @@
 /** One record: its picture with boxes, masks and tiles, and its facts. */
-import {api, className, counted, escaped, go, leave, link, load, make, notice, picture, refresh, say, sized, state, stores, title,
-  whyMissing} from "./app.js";
+import {api, className, counted, escaped, go, isElsewhere, leave, link, load, make, notice, picture, refresh, say, sized, state,
+  stores, title, whyMissing} from "./app.js";
 import {exact} from "./bars.js";
 import {keys} from "./keys.js";
 
@@ -115,19 +115,13 @@ class Record extends HTMLElement {
     const wasDrawer = this.isDrawer, isDrawer = (this.isDrawer = now.view === "grid");
     const name = facts.name ?? `record ${counted(facts.index)}`;
     title(name);
-    const step = (text, by, to = by < 0 ? this.before : this.after) => {
-      const made = to ? link(to, text) : make("span", {class: "muted", ariaDisabled: "true"}, text);
-      made.addEventListener("click", (event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-        event.preventDefault();
-        event.stopImmediatePropagation();
-        this.step(by);
-      }, true);
-      return made;
+    const step = (text, to, by) => {
+      if (!to) return make("span", {class: "muted", ariaDisabled: "true"}, text);
+      return Object.assign(link(to, text), {onclick: (event) => isElsewhere(event) || this.step(by)});
     };
     const steps = make("nav", {class: "steps", ariaLabel: "Records"},
       ...isDrawer ? [link({view: "record", index: facts.index}, "Open page")] : [link({view: null}, "All images")],
-      step("← Previous", -1), step("Next →", 1), make("span", {class: "muted"}, where.note),
+      step("← Previous", this.before, -1), step("Next →", this.after, 1), make("span", {class: "muted"}, where.note),
       isDrawer ? make("button", {ariaLabel: "Close", onclick: leave}, "×") : null);
     const heading = make("h1", {tabIndex: -1}, escaped(name));
     const focused = wasDrawer === isDrawer ? [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement) : -1;

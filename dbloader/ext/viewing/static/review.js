@@ -4,7 +4,7 @@ import {amount, api, className, counted, escaped, go, labelName, load, make, not
 import {exact} from "./bars.js";
 import {empty} from "./icons.js";
 import {keys} from "./keys.js";
-import {badge, mark} from "./marks.js";
+import {badge, locked, mark} from "./marks.js";
 import {mistaken} from "./query.js";
 
 const CHUNK = 200; // rows in one request
@@ -130,11 +130,8 @@ class Review extends HTMLElement {
     const marked = make("span", {class: `chip ${fields["mark.drop"] === "true" ? "drop" : "label"}`}, `Marked: ${badge(fields)}`);
     this.verdict.replaceChildren(make("span", {class: "chip"}, own), ...guess ? predicted : [], badge(fields) ? marked : "", more);
     this.accept.hidden = !columns.prediction;
-    for (const control of this.actions.querySelectorAll("button, input")) {
-      control.disabled = marks.why_not !== null;
-      control.title = escaped(marks.why_not ?? "");
-    }
-    this.classes.replaceChildren(...this.recent.map(([each], n) => make("button", {disabled: marks.why_not !== null,
+    for (const control of this.actions.querySelectorAll("button, input")) Object.assign(control, locked(store));
+    this.classes.replaceChildren(...this.recent.map(([each], n) => make("button", {...locked(store),
       onclick: () => { this.rename(each); this.heading.focus(); }}, make("kbd", {ariaHidden: "true"}, n + 1), ` ${escaped(each)}`)));
     this.label.inputMode = classes.length ? "text" : "numeric";
     this.waiting?.();

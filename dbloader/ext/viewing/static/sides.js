@@ -3,7 +3,7 @@ import {amount, api, className, counted, escaped, go, link, make, notice, restar
 import {exact} from "./bars.js";
 import {nearness, recordLink, searcher} from "./duplicates.js";
 import {empty, pictured} from "./icons.js";
-import {toggleDrop} from "./marks.js";
+import {locked, toggleDrop} from "./marks.js";
 import {face} from "./overview.js";
 import {classWord} from "./query.js";
 
@@ -37,8 +37,8 @@ class Sides extends HTMLElement {
       };
       const [{found: {pairs}}, ...drops] =
         await Promise.all([api(`/api/${store}/leaks`, {count: SHOWN}, signal), ...leaks.map(isDropped)]);
-      const buttons = leaks.map((number, n) => number && make("button", {class: drops[n] || drops.some(Boolean) ? "" : n ? "" : "first",
-        ariaPressed: String(drops[n]), disabled: stores[n].marks.why_not !== null, title: escaped(stores[n].marks.why_not ?? ""),
+      const buttons = leaks.map((number, n) => number && make("button", {...locked(n),
+        class: n || drops.some(Boolean) ? "" : "first", ariaPressed: String(drops[n]),
         onclick: async () => { // the changes and Undo of the page are those of its store
           if (await toggleDrop(n, "duplicates.leak", number)) go({store: n}, {replace: true});
         }}, drops[n] ? `Dropped in ${shortPlace(n)}` : `Drop in ${shortPlace(n)}`)).filter(Boolean);
@@ -53,14 +53,11 @@ class Sides extends HTMLElement {
 
   store(n) {
     const {records, classes, formats, image_bytes: bytes} = stores[n], all = stores.reduce((sum, each) => sum + each.records, 0) || 1;
-    const found = make("section", {class: `card side side-${n % 4}`});
-    const draw = (pictures) => found.replaceChildren(...face("grid", shortPlace(n), {figure: counted(records), to: {store: n}, pictures,
-      text: [`${percent(records / all)} of all images`, classes.length ? `${counted(classes.length)} classes` : "", sized(bytes),
-        ...Object.keys(formats).map(escaped)].filter(Boolean).join(" · ")}));
-    draw([]);
     const indices = [...new Set([0.1, 0.35, 0.6, 0.85].map((at) => Math.floor(at * records)))].filter((index) => index < records);
-    draw(indices.map((index) => pictured(n, index)));
-    return found;
+    const text = [`${percent(records / all)} of all images`, classes.length ? `${counted(classes.length)} classes` : "", sized(bytes),
+      ...Object.keys(formats).map(escaped)].filter(Boolean).join(" · ");
+    return make("section", {class: `card side side-${n % 4}`}, ...face("grid", shortPlace(n),
+      {figure: counted(records), to: {store: n}, text, pictures: indices.map((index) => pictured(n, index))}));
   }
 
   /** Say how the class lists differ. */

@@ -1,5 +1,6 @@
 /** The training view: the batch of a step. Each image is beside its original with the crop. */
-import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, over, overlays, picture, title} from "./app.js";
+import {address, api, ask, className, counted, errorOf, escaped, go, link, load, make, over, overlays, picture,
+  restart, title} from "./app.js";
 import {keys} from "./keys.js";
 
 /** Options: name, label and default. The last two are for several GPUs. */
@@ -35,8 +36,8 @@ class Training extends HTMLElement {
 
   async show(now) {
     title("What training sees");
-    this.stop();
-    const {signal} = (this.stopped = new AbortController());
+    this.forget();
+    const signal = restart(this);
     this.data = null;
     this.form(now);
     this.overlays.replaceChildren(...overlays(now.store));
@@ -64,8 +65,7 @@ class Training extends HTMLElement {
     }
   }
 
-  stop() {
-    this.stopped?.abort();
+  forget() {
     this.near?.disconnect();
     for (const each of this.urls) URL.revokeObjectURL(each);
     this.urls = [];
@@ -76,7 +76,6 @@ class Training extends HTMLElement {
     }), {rootMargin: "300px"});
   }
 
-  /** Fill the form from the state. */
   form(now) {
     for (const [name, , usual] of OPTIONS)
       this.field(name, now[name] ?? usual).disabled = Boolean(now.state) && (name === "seed" || name === "epoch");
@@ -112,7 +111,7 @@ class Training extends HTMLElement {
     const failed = (text) => seen.append(make("span", {class: "error"}, escaped(text)));
     if (sample.error) failed(sample.error);
     else {
-      const signal = this.stopped.signal;
+      const {signal} = this.stop;
       this.loads.set(seen, async () => {
         try {
           const {seed, epoch} = data, asked = {seed, epoch, position: sample.position, size: now.size};
