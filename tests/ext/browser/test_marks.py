@@ -55,6 +55,22 @@ def hold(page: Page, index: int) -> None:
     session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
+def test_fields_for_marks_take_what_is_typed(tabs: Tabs, marked: Marked) -> None:
+    page = tabs.open(marked.site, "/?view=record&index=0", viewport=WIDE)
+    for field, text in (("Tag to add", "blurry"), ("Class to set", "dog")):
+        page.locator("db-record").get_by_label(field).click()
+        page.keyboard.type(text)
+        expect(page.locator("db-record").get_by_label(field)).to_have_value(text)
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice")).to_contain_text("1 record labeled dog")
+
+
+def test_right_click_on_a_record_opens_the_menu_of_the_browser(tabs: Tabs, marked: Marked) -> None:
+    page = tabs.open(marked.site, viewport=WIDE)
+    click = "new PointerEvent('contextmenu', {bubbles: true, cancelable: true, pointerType: 'mouse'})"
+    assert page.locator("#tiles-0 img").evaluate(f"image => image.dispatchEvent({click})")
+
+
 def test_copy_applies_exactly_the_marks(tabs: Tabs, marked: Marked) -> None:
     page = tabs.open(marked.site, "/?px=80", viewport=WIDE)
     chosen, notice = page.locator("#chosen"), page.locator("#notice")

@@ -205,7 +205,8 @@ export function make(tag, properties = {}, ...children) {
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag.slice(4)) : document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined) continue;
-    if (name in element && (!svg || name.startsWith("on"))) element[name] = value;
+    if (typeof value === "function") element[name] = (event) => void value(event); // a handler that returns false cancels the event
+    else if (name in element && !svg) element[name] = value;
     else element.setAttribute(name, String(value));
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));

@@ -236,7 +236,7 @@ class Grid extends HTMLElement {
       else if (event.ctrlKey || event.metaKey || isTouch || event.target === check) this.toggle(cell.position);
       else this.open(cell.position);
     };
-    cell.onmousedown = (event) => event.shiftKey && event.preventDefault(); // selects no text
+    cell.onmousedown = (event) => { if (event.shiftKey) event.preventDefault(); }; // selects no text
     onHold(cell, () => { this.toggle(cell.position); cell.classList.add("held"); });
     return Object.assign(cell, {img, why, kept, marks, name, number, label, guess, value, index: null});
   }

@@ -48,9 +48,11 @@ export function onHold(element, run) {
     start = event;
     if (event.pointerType === "touch") timer = setTimeout(() => { held = true; run(); }, HOLD_MS);
   };
-  element.onpointermove = (event) => start && Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) > STILL && end();
+  element.onpointermove = (event) => {
+    if (start && Math.hypot(event.clientX - start.clientX, event.clientY - start.clientY) > STILL) end();
+  };
   element.onpointerup = element.onpointercancel = end;
-  element.oncontextmenu = (event) => event.pointerType === "touch" && event.preventDefault();
+  element.oncontextmenu = (event) => { if (event.pointerType === "touch") event.preventDefault(); };
   element.addEventListener("click", (event) => held && event.stopPropagation(), true);
 }
 
