@@ -24,6 +24,8 @@ export const recordLink = (store, index, lines, label, differs = false) =>
 export const nearness = ({difference, bits}) =>
   (difference === "same" ? "same file" : bits ? `${bits} of 128 bits differ` : "looks identical");
 
+const failed = (head, signal, {message}) => signal.aborted || Object.assign(head, {className: "error", textContent: message});
+
 /** Return the button that starts or cancels a search, its progress, and the command that does the same. `head` shows the state of
  * the search. Once there is a result, `show(result)` is called, and the buttons are hidden. `what` is "duplicates" or "leaks". */
 export function searcher(store, what, head, signal, show) {
@@ -48,9 +50,7 @@ export function searcher(store, what, head, signal, show) {
       terminal.replaceChildren(...running ? [] : [make("p", {class: "muted"}, "Or in a terminal:"), code(command)]);
       if (running) setTimeout(() => signal.aborted || look(), ASK_MS);
     } catch (error) {
-      if (signal.aborted) return;
-      head.textContent = error.message;
-      head.classList.add("error");
+      failed(head, signal, error);
     }
   };
   look();
@@ -85,9 +85,7 @@ class Duplicates extends HTMLElement {
             `others. Groups with different labels: ${counted(found.differing)}.` :
           "No two images are equal or nearly equal.";
       } catch (error) {
-        if (signal.aborted) return;
-        head.textContent = error.message;
-        head.className = "error";
+        failed(head, signal, error);
         more.hidden = true;
       }
     };

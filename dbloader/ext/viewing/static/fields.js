@@ -1,58 +1,62 @@
 /** A size or a field in the side bar: a histogram of numbers, or the values of texts and bools. A click filters the search. */
 import {exact} from "./bars.js";
 import {api, counted, escaped, make, refresh, sized, state, stores} from "./app.js";
-import {comparing, filter, filterRange, key as named, quoted, words} from "./query.js";
+import {comparing, filter, key as named, quoted, words} from "./query.js";
 
 const MANY = 20; // up to this number, values are listed even if each has only one record
 
 class Field extends HTMLElement {
   /** Make the field of a column. Its values are requested when the field is opened. */
   connectedCallback() {
-    const name = this.getAttribute("name"), kind = this.getAttribute("kind");
+    const name = (this.name = this.getAttribute("name"));
+    this.kind = this.getAttribute("kind");
     this.bars = make("db-bars", {name, hidden: true});
     this.values = make("div", {class: "values"});
     this.note = make("p", {class: "muted"});
     this.constant = make("span", {class: "constant"});
     this.containing = make("input", {type: "search", ariaLabel: `Text in ${name}`, placeholder: "contains…", autocomplete: "off",
-      onchange: () => filter((word) => comparing(name).test(word),
-        this.containing.value ? [`${named(name)}~${quoted(this.containing.value)}`] : [])});
-    this.containing.hidden = kind !== "text";
+      hidden: this.kind !== "text",
+      onchange: () => this.ask([this.containing.value && `${named(name)}~${quoted(this.containing.value)}`])});
     this.details = make("details", {open: this.hasAttribute("open"), ontoggle: () => this.closest("#sidebar")?.show(state())},
       make("summary", {}, escaped(name), this.constant), this.containing, this.bars, this.values, this.note);
     this.append(this.details);
   }
 
+  /** Replace the conditions on the field by others, and search. */
+  ask(added) { filter((word) => comparing(this.name, this.kind === "bool").test(word), added.filter(Boolean)); }
+
   async show({store, q}) {
-    const name = this.getAttribute("name"), kind = this.getAttribute("kind");
+    const {name, kind} = this;
     // The counts ignore the conditions on the field itself, so its other values stay visible.
     q = words(q).filter((word) => !comparing(name, kind === "bool").test(word)).join(" ");
     const key = `${store} ${q} ${state().q} ${stores[store].marks.revision}`;
     if (!this.details.open) return;
     await refresh(this, key, async (signal) => {
       const found = await api(`/api/${store}/field`, {name, q}, signal);
-      if (!signal.aborted) this.draw(name, found);
+      if (!signal.aborted) this.draw(found);
     }, (why) => (this.note.textContent = why));
   }
 
-  draw(name, {values = [], different, of, ...data}) {
+  draw({values = [], different, of, ...data}) {
+    const {name, kind} = this;
     const chosen = words(state().q), most = Math.max(1, ...values.map(([, count]) => count)), {counts, edges} = data;
     const isNumber = counts !== undefined, isSame = isNumber ? edges[0] === edges.at(-1) : different === 1 && most === of;
-    this.hidden = isNumber && !counts.length && this.getAttribute("kind") === "size";
+    this.hidden = isNumber && !counts.length && kind === "size";
     this.details.classList.toggle("same", isSame); // one line of text instead of one bar
     this.constant.textContent = !isSame ? "" : isNumber ? this.format(edges)(edges[0]) : escaped(values[0][0]).slice(0, 300);
     this.bars.hidden = !isNumber || !counts.length || isSame;
     if (!this.bars.hidden) {
       const whole = name !== "aspect" && edges.every(Number.isInteger);
-      this.bars.draw(data, searched(chosen, name), whole, this.format(edges), (from, to) => filterRange(name, from, to));
+      const choose = (from, to) => this.ask([from !== null && `${named(name)}>=${from}`, to !== null && `${named(name)}<${to}`]);
+      this.bars.draw(data, searched(chosen, name), whole, this.format(edges), choose);
     }
     const isDistinct = values.length > MANY && most === 1;
     if (isDistinct || isSame) values = [];
-    const isBool = this.getAttribute("kind") === "bool", old = comparing(name, isBool);
     this.values.replaceChildren(...values.map(([text, count]) => {
       const word = `${named(name)}=${quoted(text)}`, bar = make("span", {class: "share"});
-      const isChosen = chosen.includes(word) || (isBool && text === "true" && chosen.includes(named(name)));
+      const isChosen = chosen.includes(word) || (kind === "bool" && text === "true" && chosen.includes(named(name)));
       bar.style.width = `${(100 * count) / most}%`;
-      return make("button", {ariaPressed: String(isChosen), onclick: () => filter((other) => old.test(other), isChosen ? [] : [word])},
+      return make("button", {ariaPressed: String(isChosen), onclick: () => this.ask(isChosen ? [] : [word])},
         bar, make("span", {class: "name"}, escaped(text).slice(0, 300)), make("span", {class: "number"}, counted(count)));
     }));
     this.note.textContent = isDistinct ? `${counted(different)} different values` :
@@ -60,7 +64,7 @@ class Field extends HTMLElement {
   }
 
   /** Return the function that shows a value between some edges as text. */
-  format(edges) { return this.getAttribute("name") === "bytes" && edges.at(-1) - edges[0] > 10_000 ? sized : exact; }
+  format(edges) { return this.name === "bytes" && edges.at(-1) - edges[0] > 10_000 ? sized : exact; }
 }
 customElements.define("db-field", Field);
 

@@ -162,15 +162,13 @@ class Marks extends HTMLElement {
     const field = (text, name, run) =>
       make("input", {placeholder: text, ariaLabel: name, size: 10, autocomplete: "off",
         onkeydown: (event) => event.key === "Enter" && run()});
-    const id = `classes-of-${this.parentElement.localName}`;
-    this.names = make("datalist", {id});
     const label = () => {
       const typed = this.label.value.trim();
       if (typed) this.change({label: stores[state().store].classes.length ? typed : Number(typed)});
     };
     const tag = () => this.tag.value.trim() && this.change({tag: this.tag.value.trim()});
     this.label = field("class", "Class to set", label);
-    this.label.setAttribute("list", id);
+    this.label.setAttribute("list", "class-names");
     this.label.oninput = () => (this.set.textContent = this.isNew() ? "Set new class" : "Set label");
     this.tag = field("tag", "Tag to add", tag);
     this.why = make("span", {class: "muted"});
@@ -179,7 +177,7 @@ class Marks extends HTMLElement {
     this.accept = button("Accept prediction", () => this.change({accept: true}));
     this.given = make("span", {class: "given"}); // labels and tags of these records; a click takes them back
     this.clear = button("Clear marks", () => this.change({clear: true}));
-    this.append(this.drop, make("span", {}, this.label, this.names, this.set, this.accept),
+    this.append(this.drop, make("span", {}, this.label, this.set, this.accept),
       make("span", {}, this.tag, button("Tag", tag)), this.given, this.clear, this.why);
   }
 
@@ -192,9 +190,7 @@ class Marks extends HTMLElement {
   /** Offer to mark the records of a query. */
   async show(count, q) {
     [this.count, this.q] = [count, q];
-    const {classes, marks, columns} = stores[state().store];
-    if (this.listed !== classes) this.names.replaceChildren(...classes.map((name) => make("option", {value: name})));
-    this.listed = classes;
+    const {marks, columns} = stores[state().store];
     this.accept.hidden = !columns.prediction;
     this.accept.textContent = count === 1 ? "Accept prediction" : "Accept predictions";
     this.why.textContent = marks.why_not === null ? "" : escaped(`Marks are off: ${marks.why_not}.`);

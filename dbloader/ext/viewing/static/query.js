@@ -71,12 +71,6 @@ export function filter(isOld, added) {
 export const chips = () => words(state().q).map((word, place, all) => make("button", {title: "Remove this condition", onclick: () =>
   go({q: all.filter((_, other) => other !== place).join(" "), at: null})}, escaped(word), make("span", {ariaHidden: "true"}, " ×")));
 
-/** Show the records whose value in a column is at least `from` and below `to`; null means no limit. */
-export function filterRange(name, from, to) {
-  filter((word) => comparing(name).test(word),
-    [...(from === null ? [] : [`${key(name)}>=${from}`]), ...(to === null ? [] : [`${key(name)}<${to}`])]);
-}
-
 /** Return a button that shows all records. */
 export const unfiltered = () => make("button", {class: "first", onclick: () => go({q: null, at: null})}, "Remove all conditions");
 

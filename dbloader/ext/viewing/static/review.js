@@ -33,13 +33,12 @@ class Review extends HTMLElement {
       this.label.value = "";
       this.heading.focus();
     }});
-    this.names = make("datalist", {id: "classes-of-review"});
-    this.label.setAttribute("list", "classes-of-review");
+    this.label.setAttribute("list", "class-names");
     this.classes = make("div", {class: "chips", role: "group", ariaLabel: "Recent classes"});
     this.stage = make("div", {class: "stage"}, this.image, this.why);
     this.actions = make("div", {class: "actions"}, action("Back", "←", () => this.move(-1), {ariaLabel: "Back"}), this.accept,
       action("Drop", "d", () => this.drop(), {ariaLabel: "Drop"}), action("Keep", "→", () => this.move(1), {ariaLabel: "Keep"}),
-      this.label, this.names);
+      this.label);
     this.body = make("div", {class: "body"}, this.stage, this.verdict, this.actions, this.classes);
     this.end = make("div", {hidden: true});
     this.append(make("header", {}, this.heading, this.where, this.meter), this.body, this.end);
@@ -70,7 +69,6 @@ class Review extends HTMLElement {
     this.chunks = new Map();
     const {classes} = stores[now.store];
     this.recent = classes.length <= RECENT ? classes.map((name) => [name, 0]) : [];
-    this.names.replaceChildren(...classes.map((name) => make("option", {value: name})));
     await refresh(this, key, async (signal) => {
       this.count = (await api(`/api/${now.store}/select`, {q: now.q}, signal)).count;
       if (signal.aborted) return;

@@ -66,6 +66,7 @@ class Sidebar extends HTMLElement {
     });
     if (this.stored !== stores[now.store]) { // another store, or other marks
       const columns = Object.entries((this.stored = stores[now.store]).columns).filter(([name]) => !/^(mark|duplicates)\./.test(name));
+      find("#class-names").replaceChildren(...this.stored.classes.map((name) => make("option", {value: name})));
       this.fields.replaceChildren(...SIZES.map((name) => make("db-field", {name, kind: "size", open: true})),
         ...columns.map(([name, kind]) => make("db-field", {name, kind, open: columns.length <= OPEN || null})));
     }
