@@ -54,6 +54,12 @@ def chips(page: Page) -> list[str]:
     return [text[:-2] for text in page.locator("#finder .chips button").all_inner_texts()]
 
 
+def test_second_click_takes_a_value_back_although_the_side_bar_has_no_new_counts(page: Page) -> None:
+    value = page.locator("db-field[name=split]").get_by_role("button", name="val")
+    value.evaluate("button => { button.click(); button.click(); }")
+    assert "split" not in page.evaluate("location.search")
+
+
 def test_side_bar_filters_and_sorts_by_additional_fields(page: Page) -> None:
     split, test = page.locator("db-field[name=split]"), page.locator("db-field[name=is_test]")
     expect(split.locator(".values button")).to_have_text(["train60", "test30", "val30"])

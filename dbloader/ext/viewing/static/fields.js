@@ -54,9 +54,10 @@ class Field extends HTMLElement {
     if (isDistinct || isSame) values = [];
     this.values.replaceChildren(...values.map(([text, count]) => {
       const word = `${named(name)}=${quoted(text)}`, bar = make("span", {class: "share"});
-      const isChosen = chosen.includes(word) || (kind === "bool" && text === "true" && chosen.includes(named(name)));
+      const same = kind === "bool" && text === "true" ? [word, named(name)] : [word];
+      const isChosen = () => words(state().q).some((each) => same.includes(each)); // a second click may come before the new counts
       bar.style.width = `${(100 * count) / most}%`;
-      return make("button", {ariaPressed: String(isChosen), onclick: () => this.ask(isChosen ? [] : [word])},
+      return make("button", {ariaPressed: String(isChosen()), onclick: () => this.ask(isChosen() ? [] : [word])},
         bar, make("span", {class: "name"}, escaped(text).slice(0, 300)), make("span", {class: "number"}, counted(count)));
     }));
     this.note.textContent = isDistinct ? `${counted(different)} different values` :
