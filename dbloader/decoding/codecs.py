@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-# The start of a PNG: signature and chunk IHDR (https://www.w3.org/TR/png-3/#11IHDR).
-_PNG = struct.Struct(">16s2I3BxB")
+# The start of a PNG: signature and chunk IHDR (https://www.w3.org/TR/png-3/#11IHDR), with its CRC.
+_PNG = struct.Struct(">16s2I3BxB4x")
 _PNG_START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _GRAY = 0
 _CHANNELS = {_GRAY: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bits of a value, for each color type
 # Allowed chunks before the pixels. Other chunks may belong to an animation, or make libpng warn for each image.
-_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
+_CHUNKS = (b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
 # libdeflate inflates PNGs whose pixels have more than _INFLATED bits; from _LARGE bits on, only if less than half of
 # the pixels are needed, because copying more pixels takes longer than libdeflate saves. With libdeflate, decoding all
@@ -97,7 +97,7 @@ class CodecImage(NamedTuple):
         for kind, content in ((b"IHDR", header), (b"IDAT", codecs.deflate_encode(kept, 0)), (b"IEND", b"")):
             crc = codecs.deflate_crc32(content, codecs.deflate_crc32(kind))
             parts.append(b"".join((len(content).to_bytes(4, "big"), kind, content, crc.to_bytes(4, "big"))))
-        return b"".join((data[:8], parts[0], data[33 : self.pixels_at], *parts[1:])), first
+        return b"".join((data[:8], parts[0], data[_PNG.size : self.pixels_at], *parts[1:])), first
 
 
 def open_codec(data: bytes | memoryview) -> CodecImage | None:
@@ -121,7 +121,7 @@ def _open_png(data: bytes | memoryview) -> CodecImage | None:
     start, width, height, bits, color, _, interlaced = _PNG.unpack_from(data)
     if start != _PNG_START or bits not in _BITS.get(color, ()) or interlaced:
         return None
-    kind, at = next((chunk[:2] for chunk in read_chunks(data) if chunk[0] not in _CHUNKS), (b"", 0))
+    kind, at = next((chunk[:2] for chunk in read_chunks(data, _PNG.size) if chunk[0] not in _CHUNKS), (b"", 0))
     codecs = _import_codecs() if kind == b"IDAT" else None
     return codecs and CodecImage(data, width, height, color == _GRAY, codecs.png_decode, bits * _CHANNELS[color], at)
 

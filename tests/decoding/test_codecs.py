@@ -194,6 +194,7 @@ def test_png_of_pixels_alone_becomes_an_ordinary_image() -> None:
         encoded(scene(8, 8), "PNG", icc_profile=b"profile"),
         encoded(scene(8, 8), "PNG", save_all=True, append_images=[scene(8, 8)]),
         encoded(scene(8, 8), "WEBP", save_all=True, append_images=[Image.new("RGB", (8, 8))]),
+        encoded(scene(8, 8), "PNG")[:33] + encoded(scene(8, 8).crop((0, 0, 7, 8)), "PNG")[8:],  # two headers
         encoded(scene(8, 8), "PNG")[:40],
         encoded(scene(8, 8), "WEBP")[:29],
         encoded(scene(8, 8), "GIF"),
