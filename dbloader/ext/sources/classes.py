@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,8 +148,8 @@ def follow_train(
 ) -> None:
     """Give the classes of a split, such as ``val``, their labels in ``train`` beside it, as Ultralytics does.
 
-    If a class is not in ``train``, warn that the classes differ. Tars are not compared with ``train``, because opening
-    a tar reads all of it; the report's line about labels then says so.
+    If a class is not in ``train``, warn that the classes differ. Tars are not compared, because opening one reads all
+    of it. If ``train`` is not compared, or cannot be read, the line about labels says so.
     """
     listing = None if listing is None else Listing.of(listing)
     is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
@@ -161,11 +161,17 @@ def follow_train(
             _add_about_labels(found, f" (not compared with {full_path(train)}; see --classes)")
         return
     listed = replace(listing, path=rows_of) if listing and rows_of else None
+    not_read = None
     for place, rows in [(source, listed), (train, listed)] if listed else [(train, None)]:
         if place is None:
             continue
-        with suppress(DBLoaderError), closing(read(place, rows)) as other:
-            name, own = full_path(place if rows is None else rows.path), found.classes
+        name, own = full_path(place if rows is None else rows.path), found.classes
+        try:
+            other = read(place, rows)
+        except DBLoaderError:
+            not_read = name
+            continue
+        with closing(other):
             if other.classes and not {*own} <= {*other.classes}:
                 first = short_repr(next(name for name in own if name not in other.classes), 40)
                 what = f"{name} has other classes ({len(other.classes):,}; here {len(own):,}) and lacks {first}"
@@ -177,6 +183,8 @@ def follow_train(
                 _add_about_labels(found, says)
                 found.warnings = (*found.warnings, *number_warnings(other))
             return
+    if not_read is not None:
+        _add_about_labels(found, f" ({not_read} cannot be read, so its classes are not compared; see --classes)")
 
 
 def _add_about_labels(found: Source, says: str) -> None:
@@ -186,10 +194,11 @@ def _add_about_labels(found: Source, says: str) -> None:
 
 def _train_of(path: str | os.PathLike[str]) -> Path | None:
     """Return the path of the training split beside ``data/val`` or ``val/labels.csv``; None if there is none."""
-    parts = [*Path(path).parts]
+    split = Path(path).absolute()  # "." is not the name of a split
+    parts = split.parts
     for at in range(len(parts))[:-3:-1]:
         for word in _TRAIN:
             found = Path(*parts[:at], _SPLIT.sub(word, parts[at]), *parts[at + 1 :])
-            if found != Path(path) and found.exists():
+            if found != split and found.exists():
                 return found
     return None

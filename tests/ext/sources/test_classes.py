@@ -198,6 +198,19 @@ def test_split_with_a_class_that_train_lacks_keeps_its_numbers_with_a_warning(tm
     assert labels(tmp_path / "val.lmdb") == (["a", "d"], [0, 1])
 
 
+def test_split_is_known_by_its_folder_when_the_source_is_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_splits(tmp_path, "folder", train="abc", val="ac")
+    monkeypatch.chdir(tmp_path / "val")
+    assert "".join(Settings(source=".").open().stored_classes) == "abc"
+
+
+def test_labels_say_that_train_beside_them_cannot_be_read(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "zip", train="abc", val="ac")
+    splits["train"]["source"].write_bytes(b"PK broken")
+    (said,) = [line for line in Settings(**splits["val"]).open().understood if line.startswith("labels:")]
+    assert said.endswith(f"({tmp_path}/train.zip cannot be read, so its classes are not compared; see --classes)")
+
+
 def test_labels_of_a_tar_say_that_train_beside_it_is_not_compared(tmp_path: Path) -> None:
     for split, names in {"train": "abc", "val": "ac"}.items():
         write_tar(tmp_path / f"{split}.tar", photos(f"{name}/{split}.jpg" for name in names))
