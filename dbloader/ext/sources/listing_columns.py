@@ -26,7 +26,11 @@ _TEXTS = {
     "transcription", "conversations", "messages",
 }  # fmt: skip
 CHECKS = {"verified", "checked"}  # words in the names of columns about a row
-_FACTS = {"split", "subset", "partition", "fold", "usage", "width", "height"}  # about a file, not about what it shows
+# Columns about a file, not about what it shows.
+_FACTS = {
+    "split", "subset", "partition", "fold", "usage", "width", "height", "size", "bytes", "date", "time", "timestamp",
+    "url", "license", "seed", "patient", "patientid", "subjectid", "question",
+}  # fmt: skip
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),
     ("x1", "y1", "x2", "y2"),

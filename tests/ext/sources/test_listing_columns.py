@@ -755,6 +755,8 @@ def test_numbers_with_a_fraction_in_a_column_that_is_alone_are_the_target(root: 
         ("set", ["train", "val", "train", "train"]),
         ("is_train", ["1", "0", "1", "1"]),
         ("verified", ["yes", "no", "yes", "no"]),
+        ("patient_id", ["7", "7", "8", "8"]),
+        ("url", ["https://a", "https://b", "https://a", "https://b"]),
         ("background", ["1.png", "2.png", "1.png", "2.png"]),
         ("bbox", ["[1 2]", "[1 2]"]),
         ("age", ["10", "N/A", "10", "N/A"]),
