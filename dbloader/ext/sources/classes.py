@@ -148,8 +148,8 @@ def follow_train(
 ) -> None:
     """Give the classes of a split, such as ``val``, their labels in ``train`` beside it, as Ultralytics does.
 
-    If a class is not in ``train``, warn that the classes differ. Tars are not compared, because opening one reads all
-    of it. If ``train`` is not compared, or cannot be read, the line about labels says so.
+    If a class is not in ``train``, warn that the classes differ. Tars are not compared with ``train``, because opening
+    a tar reads all of it. If ``train`` is not compared or cannot be read, the report's line about labels says so.
     """
     listing = None if listing is None else Listing.of(listing)
     is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
