@@ -87,8 +87,8 @@ class Report:
             damaged, repaired, untiled, deep, frames, transparent, turned, flat or mismatched) and ``reason``. The file
             is next to an LMDB store; for MongoDB and object storage, it is in the working directory. "" if there are no
             events, or if the file could not be written (see ``warnings``).
-        earlier_events: Number of lines at the beginning of the report file about images that were already in the store
-            (``append``).
+        earlier_events: With ``append``, the report file begins with this number of lines about earlier images of the
+            store.
     """
 
     place: str

@@ -48,7 +48,7 @@ class LMDBDataset(StoreDataset):
             ``decode=None``. A Decoder crops, resizes and mirrors these images and ``"boxes"`` together with the
             image (docs/masks.md). Boxes outside the crop are dropped, with their rows in ``iscrowd``, ``difficult``,
             ``truncated`` and all fields named ``box_...``.
-        resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch;
+        resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: resized by torch;
             pixels differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but a JPEG is decoded at
             1/2, 1/4 or 1/8 of its size if that is at least as large as the result; pixels differ more. None means
             ``"exact"``, but ``"fast"`` for steps that `create_loader` fuses.

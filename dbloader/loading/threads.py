@@ -244,7 +244,7 @@ class _Idling:
             self._ends.append(now())
 
     def since(self, asked: float) -> float:
-        """Return the idle seconds since ``asked``, summed over the threads that are idle now."""
+        """Return how many seconds the threads that are idle now have been idle since ``asked``, added up."""
         ended = now()
         with self._lock:
             idle = self._threads - self._open

@@ -277,7 +277,7 @@ class Summary:
         self.labels: tuple[int, int] | None = None
 
     def add(self, chunk: dict[str, bytes]) -> None:
-        """Add the packed columns of one chunk."""
+        """Count what the next chunk of records has, given as its packed columns by name."""
         values = {name: np.frombuffer(chunk[name], dtype) for name, dtype in DTYPES.items()}
         self._digest.update(chunk["crc32"])
         self._kinds.add({name: chunk[name] for name in chunk.keys() - {*COLUMNS}})

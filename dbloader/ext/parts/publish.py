@@ -144,7 +144,7 @@ def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
 
 
 def _published_before(manifest: Manifest) -> dict[str, Any]:
-    """Return the facts for the report of a store that was published before."""
+    """Return what ``publish`` reports if an earlier call has already published the store."""
     rejected = manifest.outcome.get("rejected", 0)
     more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
     warning = f"no plan is left: the store was published already, at {manifest.created}{more}"
@@ -154,7 +154,7 @@ def _published_before(manifest: Manifest) -> dict[str, Any]:
 def _published_now(
     plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: ShardTable | None
 ) -> dict[str, Any]:
-    """Return the facts for the report of a store that is published now. ``base`` is the store before an append."""
+    """Return what ``publish`` reports of the store that it publishes. ``base`` is the store before an append."""
     new = Counter(manifest.outcome) - Counter(base.manifest.outcome if base else {})
     new["rejected"] = sum(receipt.rejected for receipt in receipts)
     new["unchanged"] = sum(receipt.unchanged for receipt in receipts)

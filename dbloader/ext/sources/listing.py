@@ -820,7 +820,7 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: _Rules) -> _Colum
     elif rules.listing.label:
         labels = [column for name in rules.listing.label for column in _matching(name, rest)]
     elif rules.is_metadata and LABEL_COLUMNS[0] in columns:
-        labels = [LABEL_COLUMNS[0]]  # a column ``class`` or ``target`` is an extra field
+        labels = [LABEL_COLUMNS[0]]  # so ``class`` and ``target`` are extra fields
     else:
         labels = label_columns(rest)
     for what, option, names in (("path", "image", paths), ("label", "label", [] if rules.listing.label else labels)):

@@ -78,7 +78,7 @@ class ListedFiles:
         return found != path and isinstance(found, bytes)
 
     def find(self, path: bytes) -> bytes | str:
-        """Return the path of the file that ``path`` means; ``path`` if there is none; or (str) why it is unclear."""
+        """Return the path of the file that ``path`` names; ``path`` if no file fits; or, as a str, why several may."""
         odd = self._root and (b"\\" in path or b"%" in path or not path.isascii())
         if not (self._looks_up or odd):
             return path
