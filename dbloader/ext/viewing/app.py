@@ -181,8 +181,10 @@ def _rows(request: ViewerRequest) -> dict[str, Any]:
 
 def _record(request: ViewerRequest) -> dict[str, Any]:
     index = request.integer("index")
-    columns = request.selections.columns
-    return {**show_record(request.selections.store, index), "joined": columns.describe(index, columns.joined)}
+    columns, events = request.selections.columns, summary.events_of(request.selections)[0]
+    facts = show_record(request.selections.store, index)
+    is_reported = any(index in indices for indices in events.values())
+    return {**facts, "joined": columns.describe(index, columns.joined), "reported": is_reported}
 
 
 def _position(request: ViewerRequest) -> dict[str, int | None]:

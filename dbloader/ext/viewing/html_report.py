@@ -45,7 +45,9 @@ th {{ color: var(--muted); width: 24%; max-width: min(264px, 30vw); overflow-wra
 .sizes {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 20px; }}
 figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; object-fit: contain; display: block; }}
 figure p {{ margin: 0; color: light-dark(#b42318, #ff8a7d); }} svg {{ display: block; width: 100%; height: 60px; }}
-rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }} svg.share {{ width: 160px; height: 10px; }}
+rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }}
+svg.share {{ width: 160px; height: 10px; margin-top: 6px; }}
+.events th {{ width: 1%; white-space: nowrap; }} .events td {{ overflow-wrap: break-word; }}
 .ends {{ display: flex; justify-content: space-between; color: var(--muted); }}
 </style></head><body><main>
 """
@@ -138,7 +140,7 @@ def _counts(selections: Selections, where: str) -> list[str]:
     names = {"width": "Width", "height": "Height", "aspect": "Width / height", "bytes": "Bytes"}
     figures = [_histogram(name, histogram(selections, where, what)) for what, name in names.items()]
     of = f"the {_CLASSES} most frequent of {len(rows):,}" if len(rows) > _CLASSES else f"{len(rows):,}"
-    shown = [f"<h2>Classes: {of}</h2>", table(lines)] if rows else []
+    shown = [f"<h2>Classes with records: {of}</h2>", table(lines)] if rows else []
     return ["<h2>Sizes</h2><div class=sizes>", *figures, "</div>", *shown]
 
 
@@ -182,4 +184,4 @@ def _events(store: Store) -> str:
     rows = [[text(line["event"]), text(line["name"]), text(line["reason"])] for line in lines[:_LINES]]
     of = f"{len(rows)} of {report['total']:,} lines" if len(rows) < report["total"] else counted(len(rows), "line")
     counts = ", ".join(f"{number:,} {text(event)}" for event, number in report["counts"].items())
-    return f"<h2>Report of the conversion: {of}</h2><p class=muted>{counts}</p>{table(rows)}"
+    return f"<h2>Report of the conversion: {of}</h2><p class=muted>{counts}</p><div class=events>{table(rows)}</div>"

@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 _SAMPLES, _PX, _LARGE_PX = 8, 160, 320
 _LETTERS = 200  # most letters shown of a name, a reason, or a line of a repr
+_ELEMENTS = 64  # an array with more elements is shown only by its dtype and shape
 _LINES = 20  # most lines shown of a repr
 
 _STYLE = """<style>
 div.dbloader { max-width: 760px; overflow-wrap: anywhere; }
 div.dbloader pre { white-space: pre-wrap; margin: 0 0 8px; }
-div.dbloader .sheet { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 10px; }
+div.dbloader .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(160px, 1fr)); gap: 10px; }
 div.dbloader figure { margin: 0; font-size: 12px; line-height: 1.4; }
 div.dbloader img { width: 100%; height: 110px; margin: 0; object-fit: contain; display: block; }
 div.dbloader figure.large img { width: auto; max-width: 100%; height: auto; max-height: 320px; }
+div.dbloader figcaption { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 div.dbloader figure p { margin: 0; padding-left: 6px; border-left: 3px solid #d33; }
 div.dbloader table { margin: 8px 0; border-collapse: collapse; }
 div.dbloader th, div.dbloader td { text-align: left !important; vertical-align: top; padding: 2px 12px 2px 0; }
@@ -98,14 +100,17 @@ def records_html(store: Store, indices: Sequence[Any], head: str, code: str = ""
 def record_html(record: Record, describe: Callable[[], Iterable[tuple[str, str]]]) -> str | None:
     """Return a record as HTML: its image, and the names and reprs that ``describe`` returns; None after an error."""
     with suppress(Exception):
-        boxes, labels = boxes_of(None, record)
+        boxes, labels = boxes_of(record)
 
         def make() -> tuple[bytes, str]:
             return draw_layers(_small(record.image, _LARGE_PX), record, boxes, labels, masks_of(record).values())
 
         large = "" if record.image is None else f"<figure class=large>{picture(make)}</figure>"
-        rounded = {"boxes": short_repr(np.round(boxes, 1).tolist(), _LETTERS)} if boxes else {}
-        return _page(large, table((text(name), text(rounded.get(name, value))) for name, value in describe()))
+        arrays = {name: value for name, value in record.fields.items() if isinstance(value, np.ndarray)}
+        values = {name: value.tolist() for name, value in arrays.items() if value.size <= _ELEMENTS}
+        values |= {"boxes": np.round(boxes, 1).tolist()} if boxes else {}
+        shown = {name: short_repr(value, _LETTERS) for name, value in values.items()}
+        return _page(large, table((text(name), text(shown.get(name, value))) for name, value in describe()))
     return None
 
 
@@ -124,17 +129,18 @@ def _sheet(store: Store, indices: Sequence[int]) -> str:
 
 
 def _cell(store: Store, index: int) -> str:
-    words: list[str] = []
+    words, damage = list[str](), list[str]()
 
     def make() -> tuple[bytes, str]:
         record = store.read([index])[0]
-        known = (record.name, store.manifest.class_name(record.label), record.damaged and f"damaged: {record.damaged}")
+        known = (record.name, store.manifest.class_name(record.label))
         words.extend(f" <bdi>{text(word)}</bdi>" for word in known if word)
+        damage.extend([f"<p>{text(record.damaged)}</p>"] if record.damaged else [])
         made = _small(record.image, _PX)
-        return draw_layers(made, record, *boxes_of(store, record), masks_of(record).values())
+        return draw_layers(made, record, *boxes_of(record), masks_of(record).values())
 
     shown = picture(make)
-    return f"<figure>{shown}<figcaption>{index:,}{''.join(words)}</figcaption></figure>"
+    return f"<figure>{shown}<figcaption>{index:,}{''.join(words)}</figcaption>{''.join(damage)}</figure>"
 
 
 def _small(image: Any, px: int) -> tuple[bytes, str]:

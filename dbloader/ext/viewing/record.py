@@ -45,10 +45,12 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     These are the facts of `record_facts`, and
 
     - ``crc``: always "verified", because reading a record compares its checksum;
+    - ``depth``: the depth of an image file, such as "16-bit"; None for others;
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
     - ``range``: the least and the greatest value of an image of more than 8 bits; None for other images;
-    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, and ``box_labels``, the names of their classes;
+    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, their ``box_colors``, and
+      ``box_labels``, the names of their classes;
     - ``vectors``: the names of fields with a vector;
     - ``files``: number, name and ``range`` of each file field of the record. For a mask, ``legend`` has the value,
       color, share of pixels and name of each of its classes.
@@ -66,15 +68,17 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
             name = store.name(index)
         return {"index": index, "name": name, "error": str(error)}
     facts = record_facts(store, record)
-    boxes, labels = boxes_of(store, record)
+    boxes, labels = boxes_of(record)
     return {
         **facts,
         "crc": "verified",
+        "depth": _depth(record.image),
         "orientation": shown_orientation(record.image),
         "rendered": None if record.image is None else why_rendered(record.image),
         "range": None if record.image is None else value_range(record.image),
         "boxes": boxes,
-        "box_labels": labels,
+        "box_labels": [store.manifest.class_name(label) or str(label) for label in labels],
+        "box_colors": [color for _, color in _colored(boxes, labels)],
         "vectors": [name for name, value in record.fields.items() if vector_of(value) is not None],
         "files": [
             {"field": number, "name": name, "legend": _legend(store, name, data), "range": value_range(data)}
@@ -84,12 +88,10 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     }
 
 
-def boxes_of(store: Store | None, record: Record) -> tuple[list[list[float]], list[str]]:
-    """Return the first 2,000 boxes of a record, in pixels of the stored image, and the names of their classes."""
+def boxes_of(record: Record) -> tuple[list[list[float]], list[int]]:
+    """Return the first 2,000 boxes of a record, in pixels of the stored image, and the labels of their classes."""
     boxes, labels = (_array(record.fields.get(name), shape) for name, shape in (("boxes", (4,)), ("box_labels", ())))
-    numbers = labels[:_BOXES].astype(int).tolist()
-    names = [(store and store.manifest.class_name(label)) or str(label) for label in numbers]
-    return np.nan_to_num(boxes[:_BOXES]).tolist(), names
+    return np.nan_to_num(boxes[:_BOXES]).tolist(), labels[:_BOXES].astype(int).tolist()
 
 
 def masks_of(record: Record) -> dict[str, bytes]:
@@ -101,14 +103,14 @@ def masks_of(record: Record) -> dict[str, bytes]:
 
 
 def draw_layers(
-    made: tuple[bytes, str], record: Record, boxes: list[list[float]], labels: list[str], masks: Iterable[bytes]
+    made: tuple[bytes, str], record: Record, boxes: list[list[float]], labels: list[int], masks: Iterable[bytes]
 ) -> tuple[bytes, str]:
     """Draw boxes and masks over ``made``, a picture of a record's image and its media type."""
     boxes, masks = boxes if record.width and record.height else [], [*masks]
     if not masks and not boxes:
         return made
-    colored = [(box, _color(label)) for box, label in zip(boxes, chain(labels, repeat("")), strict=False)]
-    return draw_over(made[0], record.image, (record.width or 1, record.height or 1), colored, masks)
+    size = record.width or 1, record.height or 1
+    return draw_over(made[0], record.image, size, _colored(boxes, labels), masks)
 
 
 def _legend(store: Store, field: str, data: bytes) -> list[tuple[int, str, float, str]]:
@@ -163,6 +165,12 @@ def stored_file(store: Store, index: int, field: int | None, *, download: bool) 
         "Content-Type": shown or "application/octet-stream",
         "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{quote(safe, safe='')}",
     }
+
+
+def _depth(image: Any) -> str | None:
+    with suppress(NotAnImageError):
+        return header_of(image).depth if isinstance(image, bytes) else None
+    return None
 
 
 def why_rendered(image: Any) -> str | None:
@@ -226,12 +234,10 @@ class Thumbnails:
         made = thumbnail(image, px, is_field=field is not None, large=self._large, window=window)
         names = [name for number, name in enumerate(store.manifest.file_fields) if str(number) in over]
         masks = [mask for name in names if isinstance(mask := record.fields.get(name), bytes)]
-        return draw_layers(made, record, *(boxes_of(store, record) if "boxes" in over else ([], [])), masks)
+        return draw_layers(made, record, *(boxes_of(record) if "boxes" in over else ([], [])), masks)
 
 
-def _color(label: str) -> str:
-    """Return Pillow's name for the color in which the page of a record draws the boxes of a class."""
-    hue = 7
-    for letter in label:
-        hue = (hue * 31 + ord(letter)) % 360
-    return f"hsl({hue}, 95%, 60%)"
+def _colored(boxes: list[list[float]], labels: list[int]) -> list[tuple[list[float], str]]:
+    """Return each box with the color of its label, for Pillow and CSS. The golden angle keeps the hues apart."""
+    hues = (label * 137.5 % 360 for label in chain(labels, repeat(0)))
+    return [(box, f"hsl({hue}, 95%, 60%)") for box, hue in zip(boxes, hues, strict=False)]

@@ -52,7 +52,7 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
     fields = [name for name in dict.fromkeys((by.removeprefix("-"), PREDICTION)) if name in columns.kinds]
     fields += [name for name in columns.joined if name.startswith(MARK_PREFIX) and name not in fields]
     more = [columns.describe(index, fields) for index in indices.tolist()]
-    is_damaged = np.isin(indices, _events(selections)[0].get("damaged", [])).tolist()
+    is_damaged = np.isin(indices, events_of(selections)[0].get("damaged", [])).tolist()
     rows = [
         [index, columns.name(index) or None, *rest]
         for index, *rest in zip(indices.tolist(), *values, more, is_damaged, strict=True)
@@ -60,7 +60,7 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
     return {"start": start, "rows": rows}
 
 
-def _events(selections: Selections) -> tuple[dict[str, Array], str | None]:
+def events_of(selections: Selections) -> tuple[dict[str, Array], str | None]:
     """Return the indices of the records with each event, and None; if the report cannot be read, ({}, the reason)."""
     try:
         return selections.columns.events(), None
@@ -90,7 +90,7 @@ def _count(selections: Selections, query: str, among: str) -> dict[str, Any]:
     formats = manifest.formats if everything else None
     if len(manifest.formats) == 1 and sum(manifest.formats.values()) == manifest.length:
         formats = dict.fromkeys(manifest.formats, len(indices))
-    events, problem = _events(selections)
+    events, problem = events_of(selections)
     return {
         "count": len(indices),
         "labels": _count_labels(selections, selections.select(among)),

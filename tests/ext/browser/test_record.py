@@ -14,7 +14,6 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from dbloader import Record, convert
-from dbloader.ext.viewing.record import _color
 from tests.ext.browser.tabs import Site, Tabs
 from tests.ext.browser.test_pages import check_page
 from tests.support.damaged import flip
@@ -81,7 +80,7 @@ def red(color: tuple[int, ...]) -> bool:
 
 def test_boxes_are_drawn_in_place_for_every_orientation(tabs: Tabs, site: Site) -> None:
     page = tabs.open(site, "/?view=record&index=0")
-    assert page.locator("db-record rect").get_attribute("stroke") == _color("a dog 🐕 of a class").replace(",", "")
+    assert page.locator("db-record rect").get_attribute("stroke") == "hsl(137.5, 95%, 60%)"
     for index in range(8):
         expect(page.locator("db-record h1")).to_have_text(f"cat/{index + 1}.jpg")
         box, frame = page.locator("db-record rect").bounding_box(), page.locator(".view .frame").bounding_box()
@@ -107,6 +106,7 @@ def test_fields_of_a_record_are_shown_as_text(tabs: Tabs, site: Site) -> None:
         "index": "0", "class": "cat", "label": "0", "pixels": f"160 {TIMES} 120", "format": "JPEG",
         "checksum": "CRC-32 verified", "caption": "<i>red</i> on\nblue", "Make": "Came\\u001bra <b>",
         "structure": "complete", "tile": f"160 {TIMES} 16 pixels", "boxes": "40, 20, 100, 60",
+            "box_labels": "a dog 🐕 of a class",
         "score": "0.3", "vector": f"{first}, … (100 values) Similar images",
         "embedding": f"float32 array of shape (768,): {first}, … Similar images",
     }  # fmt: skip
@@ -230,10 +230,26 @@ def test_report_is_searched_and_links_to_records(tabs: Tabs, reported: Site) -> 
     expect(search).to_have_value("CAT/017")
 
 
+def test_record_without_a_line_has_no_link_to_the_report(tabs: Tabs, reported: Site) -> None:
+    for index, name, links in ((210, "dog/half.jpg", 1), (211, "dog/whole.jpg", 0)):
+        page = tabs.open(reported, f"/?view=record&index={index}")
+        expect(page.locator("db-record h1")).to_have_text(name)
+        expect(page.locator("db-record .sheet")).to_be_visible()
+        expect(page.get_by_role("link", name="This record in the report")).to_have_count(links)
+
+
+def test_overview_tells_stored_damaged_images_from_rejected_files(tabs: Tabs, reported: Site) -> None:
+    page = tabs.open(reported, "/?view=overview")
+    card = page.locator(".card", has=page.get_by_role("heading", name="Damaged"))
+    expect(card.locator("p.muted")).to_have_text("stored as they were; 20 more files rejected")
+
+
 def test_image_kept_despite_damage_is_marked(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report&event=damaged")
     page.get_by_role("link", name="dog/half.jpg").click()
-    expect(page.get_by_text("The image was damaged before the conversion and is stored unchanged:")).to_be_visible()
+    expect(page.locator(".damage")).to_have_text(
+        re.compile("^The image was damaged before the conversion and is stored unchanged: (?!is damaged)")
+    )
 
 
 @pytest.mark.parametrize("path", ["/?q=index:0-7&px=160", "/?view=training&batch_size=4&q=index:0-7"])

@@ -142,6 +142,15 @@ def test_selected_records_are_reviewed_and_accepted_together(tabs: Tabs, doubtfu
     expect(page.locator("#tiles-0 .guess")).to_have_text("✓ accepted")
 
 
+def test_new_label_does_not_make_the_stored_label_differ_from_its_prediction(tabs: Tabs, doubtful: Doubtful) -> None:
+    page = tabs.open(doubtful.site, "/?selected=1")
+    page.locator("db-grid").get_by_label("Class to set").fill("class 07")
+    page.locator("db-grid").get_by_role("button", name="Set label").click()
+    expect(page.locator("#tiles-1 .marks")).to_have_text("now class 07")
+    expect(page.locator("#tiles-1 .guess")).to_have_text("✓ predicted")
+    expect(page.locator("#tiles-1 .guess")).to_have_class("guess same")
+
+
 @pytest.mark.parametrize("path", ["&q=labels.differ", "&q=labels.differ&at=50", "&q=index:1"])
 def test_review_is_accessible_and_fits_a_narrow_window(tabs: Tabs, doubtful: Doubtful, axe: str, path: str) -> None:
     page = tabs.open(doubtful.site, f"/?view=review{path}", color_scheme="light", reduced_motion="reduce")

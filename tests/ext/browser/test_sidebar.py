@@ -131,6 +131,11 @@ def test_histogram_of_a_search_is_drawn_over_the_histogram_of_all_records(page: 
     expect(page.locator("db-bars[name=height] .ends").last).to_have_text(f"{min(heights)}{max(heights)}")
 
 
+def test_logarithmic_histogram_says_so(page: Page) -> None:
+    for name, said in (("width", ""), ("bytes", "logarithmic")):
+        expect(page.locator(f"db-bars[name={name}] .ends").last.locator("span").nth(1)).to_have_text(said)
+
+
 def test_handles_of_a_histogram_change_one_end_of_the_searched_range(page: Page) -> None:
     least, greatest = (page.get_by_role("slider", name=f"{word} width") for word in ("Least", "Greatest"))
     least.press("ArrowRight")
@@ -192,12 +197,15 @@ def test_wrong_search_covers_nothing_and_offers_one_action(page: Page, width: in
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")
     message = page.locator("#search-error").bounding_box()
-    field, sort = (page.locator(selector).bounding_box() for selector in ("#search", "#sort"))
+    field, below = (page.locator(selector).bounding_box() for selector in ("#search", ".empty:visible"))
     assert message
     assert field
-    assert sort
+    assert below
     assert field["y"] + field["height"] <= message["y"]
-    assert message["y"] + message["height"] <= sort["y"]
+    assert message["y"] + message["height"] <= below["y"]
+    expect(page.locator("#search-error strong")).to_have_text("No field 'color'")
+    expect(page.locator("#search-error .muted")).to_contain_text("a condition begins with one of width, height")
+    expect(page.locator("#sort")).to_be_hidden()
     expect(page.locator("#main .empty:visible strong")).to_have_text("This search has a mistake")
     page.locator("db-sidebar nav a", has_text="Review").dispatch_event("click")  # it is in a drawer of a phone
     expect(page.locator("#main .empty:visible strong")).to_have_text("This search has a mistake")

@@ -151,7 +151,7 @@ def test_report_of_a_search_covers_only_the_found_records(tmp_path: Path) -> Non
         "5 of 5 records",
         aspect,
         "Height, 9 to 9, faint",
-        "Classes: 1",
+        "Classes with records: 1",
     ):
         assert text in parsed.text
     assert re.findall(r"(\d+) r\d", parsed.text) == ["0", "2", "4", "6", "8"]

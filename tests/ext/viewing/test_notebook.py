@@ -153,6 +153,22 @@ def test_boxes_and_masks_are_drawn_over_the_images(tmp_path: Path) -> None:
         assert "boxes[[10.3, 10.0, 70.0, 50.0]]" in page.text
 
 
+def test_boxes_of_a_class_have_one_color_and_short_arrays_show_their_values(tmp_path: Path) -> None:
+    fields = {"boxes": [[10, 10, 70, 50]], "box_labels": np.array([1]), "vector": np.zeros(65)}
+    record = Record("a", 0, encoded(Image.new("RGB", (160, 120)), "PNG"), 160, 120, "PNG", fields=fields)
+    store_records(tmp_path / "a.lmdb", [record], classes=["cat", "dog"])
+    with open_store(tmp_path / "a.lmdb") as store:
+        pages = [shown(store), shown(store[0]), shown(record)]
+    lines = []
+    for page in pages:
+        (source,) = page.sources
+        picture = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("HSV")
+        lines.append(picture.getpixel((40, 10))[0])  # type: ignore[index] # of HSV it is a tuple
+    assert max(lines) - min(lines) <= 4  # of 256 hues: the pictures are JPEGs
+    assert all("box_labels[1]" in page.text for page in pages[1:])
+    assert "<array of float64, shape (65,)>" in pages[1].text
+
+
 def test_unreadable_store_or_dataset_shows_its_plain_repr(tmp_path: Path) -> None:
     write(tmp_path / "a.lmdb", [Record("a", 0, photo())])
     missing = open_store(tmp_path / "none.lmdb")

@@ -37,8 +37,9 @@ class Bars extends HTMLElement {
     this.chosenRange = make("span", {class: "range"});
     this.least = make("span");
     this.greatest = make("span");
+    this.scale = make("span");
     this.append(make("div", {class: "ends"}, this.chosenRange), make("div", {class: "plot"}, this.svg, ...this.handles),
-      make("div", {class: "ends"}, this.least, this.greatest));
+      make("div", {class: "ends"}, this.least, this.scale, this.greatest));
     const at = (event) => {
       const box = this.svg.getBoundingClientRect();
       return Math.max(0, Math.min(this.counts.length - 1, Math.floor(((event.clientX - box.left) / box.width) * this.counts.length)));
@@ -64,7 +65,7 @@ class Bars extends HTMLElement {
   /** Show a histogram from the server. `isSearched(least, greatest, isLast)`: whether the search finds values of a bar; `whole`: whether
    * values are integers; `text(value)`: returns a label; `chosen(from, to)`: called with the edges of the chosen range, null at an open
    * end. Faint bars show all records, and have a scale of their own. */
-  draw({edges, counts, all, ends: own}, isSearched, whole, text, chosen) {
+  draw({edges, counts, all, ends: own, scale}, isSearched, whole, text, chosen) {
     Object.assign(this, {edges, counts, whole, text, chosen});
     const name = this.getAttribute("name"), last = counts.length - 1;
     const bars = (numbers, properties) => {
@@ -86,6 +87,7 @@ class Bars extends HTMLElement {
     else if (this.low || this.high < last) this.ends = this.range(this.low, this.high);
     else this.ends = all && own ? ends(...own).join(" to ") : "";
     [this.least.textContent, this.greatest.textContent] = ends(edges[0], edges.at(-1));
+    this.scale.textContent = scale === "log" ? "logarithmic" : "";
     for (const [n, at] of [this.low, this.high].entries()) {
       this.handles[n].hidden = at < 0;
       if (at < 0) continue;

@@ -263,11 +263,12 @@ class Grid extends HTMLElement {
     cell.marks.classList.toggle("drop", fields["mark.drop"] === "true");
     const by = sort.replace(/^-/, ""), size = width && `${width} × ${height}`, sorted = fields[by];
     const named = labelName(store, label), predicted = fields.prediction, guess = labelName(store, predicted);
-    const differs = guess && ![label, fields["mark.label"] ?? className(store, label)].includes(predicted); // an accepted prediction agrees
+    const isAccepted = guess && labelName(store, fields["mark.label"]) === guess;
+    const differs = guess && !isAccepted && ![label, className(store, label)].includes(predicted);
     cell.number.textContent = `${counted(index)} ·`;
     cell.label.textContent = named || cell.name.textContent;
     cell.label.title = named;
-    cell.guess.textContent = guess ? (differs ? `→ ${guess}` : fields["mark.label"] ? "✓ accepted" : "✓ predicted") : escaped(by);
+    cell.guess.textContent = guess ? (differs ? `→ ${guess}` : isAccepted ? "✓ accepted" : "✓ predicted") : escaped(by);
     cell.guess.title = guess && `prediction: ${guess}`;
     cell.guess.className = `guess ${differs ? "differs" : "same"}`;
     cell.value.textContent = sorted != null && by !== "prediction" ? (typeof sorted === "number" ? exact(sorted, 4) : escaped(sorted)) :

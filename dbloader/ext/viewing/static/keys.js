@@ -4,7 +4,7 @@ import {find, make, state} from "./app.js";
 const bound = new Map();
 
 /** Register keys, as in `keys({x: ["Select the record", run]}, "grid")`. They work while this view is shown; without a view, always.
- * Keys have the names of KeyboardEvent.key. The help shows the texts. */
+ * Keys have the names of KeyboardEvent.key. The help shows the texts, but no key whose text is "". */
 export function keys(bindings, view = null) {
   for (const [key, [text, run]] of Object.entries(bindings)) bound.set(key, [...(bound.get(key) ?? []), {text, run, view}]);
 }
@@ -38,12 +38,13 @@ export function help() {
   const table = (rows, tag) => make("table", {}, ...rows.map(([name, text]) =>
     make("tr", {}, make("th", {scope: "row"}, make(tag, {}, name)), make("td", {}, text))));
   const rows = [...bound].flatMap(([key, all]) => {
-    const shown = key.replace("Arrow", "").replace("Ctrl-Z", "Ctrl+Shift+Z").replace("Ctrl-z", "Ctrl+Z");
+    const shown = key.replace("Arrow", "").replace("Ctrl-Z", "Ctrl+Shift+Z").replace("Ctrl-z", "Ctrl+Z").replace("1", "1 to 9");
     const binding = [view, null].map((name) => all.find((each) => each.view === name)).find(Boolean);
-    return binding ? [[shown, binding.text]] : [];
+    return binding?.text ? [[shown, binding.text]] : [];
   });
   find("#keys").replaceChildren(make("h2", {id: "keys-title"}, "Keys of this page"), table(rows, "kbd"),
-    make("h2", {}, "Words of a search"), table(QUERY, "code"), make("button", {onclick: () => find("#keys").close()}, "Close"));
+    make("h2", {}, "Words of a search"), table(QUERY, "code"),
+    make("footer", {}, make("button", {onclick: () => find("#keys").close()}, "Close")));
   find("#keys").showModal();
   find("#keys").scrollTop = 0; // showModal() gives the focus to the last button, and so scrolls down
 }

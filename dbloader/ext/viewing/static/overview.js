@@ -90,9 +90,11 @@ class Overview extends HTMLElement {
       this.duplicates(store, signal, pictures),
       card("report", "Damaged", async () => {
         const damaged = await count("damaged"), {repaired = 0, rejected = 0} = info.outcome;
-        const stored = damaged ? "stored as they were" : "when the store was made. To check the stored bytes now:";
+        const stored = damaged ? "stored as they were" : rejected ? "none stored" :
+          "when the store was made. To check the stored bytes now:";
+        const text = rejected ? `${stored}; ${amount(rejected, damaged ? "more file" : "file")} rejected` : stored;
         return {figure: counted(damaged), tone: damaged ? "bad" : "", to: damaged ? {q: "damaged"} : undefined,
-          pictures: damaged ? await pictures("damaged") : [], text: rejected ? `${counted(rejected)} rejected` : stored,
+          pictures: damaged ? await pictures("damaged") : [], text,
           more: [damaged || rejected || repaired ? links(link({view: "report"}, "Report")) : code(`dbloader verify ${shell(info.place)}`)]};
       }),
       ...info.outcome.repaired ? [card("report", "Repaired", async () => {

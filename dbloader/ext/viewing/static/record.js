@@ -40,7 +40,8 @@ function section(heading, rows) {
 
 /** Return code with a button that copies it. */
 export function code(text) {
-  const shown = make("code", {tabIndex: 0}, ...text.split("\n").map(escaped).flatMap((line) => [line, "\n"]));
+  const shown = make("code", {tabIndex: 0}, ...text.split("\n").map(escaped).flatMap((line) =>
+    [...line.split(/( +)/).map((word, n) => (n % 2 ? word : make("span", {}, word))), "\n"])); // lines break only between words
   const copy = async () => {
     getSelection()?.selectAllChildren(shown); // without https, some browsers do not copy: then the user copies the marked text
     await navigator.clipboard?.writeText(shown.textContent).then(() => notice("Copied."), () => {});
@@ -127,7 +128,8 @@ class Record extends HTMLElement {
     const focused = wasDrawer === isDrawer ? [...this.querySelectorAll("nav.steps a")].indexOf(document.activeElement) : -1;
     const active = document.activeElement, hasFocus = active === document.body || this.contains(active);
     const damage = facts.damaged &&
-      make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${facts.damaged}`));
+      make("p", {class: "damage"}, escaped(`The image was damaged before the conversion and is stored unchanged: ${
+        facts.damaged.replace(/^is damaged: /, "")}`));
     const marks = make("db-marks");
     this.replaceChildren(steps, heading, marks, ...facts.error ? [make("p", {class: "damage", role: "alert"}, escaped(facts.error))] :
       [damage ?? "", make("div", {class: "sheet"}, this.stage(now, facts), this.tables(now, facts))]);
@@ -209,8 +211,9 @@ class Record extends HTMLElement {
     const ratio = this.width / this.height;
     this.frame.classList.toggle("small", Math.max(w, h) <= 128);
     this.choices.querySelector("button").ariaPressed = String(!!state().zoom);
-    for (const input of this.choices.querySelectorAll("input")) input.checked = drawn.includes(input.name);
     const shown = facts.files.filter((file) => drawn.includes(`file${file.field}`));
+    for (const input of this.choices.querySelectorAll("[type=checkbox]"))
+      Object.assign(input, {checked: drawn.includes(input.name), disabled: input.name === "beside" && !shown.length});
     const beside = drawn.includes("beside") && shown.length > 0, columns = beside ? shown.length + 1 : 1;
     facts.files.forEach((file, n) => (this.masks[n].hidden = !shown.includes(file)));
     this.opacity.hidden = beside || !shown.length;
@@ -240,8 +243,7 @@ class Record extends HTMLElement {
     for (const [n, [left, top, right, bottom]] of drawn.includes("boxes") ? facts.boxes.entries() : []) {
       const [[ax, ay], [bx, by]] = [turned(left, top), turned(right, bottom)];
       const [x, y] = [Math.min(ax, bx), Math.min(ay, by)], label = facts.box_labels[n] ?? "";
-      const hue = [...label].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 360, 7); // as in record.py
-      parts.push(make("svg:rect", {x, y, width: Math.abs(bx - ax), height: Math.abs(by - ay), stroke: `hsl(${hue} 95% 60%)`}),
+      parts.push(make("svg:rect", {x, y, width: Math.abs(bx - ax), height: Math.abs(by - ay), stroke: facts.box_colors[n]}),
         make("svg:text", {x: x + size / 4, y: y + size, "font-size": size}, escaped(label)));
     }
     this.over.replaceChildren(...parts);
@@ -262,17 +264,18 @@ class Record extends HTMLElement {
         ["index", counted(facts.index)],
         ["class", facts.class || className(now.store, facts.label) || "no label"], ["label", facts.label],
         ["pixels", facts.width && `${counted(facts.width)} × ${counted(facts.height)}`], ["resized from", facts.resized_from?.join(" × ")],
-        ["format", facts.format],
+        ["format", facts.format && [facts.format, facts.range && facts.depth].filter(Boolean).join(", ")],
         ["image", facts.bytes === null ? facts.array : make("span", {}, `${sized(facts.bytes)} `, file("Download", {}))],
         ["checksum", `CRC-32 ${facts.crc}`],
         ...Object.entries(structure), ["tile", tiles && `${tiles.tile_width} × ${tiles.tile_height} pixels`],
       ]),
       section("Fields", [...files, ...Object.entries(fields).filter(([name]) => !names.has(name)).map(([name, value]) =>
-        [name, facts.vectors.includes(name) ? make("span", {}, `${readable(value)} `, similar(name)) : value])]),
+        [name, name === "box_labels" && facts.box_labels.length ? readable(facts.box_labels) : facts.vectors.includes(name) ?
+          make("span", {}, `${readable(value)} `, similar(name)) : value])]),
       section("Marks", joined.filter(([name, value]) => name.startsWith("mark.") && value !== "false")
         .map(([name, value]) => [name.slice(5), value])),
       section("Joined", joined.filter(([name, value]) => !/^(mark|duplicates)\./.test(name) || isFound(name, value))),
-      stores[now.store].events ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
+      facts.reported ? make("p", {}, link({view: "report", text: facts.name}, "This record in the report")) : null,
       section("EXIF", exif.error && facts.rendered ? [] : Object.entries(exif)),
       make("section", {}, make("h2", {}, "In Python"),
         code(`from dbloader import open_store\nstore = open_store(${place})\nrecord = store[${facts.index}]`)));

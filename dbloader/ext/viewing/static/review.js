@@ -50,7 +50,8 @@ class Review extends HTMLElement {
       l: ["Type a class, which may be new", () => this.label.focus()],
     }, "review");
     for (let n = 0; n < RECENT; n++)
-      keys({[n + 1]: [`Set recent class ${n + 1}, and go on`, () => this.recent[n] && this.rename(this.recent[n][0])]}, "review");
+      keys({[n + 1]: [n ? "" : "Set the recent class of this number, and go on",
+        () => this.recent[n] && this.rename(this.recent[n][0])]}, "review");
   }
 
   async show(now) {

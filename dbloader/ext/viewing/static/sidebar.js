@@ -88,7 +88,8 @@ class Sidebar extends HTMLElement {
     return refresh(this, key, async (signal) => {
       const facts = await count(now.q, signal).catch((error) => {
         if (signal.aborted || !now.q) throw error;
-        this.error.textContent = escaped(error.message);
+        const [what, ...how] = escaped(error.message).replace(/^query, letter \d+: /, "").replace(/^this store has no/, "No").split("; ");
+        this.error.replaceChildren(make("strong", {}, what), make("span", {class: "muted"}, how.join("; ")));
         if (document.activeElement === find("#main")) this.search.focus();
         return count(this.q = "", signal);
       });

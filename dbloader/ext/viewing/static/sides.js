@@ -130,7 +130,8 @@ class Sides extends HTMLElement {
           make("span", {}, "median ", make("b", {}, form(median))));
       }), make("p", {class: "ends"}, make("span", {}, form(least)), make("span", {}, form(greatest)))) : "";
     });
-    return [make("section", {}, make("h2", {}, "Sizes"), make("div", {class: "cards two"}, ...cards))];
+    return [make("section", {}, make("h2", {}, "Sizes"),
+      make("p", {class: "muted"}, "Line: 5 to 95 % of the images. Box: the middle half."), make("div", {class: "cards two"}, ...cards))];
   }
 }
 customElements.define("db-sides", Sides);
