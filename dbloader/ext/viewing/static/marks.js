@@ -177,7 +177,7 @@ class Marks extends HTMLElement {
     this.accept = button("Accept prediction", () => this.change({accept: true}));
     this.given = make("span", {class: "given"}); // labels and tags of these records; a click takes them back
     this.clear = button("Clear marks", () => this.change({clear: true}));
-    this.append(this.drop, make("span", {}, this.label, this.set, this.accept),
+    this.append(this.drop, make("span", {}, this.label, this.set), this.accept,
       make("span", {}, this.tag, button("Tag", tag)), this.given, this.clear, this.why);
   }
 
