@@ -196,6 +196,9 @@ def test_wrong_search_covers_nothing_and_offers_one_action(page: Page, width: in
     page.set_viewport_size({"width": width, "height": 800})
     page.locator("#search").fill("color:red")
     page.locator("#search").press("Enter")
+    expect(page.locator("#search-error strong")).to_have_text("No field 'color'")
+    expect(page.locator("#search-error .muted")).to_contain_text("a condition begins with one of width, height")
+    expect(page.locator("#sort")).to_be_hidden()
     message = page.locator("#search-error").bounding_box()
     field, below = (page.locator(selector).bounding_box() for selector in ("#search", ".empty:visible"))
     assert message
@@ -203,9 +206,6 @@ def test_wrong_search_covers_nothing_and_offers_one_action(page: Page, width: in
     assert below
     assert field["y"] + field["height"] <= message["y"]
     assert message["y"] + message["height"] <= below["y"]
-    expect(page.locator("#search-error strong")).to_have_text("No field 'color'")
-    expect(page.locator("#search-error .muted")).to_contain_text("a condition begins with one of width, height")
-    expect(page.locator("#sort")).to_be_hidden()
     expect(page.locator("#main .empty:visible strong")).to_have_text("This search has a mistake")
     page.locator("db-sidebar nav a", has_text="Review").dispatch_event("click")  # it is in a drawer of a phone
     expect(page.locator("#main .empty:visible strong")).to_have_text("This search has a mistake")
