@@ -247,7 +247,7 @@ def test_overview_tells_stored_damaged_images_from_rejected_files(tabs: Tabs, re
 def test_image_kept_despite_damage_is_marked(tabs: Tabs, reported: Site) -> None:
     page = tabs.open(reported, "/?view=report&event=damaged")
     page.get_by_role("link", name="dog/half.jpg").click()
-    expect(page.locator(".damage")).to_have_text(
+    expect(page.locator("db-record .damage")).to_have_text(
         re.compile("^The image was damaged before the conversion and is stored unchanged: (?!is damaged)")
     )
 
