@@ -47,7 +47,7 @@ figure {{ margin: 0; font-size: 12px; }} img {{ width: 100%; height: 110px; obje
 figure p {{ margin: 0; color: light-dark(#b42318, #ff8a7d); }} svg {{ display: block; width: 100%; height: 60px; }}
 rect {{ fill: var(--bar); }} rect.all {{ fill: var(--line); }}
 svg.share {{ width: 160px; height: 10px; margin-top: 6px; }}
-.events th {{ width: 1%; white-space: nowrap; }} .events td {{ overflow-wrap: break-word; }}
+.events table {{ table-layout: fixed; }} .events th {{ width: 80px; }} .events td:nth-child(2) {{ width: 36%; }}
 .ends {{ display: flex; justify-content: space-between; color: var(--muted); }}
 </style></head><body><main>
 """
