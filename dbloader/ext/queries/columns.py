@@ -116,7 +116,7 @@ class Columns:
 
     def _kind(self, name: str) -> str:
         name = name.removeprefix(PREFIX)
-        return self.joined[name].kind if name in self.joined else self.store.manifest.columns[name]
+        return self.joined[name].kind if name in self.joined else self.store.manifest.columns.get(name, "")
 
     def field(self, name: str) -> FieldColumn:
         """Return the column of an extra field, or a joined column. ``field.`` may precede the name."""

@@ -69,7 +69,7 @@ def loader_of(place: Any, transform: Any = "auto", order: str = "shuffle", **opt
     ranks = {"num_replicas": options["world_size"], "rank": options["rank"], "seed": options["seed"]}
     return create_loader(
         dataset,
-        (24, 32),
+        (24, 32) if transform == "auto" else None,
         options["batch_size"],
         is_training=True,
         transform=transform,
