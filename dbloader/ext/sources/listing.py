@@ -254,6 +254,9 @@ def read_listing(
             found = read_listing(labelled, root, file_columns, make, files, encoding=encoding)
             said = ", the only one besides the images"
             found.understood = tuple(line + said * line.startswith("labels:") for line in found.understood)
+            ways = f"--label-column {column} (Listing(label=)) confirms it, --text-column {column} keeps it a field"
+            taken = f"the column {column!r} gives the labels, as the only one besides the images: {ways}"
+            found.warnings = (*found.warnings, taken)
             return found
     has_boxes = bool(first.chosen.corners)
     rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction())

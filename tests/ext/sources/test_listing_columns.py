@@ -721,7 +721,10 @@ def test_column_that_is_alone_is_the_label_if_its_values_repeat(
     source = opened(root, table(column, values).replace("id,", "image,", 1))
     assert (source.classes, [entry.label for entry in only_entries(source)]) == (classes, labels)
     assert source.understood[1] == f"labels: the column {column!r}, the only one besides the images"
-    assert ["1 of 5 rows have no label" in warning for warning in source.warnings] == [True] * ("" in values)
+    *missing, guess = source.warnings
+    assert ["1 of 5 rows have no label" in warning for warning in missing] == [True] * ("" in values)
+    assert f"--label-column {column} (Listing(label=)) confirms it, --text-column {column} keeps it a field" in guess
+    assert guess not in opened(root, table(column, values).replace("id,", "image,", 1), label=column).warnings
 
 
 def test_label_of_a_column_that_is_alone_comes_from_ids_zips_and_json(root: Path, tmp_path: Path) -> None:
@@ -733,7 +736,8 @@ def test_label_of_a_column_that_is_alone_comes_from_ids_zips_and_json(root: Path
     for number, (source, listing) in enumerate(itertools.product(sources, (rows, objects))):
         place = tmp_path / f"{number}.lmdb"
         report = convert(source, place, listing=listing, progress=None)
-        assert (report.rejected, report.warnings) == (0, ())
+        assert report.rejected == 0
+        assert ["the column 'breed' gives the labels" in warning for warning in report.warnings] == [True]
         with LMDBDataset(place, decode=None) as dataset:
             assert (dataset.classes, dataset.targets.tolist()) == (["dingo", "pug"], [1, 1, 0, 0])
         assert verify_store(place, against=source, listing=listing).problems == {}
@@ -741,7 +745,8 @@ def test_label_of_a_column_that_is_alone_comes_from_ids_zips_and_json(root: Path
 
 def test_numbers_with_a_fraction_in_a_column_that_is_alone_are_the_target(root: Path) -> None:
     source = opened(root, table("price", ["3.5", "2", "0.25"]))
-    assert (source.target, source.warnings) == ("price", ())
+    assert source.target == "price"
+    assert ["the column 'price' gives the labels" in warning for warning in source.warnings] == [True]
     assert [entry.fields for entry in only_entries(source)] == [{"price": 3.5}, {"price": 2.0}, {"price": 0.25}]
 
 
