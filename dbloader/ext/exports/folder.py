@@ -29,8 +29,8 @@ from dbloader.ext.exports.base import (
     new_file,
     save_file,
 )
+from dbloader.ext.sources.checked_rows import FILE_NAME, FILE_NAME_SUFFIX
 from dbloader.ext.sources.labels import CLASSES
-from dbloader.ext.sources.listing import FILE_NAME, FILE_NAME_SUFFIX
 from dbloader.images.info import find_facts
 from dbloader.records.values import pack
 from dbloader.sources.folder import EXTENSIONS

@@ -21,9 +21,9 @@ from typing_extensions import override
 from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import AS_FRACTIONS, FRACTIONS, OWN_SIZE, box_fields, coco_corners, is_number
-from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
 from dbloader.ext.sources.listing_columns import PATH_COLUMNS
 from dbloader.ext.sources.listing_files import PROBED, ListedFiles
+from dbloader.ext.sources.listing_paths import encoded_path, name_below, prefix_of
 from dbloader.records.manifest import CLASS_LISTS
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 

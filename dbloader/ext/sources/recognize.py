@@ -132,7 +132,8 @@ def _open_place(
 
         return ObjectFolder(source, reading)
     if any(Path(source, name).is_file() for name in METADATA_FILES):
-        from dbloader.ext.sources.listing import find_metadata, read_listing
+        from dbloader.ext.sources.listing import read_listing
+        from dbloader.ext.sources.metadata import find_metadata
 
         if (listing := find_metadata(Path(source))) is not None:
             if zips := find_archives(source, ZIPS):

@@ -13,8 +13,8 @@ from typing_extensions import override
 from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, read_annotation
-from dbloader.ext.sources.listing import encoded_path, name_below, prefix_of
 from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.listing_paths import encoded_path, name_below, prefix_of
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 
 if TYPE_CHECKING:

@@ -1,0 +1,324 @@
+"""Check the rows of a listing: which values are the path, the label, a box, and the fields of a record."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbloader._describe import cut, short_repr
+from dbloader.errors import FieldError, SourceError
+from dbloader.ext.sources.boxes import OWN_SIZE
+from dbloader.ext.sources.listed_boxes import take_box, take_boxes
+from dbloader.ext.sources.listing_columns import (
+    ALL,
+    INTEGER,
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    corner_columns,
+    is_certain,
+    is_float,
+    label_columns,
+    path_columns,
+    plain,
+)
+from dbloader.ext.sources.listing_paths import encoded_path, name_below
+from dbloader.ext.sources.listing_rows import is_text, read_rows
+from dbloader.records.record import checked_field_name
+from dbloader.sources.base import Problem, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from dbloader.ext.sources.listed_boxes import ListedBoxes
+    from dbloader.ext.sources.listing_files import ListedFiles
+    from dbloader.sources.base import Listing
+
+# Columns of metadata. A column such as "mask_file_name" has the paths of the files in the field "mask".
+FILE_NAME = "file_name"  # path of the image
+RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
+FILE_NAME_SUFFIX = "_file_name"
+# ImageNet's boxes: a class and four numbers for each. A number in place of the class is a confidence: no match.
+_PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
+_KNOWN_COLUMNS = 1000  # number of different sets of columns, as in JSON, whose meaning is remembered
+
+
+class ListingRules(NamedTuple):
+    """How to read the columns. Strangers may have written a folder's metadata, so its paths must stay in the folder."""
+
+    listing: Listing
+    path: Path
+    files: ListedFiles
+    prefix: bytes  # what absolute paths below the root begin with
+    encoding: str | None = None
+    file_columns: tuple[str, ...] = ()  # columns that name files of extra fields
+    is_metadata: bool = False  # whether the listing is the metadata of a folder
+    is_export: bool = False  # whether an export wrote the metadata
+    is_guess: bool = False  # whether columns of 0 and 1 become classes, although they may be something else
+    by_folder: bool = False  # labels are the first folders of the paths
+    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make a value, such as a number, of a text
+    target: str = ""  # the field that has the label, if it is no class
+    has_lists: bool = False  # whether rows have lists of boxes
+    is_fraction: bool = False  # whether boxes are fractions of the width and height
+
+    def rows(self) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+        """Read the rows as they are."""
+        return read_rows(self.path, self.encoding)
+
+    def path_columns(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns that may name the images."""
+        if self.is_metadata:
+            return [column for column in columns if column == FILE_NAME]
+        if self.listing.image is not None:
+            return matching(self.listing.image, columns)
+        return path_columns(columns)
+
+
+class RowColumns(NamedTuple):
+    """The columns of a row that do not become fields."""
+
+    path: str
+    labels: tuple[str, ...]  # several for a column of each class
+    corners: tuple[str, ...]  # of the row's box, () without one
+    size: tuple[str, ...]  # width and height of the image of the box
+
+
+class ListingRow(NamedTuple):
+    """A row, checked, with the values that become fields of the record."""
+
+    number: int
+    path: bytes
+    name: str  # of the record
+    label: int | str | float | list[Any] | None
+    fields: dict[str, Any]
+    files: dict[str, bytes | None]  # file field -> path of its file; ``fields`` has None for the field
+    columns: tuple[str, ...]
+    chosen: RowColumns
+    box: tuple[float, ...] | None = None  # None if all its columns are empty
+    size: tuple[int, int] = OWN_SIZE
+    boxes: ListedBoxes | None = None  # None if the row has no list of boxes
+
+
+def top_folder(path: bytes) -> str:
+    """Return the first folder of a path; "" without one."""
+    return readable(path.rpartition(b"/")[0].partition(b"/")[0])
+
+
+def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
+    """Yield each row, checked, or why it cannot be used."""
+    called = FILE_NAME if rules.is_metadata else rules.listing.image or " or ".join(PATH_COLUMNS)
+    no_path = f"it has no path in a column called {called}"
+    place = readable(rules.path)
+    known: dict[tuple[str, ...], RowColumns | None] = {}
+    for row in rules.rows():
+        if isinstance(row, Problem):
+            yield row
+            continue
+        number, values = row
+        where = f"{place}, row {number}"
+        columns = tuple(values)
+        if columns not in known:
+            if len(known) >= _KNOWN_COLUMNS:
+                known.clear()
+            known[columns] = _find_columns(columns, where, rules)
+        chosen = known[columns]
+        if chosen is None:
+            shown = cut(", ".join(map(repr, columns)), 200)
+            way = (
+                f"; the columns are {shown}: --image-column (Listing(image=)) chooses one; if these are values, write "
+                "the names of the columns above them"
+            )
+            yield Problem(f"row {number}", no_path + way * (not rules.is_metadata))
+            continue
+        value = values.pop(chosen.path, None)
+        if type(value) is int and not is_certain(chosen.path):
+            value = str(value)  # an id in JSON
+        path = _path(value, no_path, rules)
+        label = _label_of(chosen, values, where, rules)
+        if rules.by_folder and isinstance(path, bytes):
+            label = top_folder(path)
+        field_of = _find_file_columns([*values], rules, where)
+        files: dict[str, bytes | None] = {}
+        for column, field in field_of.items():
+            if values[column] in (None, ""):
+                files[field] = None
+            elif isinstance(file := _path(values[column], "", rules), bytes):
+                files[field] = file
+            else:
+                path = f"{file} (of its file {field!r})"
+        try:
+            box, size = take_box(values, chosen.corners, chosen.size) if chosen.corners else (None, OWN_SIZE)
+            boxes = None if rules.is_export or is_text(rules.path) else take_boxes(values)
+        except ValueError as error:
+            path = str(error)
+        if isinstance(path, str):
+            yield Problem(f"row {number}", path)
+            continue
+        for column, of in rules.types.items():
+            if (value := values.get(column)) is not None and column not in field_of:
+                try:
+                    values[column] = None if value == "" else of(value)
+                except (ValueError, KeyError) as error:
+                    raise SourceError(f"{where}: was changed since it was first read") from error
+        fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
+        name = name_below(path, rules.prefix)
+        yield ListingRow(number, path, name, label, fields, files, columns, chosen, box, size, boxes)
+
+
+def _label_of(chosen: RowColumns, values: dict[str, Any], where: str, rules: ListingRules) -> Any:
+    """Remove the columns of labels from the values of a row, and return its label, checked."""
+    label = _read_label(chosen, values, where, rules)
+    as_text = is_text(rules.path)
+    if not chosen.corners:
+        if isinstance(label, list):
+            _check_several(label, where, as_text=as_text)
+        return label
+    if isinstance(label, list) and len(label) < 2:
+        label = label[0] if label else None
+    if isinstance(label, list) or _is_fraction(label, as_text=as_text):
+        raise SourceError(
+            f"{where}: a box has one class, an integer or a name, and its label is {short_repr(label, 50)}: write a "
+            "row for each class of a box"
+        )
+    return label
+
+
+def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
+    """Raise SourceError if a list has a number with a fraction, or repeats an integer: it is no list of classes."""
+    if any(_is_fraction(label, as_text=as_text) for label in labels):
+        raise SourceError(
+            f"{where}: its label is {short_repr(labels, 50)}, but a list must have the names or integers of classes: "
+            "write these, or rename the column if its numbers are no classes"
+        )
+    numbers = [label for label in labels if type(label) is int or (as_text and INTEGER.fullmatch(label))]
+    if len({*numbers}) < len(numbers):
+        raise SourceError(
+            f"{where}: its label, {short_repr(labels, 50)}, repeats a number, and looks like 0/1 for each class: use "
+            "columns (--label-column a,b,c), or a list of the names or numbers of the image's classes"
+        )
+
+
+def _is_fraction(label: object, *, as_text: bool) -> bool:
+    """Return whether a label is a number that is written with a fraction or an exponent."""
+    if as_text and isinstance(label, str):
+        return is_float(label) and math.isfinite(float(label))
+    return isinstance(label, float)
+
+
+def _read_label(chosen: RowColumns, values: dict[str, Any], where: str, rules: ListingRules) -> Any:
+    """Remove the columns of labels from the values of a row, and return its label."""
+    if len(chosen.labels) > 1:
+        return [column for column in chosen.labels if _flag(values.pop(column, None), column, where)]
+    label = values.pop(chosen.labels[0], None) if chosen.labels else None
+    if isinstance(label, str) and chosen.labels and plain(chosen.labels[0]) == "predictionstring":
+        values[chosen.labels[0]] = label
+        found = [*dict.fromkeys(label.split()[::5])] if _PREDICTIONS.fullmatch(label) else [None]
+        label = found[0] if len(found) == 1 else found
+    elif isinstance(label, str) and rules.listing.separator:
+        label = [part.strip() for part in label.split(rules.listing.separator) if part.strip()]
+    if isinstance(label, list):
+        return [item for item in (_checked_label(item, where) for item in label) if item is not None]
+    return _checked_label(label, where)
+
+
+def _flag(value: object, column: str, where: str) -> bool:
+    """Return whether an image has the class of a column."""
+    text = str(value).strip().lower()
+    if text in ("1", "true", "1.0"):
+        return True
+    if value is None or text in ("0", "-1", "false", "", "0.0", "-1.0"):
+        return False
+    raise SourceError(f"{where}: a column of a class has only 1, 0 or -1, but {column!r} has {short_repr(value, 50)}")
+
+
+def _path(value: object, no_path: str, rules: ListingRules) -> bytes | str:
+    """Return the bytes of a path, or a reason why the path cannot be used."""
+    path = encoded_path(value, no_path)
+    if isinstance(path, bytes):
+        path = rules.files.find(path)
+    if not rules.is_metadata or isinstance(path, str):
+        return path
+    path = posixpath.normpath(path)
+    if path.startswith((b"/", b"../")) or path in (b".", b".."):
+        return f"its path leaves the folder: {short_repr(readable(path), 50)}; only a listing (--listing) may do that"
+    return path
+
+
+def matching(name: str, columns: Sequence[str]) -> list[str]:
+    """Return [the column that the user has named, perhaps with other capitals, spaces, - or _]; [] without one."""
+    if name in columns:
+        return [name]
+    found = [column for column in columns if plain(column) == plain(name)]
+    return found if len(found) == 1 else []
+
+
+def _find_columns(columns: tuple[str, ...], where: str, rules: ListingRules) -> RowColumns | None:
+    """Return which columns have the path, the labels and a box; None without a path."""
+    paths = [column for column in rules.path_columns(columns) if column not in rules.file_columns]
+    is_chosen = rules.is_metadata or rules.listing.image or (paths and is_certain(paths[0]))
+    if not (is_chosen or (len(paths) == 1 and rules.files.is_unknown)) or not paths:
+        return None
+    rest = [column for column in columns if column not in (paths[0], *rules.file_columns)]
+    has_boxes = not rules.is_export and (not rules.is_metadata or label_columns(rest))
+    corners = corner_columns(rest) if has_boxes else ()
+    size = tuple(column for column in rest if plain(column) in ("width", "height")) if corners else ()
+    size = size if [plain(column) for column in size] == ["width", "height"] else size[::-1]
+    if ALL in rules.listing.label:
+        labels = rest
+    elif rules.listing.label:
+        labels = [column for name in rules.listing.label for column in matching(name, rest)]
+    elif rules.is_metadata and LABEL_COLUMNS[0] in columns:
+        labels = [LABEL_COLUMNS[0]]  # so ``class`` and ``target`` are extra fields
+    else:
+        labels = label_columns(rest)
+    for what, option, names in (("path", "image", paths), ("label", "label", [] if rules.listing.label else labels)):
+        if len(names) > 1:
+            way = f"rename or drop one, or choose with --{option}-column (Listing({option}=))"
+            raise SourceError(f"{where}: {names[0]!r} and {names[1]!r} may both be the {what}; {way}")
+    taken = {paths[0], *labels, *corners, *size, *(RECORD_COLUMNS if rules.is_metadata else ())}
+    for column in (column for column in columns if column not in taken or column in rules.file_columns):
+        try:
+            checked_field_name(column)
+        except FieldError as error:
+            raise SourceError(f"{where}: rename the column {column!r}: {error}") from error
+        if column != column.strip():
+            raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
+    return RowColumns(paths[0], tuple(labels), corners, size if len(size) == 2 else ())
+
+
+def _checked_label(label: object, where: str) -> int | str | float | None:
+    if label is None or label == "":
+        return None
+    if type(label) is int and abs(label) < 2**63:  # the least integer of 64 bits means no label
+        return label
+    if type(label) is float and math.isfinite(label):
+        return label
+    if isinstance(label, str):
+        with suppress(UnicodeEncodeError):  # JSON may contain a lone surrogate
+            label.encode()
+            return label
+    raise SourceError(
+        f"{where}: a label is a 64-bit integer, a number, a name, a list of these or null, got {short_repr(label, 50)}"
+    )
+
+
+def _find_file_columns(columns: Sequence[str], rules: ListingRules, where: str) -> dict[str, str]:
+    """Return {column: field} for the columns that name files."""
+    found = {column: column for column in columns if column in rules.file_columns}
+    if not rules.is_metadata:
+        return found
+    for column in columns:
+        field = column.removesuffix(FILE_NAME_SUFFIX)
+        if field in ("", column) or column in found:
+            continue
+        try:
+            found[column] = checked_field_name(field)
+        except FieldError as error:
+            raise SourceError(f"{where}: rename the column {column!r}, which names files: {error}") from error
+        if field in columns:
+            raise SourceError(f"{where}: {column!r} and {field!r} would be the same field; rename or drop one")
+    return found

@@ -1,0 +1,34 @@
+"""The paths in a listing, and the names of the records that they give."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dbloader._describe import short_repr
+from dbloader.sources.base import readable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def prefix_of(root: Path) -> bytes:
+    """Return the bytes that each absolute path below a folder begins with, for ``name_below``."""
+    return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
+
+
+def name_below(path: bytes, prefix: bytes) -> str:
+    """Return the name of a file's record: the normalized path of the file, without the prefix."""
+    return readable(posixpath.normpath(path).removeprefix(prefix))
+
+
+def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
+    """Return the bytes of a path, or a reason why it cannot be one."""
+    if path is None or path == "":
+        return no_path
+    with suppress(UnicodeEncodeError):
+        if isinstance(path, str) and "\0" not in path:
+            return path.encode("utf-8", "surrogateescape")  # JSON may have lone surrogates for bytes that are not UTF-8
+    return f"its path is not valid for a file: {short_repr(path, 50)}"
