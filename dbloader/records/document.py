@@ -56,7 +56,7 @@ def seal(values: Mapping[str, Any], number: int = 0, salt: int = 0) -> bytes:
 
 
 def open_sealed(document: bytes | memoryview, number: int = 0, salt: int = 0) -> dict[str, Any]:
-    """Return the values that ``seal`` stored in a document. Tuples have become lists, and 64-bit ints Int64.
+    """Return the values that ``seal`` stored in a document. Tuples come back as lists, and 64-bit ints as Int64.
 
     Raises:
         ValueError: The document is damaged, or was sealed with another number or salt.

@@ -178,7 +178,7 @@ def join_chunks(chunks: Iterable[bytes | memoryview], kind: str, length: int) ->
     begin = 0
     for chunk in chunks:
         if (own := bytes(chunk[:1])) in _DTYPES:
-            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # a chunk of a column of floats may have only integers
+            part = np.frombuffer(chunk, _DTYPES[own], offset=1)  # a column of floats may have a chunk of integers
             np.copyto(values[begin : begin + len(part)], part, where=known_values(part))
             begin += len(part)
         else:

@@ -31,8 +31,8 @@ CLASS_LISTS = "labels"  # a target field of this name lists all classes of a rec
 
 _MAX_DEPTH = 20  # most nested levels of dicts and lists in Manifest.source
 
-# If there are more different labels than this, such as regression targets, a manifest does not count the records of
-# each label, because the counts would be large. Readers then count the labels in the column.
+# A manifest counts the records of each label only up to this number of different labels. Regression targets, for
+# example, would make a manifest large. Without these counts, readers count the labels in the column.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -44,7 +44,7 @@ class Manifest:
         length: Number of records.
         digest: SHA-256, hex, of the column ``crc32``: little-endian uint32s in the order of the records.
         salt: Random uint32, drawn when writing began. The checksums of records, column chunks and lines of the report
-            include the salt. So old data that another store left in the same file have wrong checksums.
+            include the salt. So data of an older store in the same file have wrong checksums.
         classes: Name of each label from 0 on; empty if labels have no names.
         label_counts: Number of records with each label; None if there are more than 65,536 different labels.
         labelled: Number of records with a label.
@@ -53,7 +53,7 @@ class Manifest:
         width: Smallest and largest width in pixels; (0, 0) if no record has a width.
         height: Smallest and largest height in pixels; (0, 0) if no record has a height.
         formats: Number of records by image format.
-        depths: Number of records by bits of a pixel value, such as "8-bit", "16-bit" or "32-bit float".
+        depths: Number of records by bit depth of the image, such as "8-bit", "16-bit" or "32-bit float".
         fields: Number of records that have each extra field.
         columns: The extra fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
@@ -100,13 +100,13 @@ class Manifest:
     def field_classes(self) -> dict[str, list[str]]:
         """The class names of the integers in extra fields.
 
-        A key is the name of a field, or the path of a part of a field, such as ``objects.category``.
+        A key is the name of a field, or a path inside a field, such as ``objects.category``.
         """
         return dict(self.source.get(FIELD_CLASSES) or {})
 
     @property
     def target(self) -> str:
-        """The field that is the target of a sample, unless a dataset chooses another: ``label`` or an extra field."""
+        """The field that a dataset returns as the target by default: ``label`` or an extra field."""
         return str(self.source.get(TARGET) or "label")
 
     @property
@@ -277,7 +277,7 @@ class Summary:
         self.labels: tuple[int, int] | None = None
 
     def add(self, chunk: dict[str, bytes]) -> None:
-        """Count what the next chunk of records has, given as its packed columns by name."""
+        """Add the next chunk of records. ``chunk`` maps the name of each column to its packed values."""
         values = {name: np.frombuffer(chunk[name], dtype) for name, dtype in DTYPES.items()}
         self._digest.update(chunk["crc32"])
         self._kinds.add({name: chunk[name] for name in chunk.keys() - {*COLUMNS}})

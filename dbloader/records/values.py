@@ -131,7 +131,7 @@ def unpack_array(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     return array
 
 
-# Magic and version, then the length of the rest of the header.
+# A .npy file begins with its magic and version (8 bytes), and the length of the rest of the header.
 _HEADER = struct.Struct("<8sH")
 
 

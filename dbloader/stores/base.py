@@ -134,9 +134,9 @@ class Store(ABC):
 
         Args:
             name: ``"label"`` (int64; NO_LABEL without a label), ``"width"``, ``"height"`` (uint32 pixels; 0 if
-                unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image), ``"crc32"`` (uint32), or a
-                field that a user added, with numbers, booleans or short texts; see ``FieldColumn.array``. If a user
-                added a field called ``nbytes``, its column is ``"field.nbytes"``.
+                unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image) or ``"crc32"`` (uint32). A
+                field that a user added is also a name; see ``FieldColumn.array``. If a user added a field called
+                ``nbytes``, its column is ``"field.nbytes"``.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -206,7 +206,7 @@ class Store(ABC):
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Switch to the store's previous version, without the shards added last, if that version has this digest."""
+        """Switch to the store's version before shards were last added, if that version has this digest."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -407,7 +407,7 @@ def _compare_manifest(store: Store, summary: Summary, totals: Totals, events: Co
 def read_records(
     store: Store, indices: range, *, elements: bool = True
 ) -> Iterator[tuple[EncodedRecord | Damage, int]]:
-    """Yield each record, or its damage, with its index. ``elements`` is as in ``Store.encoded``."""
+    """Yield each record, or its damage, with its index. ``Store.encoded`` describes ``elements``."""
     # Load the next block of records while this block is verified. The previous call has requested this block.
     store.prefetch(range(indices.stop if indices.start else 0, min(indices.stop + len(indices), len(store))))
     try:
@@ -429,8 +429,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
     """Return whether a stored chunk agrees with ``packed``, the chunk made from the same records."""
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
-    # If a field had values of several types when a chunk was made, the chunk has OTHER in place of each value. `packed`
-    # may have only one of these types, because the other types were in records that are not in this chunk now: in an
-    # interrupted commit, or in a shard whose chunks begin at other records. So OTHER agrees with every value.
+    # A stored chunk has OTHER in place of each value if its records had values of several types. Some of these records
+    # may be missing in `packed`: an interrupted commit lost them, or the chunks of their shard began at other records.
+    # So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)

@@ -21,11 +21,11 @@ def open_store(
 ) -> Store:
     """Return the store at a path or URI. The first read opens it.
 
-    ``cache`` and ``cache_bytes`` are as in LMDBDataset.
+    LMDBDataset describes ``cache`` and ``cache_bytes``.
 
     Raises:
         PlaceError: The place is a URI of an unknown kind, or a MongoDB URI without a collection.
-        OptionError: ``cache`` is not a path, or ``cache_bytes`` is below 1 or given without a cache.
+        OptionError: ``cache`` is not a path. Or ``cache_bytes`` is below 1, or given without ``cache``.
     """
     if cache is not None:
         store: Store = extension("CachedStore")(place, cache, max_bytes=cache_bytes)

@@ -41,7 +41,7 @@ class Commit(NamedTuple):
     Attributes:
         first: Index of the first record.
         documents: The records' BSON documents.
-        chunks: The changed column chunks: ``chunks[number][column]`` is packed, and ends with its CRC-32.
+        chunks: Changed chunks of columns. ``chunks[number][column]`` is the packed chunk, followed by its CRC-32.
         events: New lines of the report.
     """
 
@@ -54,13 +54,12 @@ class Commit(NamedTuple):
 class Writer(ABC):
     """A store that is being written. Use it in a ``with`` block.
 
-    Nothing changes at the place before ``finish`` publishes the whole store. If the block ends without ``finish``, a
-    ``resumable`` Writer keeps the committed records, and another Writer with ``resume`` continues after them. Only one
-    process at a time can write to a place.
+    ``place`` is the path or URI of the store. Nothing changes there before ``finish`` publishes the whole store. If the
+    block ends without ``finish``, a ``resumable`` Writer keeps the committed records. Another Writer with ``resume``
+    continues after these records. Only one process at a time can write to a place.
 
     Args:
-        overwrite: ``finish`` may replace a finished store at the place. Without ``resume``, an unfinished store is
-            discarded.
+        overwrite: ``finish`` may replace a finished store. If ``resume`` is False, an unfinished store is discarded.
         resume: Continue after the last commit of an unfinished store. Begin a new store if there is none. If the
             unfinished store was begun with ``overwrite``, this writer overwrites too.
         resumable: Keep committed records if the block ends without ``finish``.
@@ -69,8 +68,8 @@ class Writer(ABC):
         TypeError: ``overwrite``, ``resume`` or ``resumable`` is not True or False.
 
     Raises (on entering the block):
-        StoreExistsError: The place has a finished store and ``overwrite`` is False; or an unfinished store, and
-            ``overwrite`` and ``resume`` are False.
+        StoreExistsError: The place has a finished store, and ``overwrite`` is False. Or the place has an unfinished
+            store, and both ``overwrite`` and ``resume`` are False.
         StoreLockedError: Another process is writing to the place.
         StoreAccessError: The place cannot be written.
     """
@@ -150,7 +149,7 @@ class Writer(ABC):
             self._close()
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuse to resume with other settings, because then not all records would be made in the same way.
+        """Refuse to resume with other settings. All records of a store must be made with the same settings.
 
         Args:
             settings: Settings by name, with values that BSON can store. The error shows the old and the new value.
@@ -185,9 +184,9 @@ class Writer(ABC):
         Args:
             records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
-            outcome: Number of files by outcome, such as ``"repaired"``, to add to the manifest's counts.
-            position: Number of source items finished so far. A resumed writer begins with the last commit's number.
-            depths: Number of images by bits of a pixel value, such as ``"16-bit"``, to add to the manifest's counts.
+            outcome: Numbers of files to add to the manifest's counts, by outcome, such as ``"repaired"``.
+            position: Number of source items finished so far. A resumed writer begins with its value in the last commit.
+            depths: Numbers of images to add to the manifest's counts, by bit depth, such as ``"16-bit"``.
         """
         self._check_unfinished()
         for record in records:
@@ -266,7 +265,7 @@ class Writer(ABC):
 
         Args:
             classes: Name of each label from 0 on; empty if labels have no names.
-            source: Where the records are from, for people to read.
+            source: A description of the records' source, for people to read.
             created: Time in UTC, ISO 8601; None for now.
 
         Raises:
@@ -290,7 +289,7 @@ class Writer(ABC):
         return StoreExistsError(f"{self.place} has an unfinished conversion: {remedy}")
 
     def _refuse_finished(self) -> None:
-        """Raise StoreExistsError because the place has a finished store, unless this writer may overwrite it."""
+        """Raise StoreExistsError if this writer may not overwrite the finished store at the place."""
         if self.overwrite:
             return
         if self.resumed:

@@ -21,7 +21,7 @@ _DONTNEED = 4  # MADV_DONTNEED
 
 
 class Environment:
-    """An open LMDB environment without LMDB's own locks. All handles of a file in one process share one."""
+    """An open LMDB environment without LMDB's own locks. In one process, all handles of a file share an Environment."""
 
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self.pid = os.getpid()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Pair = tuple[bytes, bytes]
 
 FIRST_MAP_BYTES = 2**26
-"""Initial size of the memory map, which doubles when it is full. It takes address space, not memory or disk."""
+"""Initial size of the memory map, which doubles when it is full. The map takes address space, not memory or disk."""
 
 _BEGIN_AGAIN = "begin again with overwrite (--overwrite)"
 
@@ -39,7 +39,7 @@ class PartialFile:
 
     Attributes:
         resumable: Whether the file's writer keeps committed records after an error.
-        target: Path of the finished store. If the place is a symbolic link, ``target`` is the link's target.
+        target: Path of the finished store. If ``place`` is a symbolic link, ``target`` is the link's target.
         committed: Whether the file may contain committed records.
         fd: File descriptor, open for writing after ``lock``.
         env: LMDB's environment after ``open``.

@@ -51,7 +51,7 @@ class LMDBHandle:
         path: The file.
         place: The file's name in messages.
         digest: The expected digest; None accepts any digest.
-        index_of: Manifest of a sharded store, if the file must be its index; None if the file must be a store.
+        index_of: The manifest of the sharded store to which this index must belong; None for a file that is a store.
 
     Raises:
         _OtherStoreError: The file is not the expected store or index.
@@ -74,7 +74,7 @@ class LMDBHandle:
         release = weakref.finalize(self, env.release, self.shared)
         release.atexit = False
         with ExitStack() as undo:
-            undo.callback(release)  # otherwise the file would stay open as long as a caller keeps the error
+            undo.callback(release)  # if a caller kept the error, its traceback would keep the file open
             # Between `stat` and `acquire`, another process may have replaced the file by a shorter file.
             opened_size = self.shared.ahead.size_and_mtime()[0] or status.st_size
             self._read_header(min(status.st_size, opened_size), digest, index_of)
@@ -120,7 +120,7 @@ class LMDBHandle:
         self.shared.release_pages()
 
     def look_up(self, indices: Sequence[int]) -> Iterator[tuple[int, int, int, memoryview | None]]:
-        """Yield documents as ``ShardedHandle.look_up`` does. A view is valid while the file is open."""
+        """Yield documents like ``ShardedHandle.look_up``. A view is valid while the file is open."""
         return zip(count(), indices, repeat(self.manifest.salt), self.views(indices))
 
     def views(self, indices: Sequence[int]) -> Iterator[memoryview | None]:
@@ -187,7 +187,7 @@ class LMDBHandle:
 def open_file(
     path: Path, store: str, name: str, remedy: str, *, digest: str | None = None, index_of: Manifest | None = None
 ) -> LMDBHandle:
-    """Open a shard or the index of a sharded store. The arguments are like LMDBHandle's.
+    """Open a shard or the index of a sharded store. LMDBHandle describes ``digest`` and ``index_of``.
 
     Raises:
         DamagedStoreError: The file is missing or damaged, or is not the file ``name`` of the store.
@@ -211,7 +211,7 @@ class ShardFiles:
 
     Attributes:
         opened: The open shards, the least recently read first.
-        lock: Protects ``opened``. Acquire this lock inside ``env.gate``, so no forked child inherits it locked.
+        lock: Protects ``opened``. Hold it only inside ``env.gate``, which delays forks. So no child inherits a held lock.
     """
 
     cached = False
@@ -270,8 +270,8 @@ class ShardFiles:
 class ShardedHandle:
     """An open sharded store: its manifest, its index, and recently read shards. Threads may share a handle.
 
-    A shard is opened when one of its records is read. Open shards use at most a quarter of the process's limit of file
-    descriptors. If more are open, the least recently read shard is closed.
+    A shard is opened when one of its records is read. Open shards use at most a quarter of the file descriptors that
+    the process may open. To open one more shard, the handle closes the least recently read shard.
     """
 
     def __init__(self, files: ShardFiles) -> None:
@@ -284,7 +284,7 @@ class ShardedHandle:
         self._most_opened = max(8, (2**20 if soft == resource.RLIM_INFINITY else soft) // 4 // _DESCRIPTORS)
 
     def open_previous(self, digest: str) -> ShardedHandle | None:
-        """Return a handle of the store before shards were last added; None if that is lost or has another digest."""
+        """Return a handle of the store's previous version; None if that version is lost or has another digest."""
         with suppress(OSError, StoreError):
             files = self.files
             older = ShardedHandle(ShardFiles(files.path, files.place, kept_manifest(files.table.previous)))

@@ -27,15 +27,15 @@ _META_HEAD = struct.Struct("<4sI")  # magic number and version at the beginning 
 # Offsets in a meta page: page size (md_pad of the first database), root page of the second database, transaction id.
 _PAGE_SIZE_AT, _ROOT_AT, _TXN_AT, _META_END = 40, 128, 144, 152
 _LOWER_AT = 12  # offset of mp_lower in any page: the end of the list of node offsets
-# The head of a node. In a leaf: size of the value (two numbers), flags, length of the key. In a branch, the first three
-# numbers are the child's page number.
+# The four numbers at the head of a node. In a leaf, they are the value's size (low, high), the flags, and the key's
+# length. In a branch, the first three are the child's page number.
 _NODE = struct.Struct("<HHHH")
 _OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains the number of the first page
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# `prefetch` checks for one record in 32 whether it is in memory. A check takes 8 us, or 0.25 us per record. If this
-# record is not in memory, the next 512 get hints without a check: useless hints cost less than a batch without hints.
+# `prefetch` checks whether one record in 32 is in memory. A check takes 8 us, or 0.25 us per record. If the record is
+# not in memory, the next 512 records get hints without a check. Useless hints cost less than missing hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 
@@ -55,7 +55,7 @@ class ReadAhead:
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self._file = -1
         self._page_size = self._root = self._depth = 0
-        self._unhinted = self._hinted = 0  # number of records without hints, and with hints, until the next check
+        self._unhinted = self._hinted = 0  # how many records get no hint, or a hint, before the next check
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # the system is not Linux
         with suppress(*_WRONG):  # LMDB itself reports a damaged file
@@ -67,7 +67,7 @@ class ReadAhead:
                 self._find_root()
 
     def size_and_mtime(self) -> tuple[int, int]:
-        """Return the size in bytes and the last change in ns, even of a removed file; (0, 0) if no file is open."""
+        """Return the file's size in bytes and mtime in ns, even after its removal; (0, 0) if no file is open."""
         if self._file < 0:
             return 0, 0
         status = os.fstat(self._file)

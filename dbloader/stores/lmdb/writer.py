@@ -55,7 +55,7 @@ class LMDBWriter(Writer):
             self._partial.lock()
             try:
                 self._begin_or_resume()
-            except BaseException:  # an ExitStack would leave the partial file if Ctrl-C came between two steps
+            except BaseException:  # with an ExitStack, Ctrl-C before its callback would leave the partial file
                 self._leave(keep=self._partial.committed)
                 raise
 
@@ -122,7 +122,7 @@ class LMDBWriter(Writer):
             self._partial.committed = progress is not None
             if progress is not None:
                 self._restore(progress)
-            self._check_replaceable()  # check again: the unfinished store may have been begun with `overwrite`
+            self._check_replaceable()  # check after `_restore`, which may set `overwrite`
             undo.pop_all()
 
     @override

@@ -1,4 +1,4 @@
-"""Record which stores a MongoDB collection has: the published store, an unfinished store and old stores."""
+"""Keep the list of stores of a MongoDB collection: the published store, an unfinished store and old stores."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Catalog:
 
     @retried
     def published(self) -> str | None:
-        """Return the id of the published store, even if damaged; None if there is none.
+        """Return the id of the published store, even of a damaged store; None if there is none.
 
         Raises:
             StoreExistsError: The collection contains something other than a dbloader store.
@@ -76,7 +76,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return which collection of records the place's view shows; "" if it is no such view; None if missing."""
+        """Return the collection of records that the view shows; None without a view; "" if another program made it."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""
@@ -105,7 +105,7 @@ class Catalog:
         return {"_id": STORE, "writer.token": self._token, "partial.store": store, "partial.writer": self._token}
 
     def overtaken(self) -> StoreLockedError:
-        """Return the error to raise when another writer has taken over the place."""
+        """Return the error to raise when another writer has taken over."""
         return StoreLockedError(f"another process has taken over the conversion at {self._place.redacted}")
 
     @retried
@@ -113,21 +113,21 @@ class Catalog:
         """Publish a partial store with a single write. ``replaces`` is the id of the store published before, or None.
 
         Raises:
-            StoreLockedError: Another writer has taken over the place, or the published store is not ``replaces``.
+            StoreLockedError: Another writer has taken over, or the published store is not ``replaces``.
         """
         change: dict[str, Any] = {"$set": {"store": store, "manifest": manifest}, "$unset": {"partial": ""}}
         if replaces is not None:
             change["$addToSet"] = {"replaced": replaces}
         if self._durable.update_one({**self._mine(store), "store": replaces}, change).matched_count:
             return
-        # An earlier attempt may have succeeded although its answer was lost. Another writer's manifest would differ.
+        # An earlier attempt may have succeeded although its answer was lost. Then the document has this manifest.
         if self._meta.find_one({"_id": STORE, "store": store, "manifest": {"$eq": manifest}}, {"_id": 1}) is not None:
             return
         raise self.overtaken()
 
     @retried
     def update_view(self) -> None:
-        """Make the place's collection a view of the published records, unless another program made the collection."""
+        """Make the collection a view of the published records, unless another program made the collection."""
         store, viewed = self._read().get("store"), self._viewed()
         name, records = self._place.collection, records_collection(self._place.collection, str(store))
         if store is None or viewed in (records, ""):
@@ -148,8 +148,8 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still holds the lease.
 
-        If ``forget`` is true, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if no
-        other writer has ever written to the store, because a former writer could write more data later.
+        If ``forget`` is true, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if this
+        writer is the store's only writer: an earlier writer could still write data later.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})
@@ -160,8 +160,8 @@ class Catalog:
     def collect_garbage(self) -> None:
         """Remove the data of stores that were replaced or given up.
 
-        A store stays in the field ``replaced`` until a later call finds no data of the store, because a writer that has
-        lost its lease may still write data.
+        A writer that has lost its lease may still write data. So a store stays in the field ``replaced`` until a later
+        call finds no data of the store.
         """
         document = self._read()
         used = {document.get("store"), document.get("partial", {}).get("store")}  # never remove these stores
@@ -183,7 +183,7 @@ class Catalog:
 
 
 def _is_own(document: Mapping[str, Any]) -> bool:
-    """Return whether dbloader can have written the document that describes a place."""
+    """Return whether dbloader can have written a document with the _id STORE."""
     manifest, partial = document.get("manifest", {"format": FORMAT}), document.get("partial", _NO_PARTIAL)
     writer, replaced = document.get("writer", {}), document.get("replaced", [])
     return (

@@ -1,7 +1,7 @@
 """Connect a process to a server, and repeat operations that fail while the server restarts.
 
-All stores of a process share one client for each server. If a place (a MongoDB URI) has a user but no password, the
-password is read from the environment.
+All stores of a process share one client for each server. If the URI of a store has a user but no password, the password
+is read from the environment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 # The first operation waits this long for a server, so a wrong host is reported within seconds.
 SELECTION_SECONDS = 5.0
-# A request without an answer for this long is repeated on another connection. Even a slow disk reads a batch faster.
+# If no answer arrives for this long, the request is repeated on another connection. Slow disks read a batch faster.
 SILENCE_SECONDS = 10.0
 # A failed operation is repeated for this long. A restart of the server or an election (10 s by default) takes less.
 RETRY_SECONDS = 60.0
@@ -66,13 +66,13 @@ class SharedClient:
 
 
 _clients: weakref.WeakValueDictionary[tuple[object, ...], SharedClient] = weakref.WeakValueDictionary()
-# Clients of the parent process, which a child never closes or deletes, because this would end the parent's sessions.
+# Clients of the parent process. A forked child keeps them, because closing or deleting one ends the parent's sessions.
 _inherited: list[SharedClient] = []
 _lock = threading.Lock()
 
 
 def _get_client(place: MongoURI) -> SharedClient:
-    """Return this process's client for the server and options of a place."""
+    """Return this process's client for the server and options of a URI."""
     with _lock:
         shared = _clients.get(place.client_key)
         if shared is None:
@@ -89,7 +89,7 @@ def _make_client(place: MongoURI) -> pymongo.MongoClient[Any]:
         "connectTimeoutMS": round(1000 * SELECTION_SECONDS),
         "socketTimeoutMS": round(1000 * SILENCE_SECONDS),
         "maxIdleTimeMS": round(1000 * _IDLE_SECONDS),
-        # Connection.retry repeats operations. The driver would repeat an operation only once, and getMore never.
+        # Connection.retry repeats operations. The driver would repeat an operation only once, and never repeat getMore.
         "retryReads": False,
         "retryWrites": False,
     }
@@ -116,7 +116,7 @@ os.register_at_fork(after_in_child=_begin_child)
 
 
 class Patience:
-    """The time that one operation and its repetitions may take. With ``seconds`` None, the driver's limits apply."""
+    """The time that one operation and its repetitions may take. If ``seconds`` is None, the driver's limits apply."""
 
     def __init__(self, seconds: float | None) -> None:
         self._deadline = self._until = None if seconds is None else time.monotonic() + seconds
@@ -144,13 +144,13 @@ class Patience:
 
 
 class Connection:
-    """One process's client for a server, and the database of one place.
+    """One process's client for a server, and the database in the URI ``place``.
 
-    Options in the place take precedence over dbloader's options. A writer always reads from the primary. A writer's
-    writes wait for a majority of the replica set's members unless the place sets ``w``.
+    Options in the URI take precedence over dbloader's options. A writer always reads from the primary. A writer's
+    writes wait for a majority of the replica set's members unless the URI sets ``w``.
 
     Raises:
-        PlaceError: An option of the place cannot be used, or a password is missing.
+        PlaceError: An option of the URI cannot be used, or a password is missing.
     """
 
     def __init__(self, place: MongoURI, *, writing: bool = False) -> None:
@@ -166,7 +166,7 @@ class Connection:
                 problem = "a store cannot be written with w=0, because dbloader must know that its writes succeeded"
         except (errors.PyMongoError, ValueError, TypeError, OSError) as error:
             problem = self.place.redact(str(error))
-        if problem is not None:  # not in ``except``: the traceback would also show the driver's error
+        if problem is not None:  # raised outside ``except``, so no traceback shows the driver's error with credentials
             raise PlaceError(f"{place.redacted} cannot be used: {problem}")
 
     @property
@@ -177,7 +177,7 @@ class Connection:
 
     @property
     def database(self) -> Database[Any]:
-        """The database of the place. No option of the place changes how the database decodes documents."""
+        """The database in the URI. No option of the URI changes how the database decodes documents."""
         options: dict[str, Any] = {}
         if self._writing:
             concern = WriteConcern(**{"w": "majority", **self.client.write_concern.document})
@@ -185,9 +185,9 @@ class Connection:
         return self.client.get_database(self.place.database, codec_options=CodecOptions(), **options)
 
     def retry(self, function: Callable[[], T], *, scan: Collection[Any] | None = None) -> T:
-        """Call a function, and repeat the call after temporary errors. So the function must be safe to repeat.
+        """Call a function, and repeat the call after temporary errors. The function must be safe to repeat.
 
-        Calls are repeated until RETRY_SECONDS after the first failure. The place's option ``timeoutMS`` replaces this
+        Calls are repeated until RETRY_SECONDS after the first failure. The URI's option ``timeoutMS`` replaces this
         limit.
 
         If an answer takes longer than SILENCE_SECONDS (``socketTimeoutMS``), the next attempt uses another connection.
@@ -248,7 +248,7 @@ class Connection:
         return is_transient(error)
 
     def close(self) -> None:
-        """Release the client. The last user of a client closes it."""
+        """Release the client. When its last user releases a client, the client is closed."""
         self._shared = None
 
 
@@ -263,7 +263,7 @@ def retried(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
 
 
 def _add_password(place: MongoURI) -> MongoURI:
-    """Return a place with its user's password. If the place lacks the password, read it from the environment."""
+    """Return a URI with its user's password. If the URI lacks the password, read it from the environment."""
     if not place.lacks_password:
         return place
     found = os.environ.get(PASSWORD)

@@ -86,7 +86,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
 
 
 def _codes(error: errors.PyMongoError) -> set[Any]:
-    """Return the codes of an error, or of all failures of a bulk write; none if the error is not from a server."""
+    """Return the server's error codes. A bulk write can have several. An error of the driver itself has none."""
     if isinstance(error, errors.BulkWriteError):
         return {failure.get("code") for failure in _failures(error)}
     return {error.code} if isinstance(error, errors.OperationFailure) else set()

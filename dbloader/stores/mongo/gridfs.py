@@ -1,4 +1,4 @@
-"""Store records that are too large for one document in GridFS. A small document, the stub, names the record's file."""
+"""Store a record in GridFS if one document cannot hold it. A small document, the stub, names the record's file."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class LargeRecords:
 
 
 def make_stub(document: bytes, file: object) -> bytes:
-    """Return a stub for a large record: a document with the record's fields except the image, and the file's id.
+    """Return a stub for a large record: the id of its file, and its fields except the image.
 
-    If this document would still be too large, the largest extra fields are left out.
+    If the stub would still be too large, it lacks the largest extra fields.
     """
     values: dict[str, Any] = bson.decode(document)
     index, kept = values.pop("_id"), {name: value for name, value in values.items() if name != "image"}

@@ -57,7 +57,7 @@ class Lease:
             writer = document.get("writer")
             holder = writer if isinstance(writer, dict) else {}  # a damaged document may have another type here
             if writer is None or holder.get("token") == self.token:
-                continue  # the lease was just released, or acquired by this process while the answer was lost
+                continue  # the lease was just released, or this process has it but the server's answer was lost
             if not _has_ended(holder):
                 raise StoreLockedError(
                     f"another process is writing {self._connection.place.redacted} now (process "
@@ -78,7 +78,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Release the lease. If the document of the place contains nothing else, remove the document."""
+        """Release the lease. If the document with the lease contains nothing else, remove the document."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -148,8 +148,8 @@ def _machine() -> str:
 def _start_time(pid: int) -> str:
     """Return when a process began, in clock ticks since boot; "" if the process has ended."""
     try:
-        # See proc(5). After the process's name, which is in parentheses, field 1 is the process's state, and field 20
-        # the start time. The name may contain parentheses too, so split at the last parenthesis.
+        # See proc(5). The process's name is in parentheses, and may contain parentheses too, so split at the last one.
+        # Then fields[0] is the process's state, and fields[19] is the start time.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
@@ -157,7 +157,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether a lease's holder has certainly ended: another process, or an earlier writer in this process."""
+    """Return whether a lease's holder has certainly ended. It may be an earlier writer in this same process."""
     if not _machine() or holder.get("machine") != _machine():
         return False
     pid = holder.get("pid")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
 # Number of inserts that are sent at once. The server processes an insert while the next insert is being sent.
 _IN_FLIGHT = 3
-# The server's disk must have this room, plus twice the size of a commit, because the server also writes a journal.
+# The server's disk must have this room, plus twice the size of a commit: once for the data, once for the journal.
 _ROOM = 16 * 2**20
 
 # Layout of the BSON document {_id: int64, crc32: int64}, which the server returns for each record.
@@ -60,12 +60,12 @@ _ID_CRC_DTYPE = np.dtype(
 class PartialStore:
     """A store that is being written. Every method can be called again after an interruption.
 
-    Late writes do no harm. Late writes occur if a writer continues after another writer has taken over the place, or if
-    the server runs a command only after the writer has repeated it. Therefore an existing record is replaced only if it
-    still has the CRC-32 that this writer has just read. Columns and events contain the number of the run and commit
-    that wrote them, and only a later run or commit replaces them. No file in GridFS is written twice.
+    Late writes do no harm. A writer may write late, after another writer has taken over. Or the server may run a
+    command late, after the writer has repeated it. Therefore an existing record is replaced only if the record still
+    has the CRC-32 that this writer has just read. Each column chunk and event contains the numbers of its run and
+    commit. Only a later run or commit replaces this chunk or event. No file in GridFS is written twice.
 
-    ``run`` is the number of this writer among all writers of the store, from 1 on.
+    ``run`` counts the writers of the store. It is 1 for the first writer.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, lease: Lease, store: str, run: int) -> None:
@@ -116,7 +116,7 @@ class PartialStore:
 
     @retried
     def trim(self, length: int, events: int) -> None:
-        """Remove records and events of interrupted commits beyond the store's end. Call this after publishing."""
+        """Remove records and events that interrupted commits have stored beyond the store's end, after publishing."""
         self._records.delete_many({"_id": {"$gte": length}})
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
@@ -124,8 +124,8 @@ class PartialStore:
     def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
-        After a failure, every step is repeated: a killed server may have lost the earlier steps too, because only the
-        last step waits for the journal.
+        After a failure, every step is repeated. Only the last step waits for the journal, so a killed server may have
+        lost the earlier steps too.
         """
         self._commits += 1
         meta: list[dict[str, Any]] = [
@@ -158,7 +158,7 @@ class PartialStore:
 
     def _insert(self, commit: Commit) -> None:
         with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="dbloader-insert") as executor:
-            # Each thread needs a copy of the context, which contains the limit that pymongo.timeout has set.
+            # Run each thread in a copy of the context: pymongo.timeout has stored its time limit there.
             batches = _split(commit.first, commit.documents)
             inserts = [executor.submit(copy_context().run, self._insert_batch, batch) for batch in batches]
             for insert in inserts:
@@ -184,7 +184,7 @@ class PartialStore:
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Replace documents on the server that differ from this batch, because another writer inserted them."""
+        """Replace the documents of another writer that have this batch's indices but differ from this batch."""
         query = {"_id": {"$in": list(batch)}}
         found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
         stored = {other["_id"]: other.get("crc32") for other in found}
@@ -198,7 +198,7 @@ class PartialStore:
                 self._records.replace_one(seen, documents[index], upsert=True)
 
     def _write_meta(self, documents: Sequence[Mapping[str, Any]]) -> None:
-        """Write chunks of columns and events, unless a later run or commit has written them."""
+        """Write chunks of columns and events. Raise StoreLockedError if a later run or commit has written them."""
         if not documents:
             return
         # The filter does not match a document of a later run or commit. For such a document, the server tries an
@@ -251,10 +251,10 @@ class PartialStore:
 
     @retried
     def has_file(self, index: int, salt: int) -> bool:
-        """Read a record's file in GridFS, and return whether it is whole, which the stub's CRC-32 cannot show."""
+        """Read a record's file in GridFS, and return whether the file is whole."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
-            return True  # the record needs no file; an earlier writer left this file
+            return True  # the record needs no file; an earlier writer stored this file
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)

@@ -52,14 +52,14 @@ _INDICES_AT_ONCE = 2**14
 
 
 class MongoReader:
-    """One process's connection to a place, and the store that was there when the process connected.
+    """One process's connection to the URI ``place``, and the store that was there when the process connected.
 
-    Records are read from members of the replica set according to the place's read preference. All other data are small,
-    and are read from the primary, because a secondary may lag behind. Without a primary, such data are read from a
-    secondary if the read preference allows it.
+    Records are read from members of the replica set according to the URI's read preference. All other data are small,
+    and are read from the primary, because a secondary may lag behind. If there is no primary and the read preference
+    allows secondaries, all data are read from a secondary.
 
     Attributes:
-        records: The collection of the store's records, read according to the place's read preference.
+        records: The collection of the store's records, read according to the URI's read preference.
         newest: The same collection, read from the primary if there is one.
     """
 
@@ -69,13 +69,13 @@ class MongoReader:
         self.pid = self.connection.pid
         database = self.connection.database
         preference = Primary() if database.read_preference == Primary() else PrimaryPreferred()
-        # Override the place's option w=0, which GridFS refuses even for reading.
+        # Override the URI's option w=0, which GridFS refuses even for reading.
         newest = database.with_options(read_preference=preference, write_concern=WriteConcern())
         self.meta: Collection[Any] = newest[place.collection + MANIFEST]
         try:
             self.store, self.manifest = self._find_store()
         except BaseException:
-            self.connection.close()  # otherwise the client would stay open as long as a caller keeps the error
+            self.connection.close()  # if a caller kept the error, its traceback would keep the client open
             raise
         self.records: Collection[Any] = database[records_collection(place.collection, self.store)]
         self.newest: Collection[Any] = newest[self.records.name]
@@ -83,7 +83,7 @@ class MongoReader:
 
     def _find_store(self) -> tuple[str, Manifest]:
         if self.meta.read_preference != Primary():
-            # With PrimaryPreferred, the driver reads from any member until the primary is found. Find it first.
+            # With PrimaryPreferred, the driver reads from any member until the primary is found. The ping finds it.
             with suppress(PyMongoError), pymongo.timeout(_PRIMARY_SECONDS):
                 self.connection.database.command("ping")
         document = self.connection.retry(lambda: self.meta.find_one({"_id": STORE})) or {}
@@ -212,7 +212,7 @@ class MongoReader:
 
     @property
     def _in_store(self) -> dict[str, Any]:
-        """The query for records of the store. Interrupted commits may have left records beyond the store's length."""
+        """The query for the store's records. Interrupted commits may have stored records beyond the store's end."""
         return {"_id": {"$gte": 0, "$lt": self.manifest.length}}
 
     # ---- Columns and events
@@ -245,7 +245,7 @@ class MongoReader:
                 yield chunk
 
     def events(self, first: int) -> list[bytes]:
-        """Return the BSON of up to CHUNK lines of the report, from line ``first`` on; b"" for a damaged document."""
+        """Return up to CHUNK lines of the report as BSON, from line ``first`` on. A damaged line is b""."""
         keys = {**prefix_range(f"{self.store}/event/"), "$gte": event_key(self.store, first)}
         found = self.connection.retry(lambda: list(self.meta.find({"_id": keys}, sort=[("_id", 1)], limit=CHUNK)))
         if not found:

@@ -1,9 +1,9 @@
 """Define the collections, keys and indexes of a MongoDB store.
 
 Each conversion makes a store with its own id, and writes its records to the collection ``<collection>.<id>``. One
-document in ``<collection>.manifest`` describes the place: the published store, the partial store, the writer's lease,
-and the stores to remove. One conditional write to this document publishes a store. ``<collection>`` itself is a view of
-the published records, for people. docs/format.md lists every field.
+document in ``<collection>.manifest`` describes the published store, the partial store, the writer's lease, and the
+stores to remove. One conditional write to this document publishes a store. ``<collection>`` itself is a view of the
+published records, for people. docs/format.md lists every field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGE = ".large"
 """Suffix of the GridFS bucket for records that are too large for one document."""
 
 STORE = "store"
-"""The _id of the document that describes the place."""
+"""The _id of the document that describes the published store and the partial store."""
 
 # https://www.mongodb.com/docs/manual/reference/limits/
 MAX_ON_SERVER = 16 * 2**20

@@ -55,7 +55,7 @@ class MongoStore(Store):
 
     @property
     def uri(self) -> str:
-        """The given place, with its credentials."""
+        """The given URI, with its credentials."""
         return self._place.uri
 
     @override

@@ -15,23 +15,23 @@ _HOST = r"(?:\[[^\[\]/?@]*\]|[^\[\]:,/?@]+)(?::[0-9]+)?"
 _PLACE = re.compile(
     rf"(mongodb|mongodb\+srv)://(?:([^/?@]*)@)?({_HOST}(?:,{_HOST})*)/([^/?@.]+)\.([^/?@]+)(?:\?(.*))?", re.IGNORECASE
 )
-# Options of a connection string whose values may be secret.
+# The values of these options may be secret.
 _SECRET = ("authmechanismproperties", "tlscertificatekeyfilepassword", "proxyusername", "proxypassword")
-# Characters that https://www.mongodb.com/docs/manual/reference/limits/ forbids in names, and '%', because the driver
-# would unescape it.
+# https://www.mongodb.com/docs/manual/reference/limits/ forbids these characters in names. '%' is also refused, because
+# the driver would read it as an escape.
 _NOT_IN_DATABASE = re.compile(r'[\x00\\ "$*<>:|%]')
 _NOT_IN_COLLECTION = re.compile(r"[\x00$%]|^system\.|^\.|\.\.|\.$")
-# MongoDB allows names of 255 bytes. The collection of the large records' chunks has the longest name; see schema.py.
+# MongoDB allows names of 255 bytes. The longest name ends in ``.<id>.large.chunks``; see schema.py.
 _MAX_NAME_BYTES = 255 - len(f".{'0' * 24}.large.chunks")
 
 
 class MongoURI(NamedTuple):
-    """A parsed place on a server.
+    """A parsed URI of a store in MongoDB.
 
     Attributes:
-        user: ``user``, or ``user:password`` if the place has a password, escaped as in the connection string.
+        user: ``user`` or ``user:password``, with the URI's escapes.
         hosts: One or more hosts, with their ports.
-        query: The options, as in the connection string.
+        query: The options after the ``?``, with the URI's escapes.
         stripped: Whether ``without_credentials`` removed credentials.
     """
 
@@ -45,13 +45,13 @@ class MongoURI(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """The connection string, with the credentials."""
+        """The URI, with the credentials."""
         user, query = f"{self.user}@" if self.user else "", f"?{self.query}" if self.query else ""
         return f"{self.scheme}://{user}{self.hosts}/{self.database}.{self.collection}{query}"
 
     @property
     def redacted(self) -> str:
-        """The place without user and options, for messages."""
+        """The URI without user and options, for messages."""
         return f"{self.scheme}://{self.hosts}/{self.database}.{self.collection}"
 
     @property
@@ -63,8 +63,8 @@ class MongoURI(NamedTuple):
         return f"MongoURI({self.redacted!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Only a pickle that multiprocessing makes to start a process contains credentials, because it goes through a
-        # pipe. A user may store any other pickle in a file.
+        # Keep credentials only in the pickle that multiprocessing sends to a new process through a pipe. A user may
+        # store any other pickle in a file.
         return MongoURI, tuple(self if get_spawning_popen() is not None else self.without_credentials())
 
     def __deepcopy__(self, memo: object) -> MongoURI:
@@ -72,13 +72,13 @@ class MongoURI(NamedTuple):
 
     @property
     def client_key(self) -> tuple[str, ...]:
-        """Places with the same key share a client."""
-        # If the place has a user, the key includes the database, because MongoDB looks for the user in this database.
+        """URIs with the same key share a client."""
+        # If the URI has a user, the key includes the database, because MongoDB looks for the user in this database.
         return (self.scheme, self.user, self.hosts, self.query, self.database if self.user else "")
 
     @property
     def lacks_password(self) -> bool:
-        """Whether the place has a user but no password, and its authentication mechanism needs a password."""
+        """Whether the URI has a user but no password, and its authentication mechanism needs a password."""
         for option in _split_options(self.query):
             if _option_name(option) == "authmechanism":
                 mechanism = unquote(option.partition("=")[2]).upper()
@@ -87,14 +87,14 @@ class MongoURI(NamedTuple):
         return self.user != "" and ":" not in self.user
 
     def without_credentials(self) -> MongoURI:
-        """Return this place without secret options. If the place has a password, also remove user and password."""
+        """Return this URI without secret options. If the URI has a password, also remove user and password."""
         query = "&".join(part for part in _split_options(self.query) if _option_name(part) not in _SECRET)
         user = "" if ":" in self.user else self.user
         stripped = self.stripped or user != self.user or not set(_SECRET).isdisjoint(self.options)
         return self._replace(user=user, query=query, stripped=stripped)
 
     def redact(self, text: str) -> str:
-        """Return a library's message, in which ``***`` replaces the credentials of this place."""
+        """Return a message with ``***`` in place of this URI's credentials."""
         secrets = {self.user, *self.user.split(":", 1)}
         options = _split_options(self.query)
         secrets |= {part.partition("=")[2] for part in options if _option_name(part) in _SECRET}
@@ -107,7 +107,7 @@ class MongoURI(NamedTuple):
 
 
 def parse(place: str | os.PathLike[str]) -> MongoURI:
-    """Parse a place in MongoDB without connecting to a server. No error message repeats what may be a password."""
+    """Parse a URI of MongoDB without connecting to a server. Error messages never show what may be a password."""
     match = _PLACE.fullmatch(os.fspath(place))
     scheme, user, hosts, database, collection, query = match.groups(default="") if match else [""] * 6
     # If a password contains '/' and '?', the pattern wrongly matches everything after the '?' as options, including the

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from dbloader.stores.writer import Commit
 
 
-# MongoDB's own databases: users, the state of a sharded cluster, and data that is not replicated.
+# MongoDB keeps its own data in these databases.
 _SYSTEM_DATABASES = ("admin", "config", "local")
 
 
 class MongoWriter(Writer):
-    """Writes a store to a MongoDB database; see Writer. A collection that is not a dbloader store is not replaced.
+    """Writes a store to a MongoDB database; see Writer. A collection of another program is never replaced.
 
     The records are in ``collection.<id>``. When the store is finished, ``collection`` becomes a view of the records.
-    Each write waits for a majority of the replica set's members, and a commit also waits for the journal. The place's
+    Each write waits for a majority of the replica set's members, and a commit also waits for the journal. The URI's
     options ``w`` and ``journal`` change what writes wait for. Writes are repeated for up to a minute after network
     errors, a restart or an election.
 
-    A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer at the place
-    removes the replaced store.
+    A replaced store stays in ``collection.<its id>`` for programs that still read it. The next writer with the same
+    URI removes the replaced store.
     """
 
     # A commit takes several round trips and waits for the journal. Writing 100 MB took 1.2 to 1.7 times as long with
@@ -91,7 +91,7 @@ class MongoWriter(Writer):
         if partial:
             self._committed = True
             self._restore(bson.encode(partial["progress"]) if isinstance(partial["progress"], dict) else b"")
-        self._find_replaceable()  # check again: the unfinished store may have been begun with `overwrite`
+        self._find_replaceable()  # check after `_restore`, which may set `overwrite`
         with ExitStack() as undo:
             if not self._committed:
                 undo.callback(self._remove_partial)
@@ -126,14 +126,14 @@ class MongoWriter(Writer):
             if not self._partial.has_records(number, self._stored_chunk(number)["crc32"], self.salt):
                 raise self._damaged("records on the server are missing or differ from the records that were sent")
         for index in self._connection.retry(self._partial.large.list_indices):
-            # Interrupted commits may have left files beyond the last record.
+            # Interrupted commits may have stored files with indices beyond the last record.
             if index < self.length and not self._partial.has_file(index, self.salt):
                 raise self._damaged(f"record {index} in GridFS is missing or differs from the record that was sent")
         if not self._partial.has_events(self.totals.events):
             raise self._damaged("lines of its report are missing on the server")
         replaces = self._find_replaceable()
         self._connection.retry(self._lease.check)
-        if replaces:  # otherwise the report may be of a store with the same name on another server
+        if replaces:  # otherwise the report may describe a store with the same name on another server
             remove_report(self.report_path)
         self._catalog.publish(self._id, bson.decode(manifest.encode()), replaces)
         self._published = True
@@ -149,7 +149,7 @@ class MongoWriter(Writer):
         return published
 
     def _remove_partial(self) -> None:
-        """Remove the partial store, unless it is published or another writer has taken it over."""
+        """Remove the partial store if it still belongs to this writer. A published store is not a partial store."""
         partial = self._catalog.partial()
         if partial and partial["store"] == self._id and partial.get("writer") == self._lease.token:
             self._catalog.abandon(self._id, forget=partial["run"] == 1)
