@@ -31,9 +31,9 @@ _BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bit
 # Allowed chunks before the pixels. Other chunks may belong to an animation, or make libpng warn for each image.
 _CHUNKS = (b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
-# libdeflate inflates PNGs whose pixels have more than _INFLATED bits; from _LARGE bits on, only if less than half of
-# the pixels are needed, because copying more pixels takes longer than libdeflate saves. With libdeflate, decoding all
-# RGB pixels took 1.06 (32 x 32), 0.77 (1024 x 1024) and 1.06 (2048 x 2048) of libpng's time.
+# Use libdeflate for PNGs whose pixels have more than _INFLATED bits. From _LARGE bits on, use it only if less than half
+# of the pixels are needed: copying more pixels takes longer than libdeflate saves. For whole RGB images, it took 1.06
+# (32 x 32), 0.77 (1024 x 1024) and 1.06 (2048 x 2048) of libpng's time.
 _INFLATED, _LARGE = 2**16, 2**25
 
 # The start of a WebP: its first chunk is lossy (VP8), lossless (VP8L) or has the size of the canvas (VP8X).
@@ -80,7 +80,9 @@ class CodecImage(NamedTuple):
         return (pixels[..., None] if pixels.ndim == 2 else pixels)[top - first : bottom - first, left:right]
 
     def _cut(self, top: int, right: int, bottom: int) -> tuple[bytes, int]:
-        """Return a PNG of the pixels left of ``right``, from a row at or above ``top`` to ``bottom``, and that row.
+        """Return a PNG of the rows from ``first`` to ``bottom``, and ``first``, a row at or above ``top``.
+
+        The PNG has the columns up to ``right``.
 
         libdeflate inflates five times as fast as the zlib in libpng. libpng then only undoes the filters of these rows.
         """

@@ -17,7 +17,7 @@ from dbloader.errors import OptionError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_CROP_PCT = 0.875  # crop 224 of 256 pixels, as is usual for evaluation on ImageNet
+_CROP_PCT = 0.875  # 224 of 256 pixels, the usual crop for evaluation on ImageNet
 _RANDOM = "random"
 _ATTEMPTS = 10  # number of random crops to try until one fits into the image, as in torchvision
 
@@ -76,7 +76,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return the first row or column of a center crop. Like torchvision, round halves to even, but padding down."""
+    """Return the first row or column of a center crop. Like torchvision, round halves to even, and padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
@@ -86,13 +86,13 @@ class RandomCrop(Decoder):
     This class replaces torchvision's RandomCrop and RandomHorizontalFlip, for small images (CIFAR) and segmentation.
     From a tiled JPEG, only the tiles that the crop touches are decoded.
 
-    Each sample uses three random numbers. The first number decides about mirroring: the output is mirrored if
-    this number is below ``flip``. The second number chooses the crop's upper edge, and the third the crop's left edge.
+    Each sample uses three random numbers. The output is mirrored if the first number is below ``flip``. The second
+    number chooses the crop's upper edge. The third number chooses its left edge.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
-        padding: Number of black pixels to add around the image, less than ``size``: one number for all sides, (left and
-            right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
+        padding: Number of black pixels to add around the image, less than ``size``. Give one number for all sides,
+            (left and right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
         pad_if_needed: Whether to pad further if the padded image is still smaller than ``size``. If the
             padded image is n pixels too narrow (or too low), n black pixels are added on both sides, as in torchvision.
         flip: Probability that the output is mirrored.
@@ -100,7 +100,7 @@ class RandomCrop(Decoder):
 
     Raises:
         OptionError: An option is out of range; or, in a call, the padded image is smaller than the output.
-        TypeError: An option has the wrong type, or ``padding`` the wrong length.
+        TypeError: An option has the wrong type, or ``padding`` has the wrong length.
     """
 
     draws = 3
@@ -150,9 +150,9 @@ class RandomResizedCrop(Decoder):
     probability, rounds like torchvision, and resizes with antialiasing. From a tiled JPEG, only the tiles that the
     crop touches are decoded.
 
-    Each sample takes 23 random numbers: one for mirroring (the output is mirrored if this number is below ``flip``),
-    one for the upper edge of the crop, one for its left edge, and ten pairs. Each pair gives a crop's share of the
-    image's area and its aspect ratio. The first pair with a crop that fits into the image is used. If no pair fits, the
+    Each sample takes 23 random numbers. The output is mirrored if the first number is below ``flip``. The next two
+    numbers choose the crop's upper edge and left edge. Then follow ten pairs. Each pair gives a crop's aspect ratio and
+    its share of the image's area. The first pair with a crop that fits into the image is used. If no pair fits, the
     largest allowed crop in the center is used. With ``interpolation="random"``, a sample takes one more random number,
     which chooses the filter: bilinear if the number is below 0.5.
 
@@ -162,10 +162,10 @@ class RandomResizedCrop(Decoder):
         ratio: Least and greatest ratio of the crop's width to its height, before resizing. The logarithm of the ratio
             is drawn uniformly.
         flip: Probability that the output is mirrored.
-        scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the crop is at least 2, 4 or 8
-            times as wide and as high as the output. This changes the pixels, and rounds the crop's edges to pixels of
-            the smaller image. For 27 photos of 2 to 18 megapixels and an output of 224 x 224, the mean difference was
-            1.4 of 255 levels (6.4 in the worst image), and a sample took two thirds of the time, also from tiled JPEGs.
+        scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size. The result is never smaller than the
+            output. This changes the pixels, and rounds the crop's edges to pixels of the smaller image. For 27 photos
+            of 2 to 18 megapixels and an output of 224 x 224, the mean difference was 1.4 of 255 levels (6.4 in the
+            worst image). A sample took two thirds of the time, also from tiled JPEGs.
         interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these
             two for each sample, as in timm. Pillow applies "nearest", "box", "hamming" and "lanczos", and is several
             times slower.
@@ -213,7 +213,7 @@ class RandomResizedCrop(Decoder):
             aspect = math.exp(low + values[at + 1] * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                # A number below 1 times an integer is less than the integer, even after rounding. So the crop fits.
+                # The crop fits: an integer times a number below 1 is less than the integer, even after rounding.
                 left, top = int(values[2] * (width - w + 1)), int(values[1] * (height - h + 1))
                 break
         else:

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
         """Return the output, in ``out`` if given: uint8, shape (height, width, 3), RGB, contiguous.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning.
+            DamagedImageError: The image does not decode, or decodes only with a warning.
         """
         return render(self.part(), self.crop, self.size, out)
 
@@ -60,7 +60,7 @@ class Decoder(ABC):
 
     Attributes:
         draws: Number of random numbers for one sample; 0 if nothing is random.
-        size: Height and width in pixels of every output, or None if they differ.
+        size: Height and width in pixels of every output; None if the outputs have different sizes.
     """
 
     draws: int = 0
@@ -113,12 +113,12 @@ class Decoder(ABC):
             uint8, shape (3, height, width), with the channels last in memory.
 
         Raises:
-            DamagedImageError: The image does not decode, or only with a warning; or ``tiles`` belongs to another image.
-                JPEGs in CMYK or with a rare chroma subsampling are decoded with Pillow, which reports no warnings.
+            DamagedImageError: The image does not decode, or decodes only with a warning. Or ``tiles`` belongs to
+                another image. In CMYK or with a rare chroma subsampling, warnings are not found.
             NotAnImageError: The image's format is unknown, or the image has more pixels than are allowed.
             PixelRangeError: The image's values are floats, signed or of 32 bits, so their range is not known.
-            OptionError: The number of random numbers is not ``draws``, or one is not in [0, 1); or an array has a dtype
-                or shape that is not allowed.
+            OptionError: The number of random numbers is not ``draws``, or one is not in [0, 1). Or the array ``image``
+                has a wrong dtype or shape.
         """
         return self.plan(image, random_numbers, tiles=tiles, known_intact=known_intact).tensor()
 
@@ -132,10 +132,10 @@ class Decoder(ABC):
     ) -> Plan:
         """Do all work of decoding that needs Python. The returned plan decodes in libraries, which release the GIL.
 
-        A loader plans all images of a batch and then decodes them. If a thread decoded each image right after
-        planning it, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
+        A loader plans all images of a batch before it decodes them. If a thread decoded each image right after its
+        plan, decoding would push Python out of the CPU's caches, and threads would often wait for the GIL.
 
-        Arguments and errors are as in a call. This method or the plan raises the errors. Keep the image until then.
+        Arguments and errors are as in ``__call__``. Keep the image until the plan has decoded it.
         """
         source = open_image(image, tiles, exif_transpose=self.exif_transpose, known_intact=known_intact)
         if random_numbers is None:

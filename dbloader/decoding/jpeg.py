@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
-For a part of an image, this module decodes the cheapest of these: the tiles of the part, joined into a small JPEG
-(images/tiled/decode.py); the rows above the part's lower edge; a smaller version of the image; or the whole image.
+For a part of a tiled JPEG, this module decodes only the part's tiles (images/tiled/decode.py). For a part of most other
+intact JPEGs, it decodes only the rows above the part's lower edge. With a ``factor``, it decodes a smaller image.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
-# than the same pixels of an ordinary JPEG. Decoding tiles took as long as decoding the whole image if the tiles covered
-# 0.7 of the image's area (for 300 x 256 pixels), 0.85 (for 465 x 394) or 0.95 (for 2 to 16 megapixels).
+# than the same pixels of an ordinary JPEG. Tiles took as long as the whole image if they covered 0.7 of the area (for
+# 300 x 256 pixels), 0.85 (for 465 x 394) or 0.95 (for 2 to 16 megapixels).
 _JOINING = 18_000
 _LARGEST_CROP = 0.95  # share of the image's area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CMYK to RGB in a way of its own
 
-# Width of the border around a crop that is decoded too, in pixels of the smaller image. Chroma upsampling needs
-# only 1 pixel. But libjpeg-turbo upsamples JPEGs of at most four pixels' width differently (images/tiled/decode.py).
+# Also decode a border around a crop. This is its width in pixels of the smaller image. Chroma upsampling needs only 1
+# pixel. But in a JPEG at most four pixels wide, libjpeg-turbo upsamples differently (images/tiled/decode.py).
 _MARGIN = 8
 
-# Skip the rows below a part if they have more pixels than this: reading the header takes as long as decoding so many.
+# Skip the rows below a part if they have more pixels than this. Decoding 8,000 takes as long as reading the header.
 _SKIPPED = 8_000
 _HEIGHT = struct.Struct(">H")
 
@@ -120,7 +120,7 @@ class JPEG(NamedTuple):
             header = read_header(memoryview(self.data))
         except NotTiledError:
             return None
-        # Round up to whole MCUs (minimum coded units), with the rows below ``bottom`` that chroma upsampling reads.
+        # Chroma upsampling also reads rows below ``bottom``. Round up to whole MCUs (minimum coded units).
         height = -(-(bottom + header.margin_y) * factor // header.mcu_height) * header.mcu_height
         if header.frame.process not in markers.SEQUENTIAL or not header.interleaved or height >= self.height:
             return None
@@ -155,7 +155,7 @@ class JPEG(NamedTuple):
 def _decode_smaller(
     data: bytes | memoryview | bytearray, width: int, height: int, factor: int, *, strict: bool = True
 ) -> npt.NDArray[np.uint8]:
-    """Decode a JPEG, its width and height divided by ``factor`` and rounded up. A warning raises a ValueError."""
+    """Decode a JPEG to its width and height divided by ``factor``, rounded up. A warning raises a ValueError."""
     least = {"min_width": -(-width // factor), "min_height": -(-height // factor), "min_factor": factor}
     pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, "RGB", strict=strict, **least)
     return pixels
@@ -167,5 +167,5 @@ def shrink_factor(height: int, width: int, size: tuple[int, int]) -> int:
 
 
 def scale(first: int, length: int, factor: int) -> slice:
-    """Return which pixels a part covers in an image shrunk by ``factor``. The part's edges are rounded, halves up."""
+    """Return which pixels a part covers in an image shrunk by ``factor``. Half a pixel is rounded up."""
     return slice((2 * first + factor) // (2 * factor), (2 * (first + length) + factor) // (2 * factor))

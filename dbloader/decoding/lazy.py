@@ -124,12 +124,12 @@ def open_lazy(
 class LazyImage(Image.Image):
     """An RGB image whose pixels are decoded when they are needed.
 
-    Copies stay lazy, and so do crops within the image. When Pillow needs pixels in its own memory, the image decodes
-    them and changes its class to ``PIL.Image.Image``. So pickles contain ordinary images.
+    A copy of the image, or a crop within it, is also lazy. When Pillow needs pixels in its own memory, the image
+    decodes them and changes its class to ``PIL.Image.Image``. Pickling does this, too.
 
-    Threads may share an image, so ``_settle`` in another thread may change the class while a method runs. Private
-    methods are then missing, so methods call functions of this module. A method reads ``_view`` only once, because it
-    becomes None, and reads ``_file`` before ``info``, because ``_settle`` sets ``info`` and then empties ``_file``.
+    Threads may share an image. While a method runs, ``_settle`` in another thread may change the class, set ``_view``
+    to None, set ``info``, and then empty ``_file``. So a method calls functions of this module, never private methods.
+    It reads ``_view`` only once, and ``_file`` before ``info``.
 
     The argument ``info`` is Pillow's ``info`` of the image, or the image file that contains this ``info``.
     """
@@ -148,7 +148,7 @@ class LazyImage(Image.Image):
 
     @property
     def info(self) -> dict[Any, Any]:  # an attribute in the base class
-        """Data of the header, such as EXIF, as in the image that ``decode_pil`` returns."""
+        """Data of the header, such as EXIF. ``decode_pil`` returns an image with the same ``info``."""
         file, known = self._file, vars(self)
         if "info" not in known:  # Pillow takes 50 us to read the header
             with _noted(self, open_file if file[:2] == START else decode_pil, file) as image:
@@ -224,8 +224,8 @@ class LazyImage(Image.Image):
         pixels = _noted(self, view.decode, factor)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
-            # If the height shrinks more than the width, Pillow 13 often resizes the height first, but torch the width.
-            # Bicubic values overshoot and are clipped after the first step, so pixels would differ by up to 26 levels.
+            # If the height shrinks more than the width, Pillow 13 often begins with the height, but torch with the
+            # width. Bicubic values overshoot and are clipped after the first step, so pixels differ by up to 26 levels.
             return _of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
@@ -236,7 +236,7 @@ class LazyImage(Image.Image):
         view = self._view
         if view is None or method not in _FLIPS:
             return Image.Image.transpose(self, method)
-        pixels = _noted(self, view.decode)  # copied, as ascontiguousarray keeps a single row's negative stride
+        pixels = _noted(self, view.decode)  # np.flipud needs a copy: ascontiguousarray keeps one row's negative stride
         return _of(self, ArrayImage(mirror(pixels) if method == _FLIPS[0] else np.flipud(pixels).copy()))
 
     @property

@@ -1,6 +1,6 @@
-"""Masks, depth maps, second images of a pair, and boxes: fields of a sample that must be cropped with its image.
+"""Crop other fields of a sample with its image: masks, depth maps, second images of a pair, and boxes.
 
-``decode_field`` decodes the file of a field unchanged. ``crop_field`` and ``crop_boxes`` crop, resize and mirror a
+``decode_field`` keeps a field's values and size. ``crop_field`` and ``crop_boxes`` crop, resize and mirror a
 field exactly as a Decoder's plan does with the image. ``refuse_masks`` refuses fields that would keep their size while
 the image is cropped.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dbloader.decoding.decoder import Plan
     from dbloader.decoding.render import Crop
 
-# For each of Pillow's modes, a dtype that can hold all values. Never uint16, for which torch has few operations.
+# For each of Pillow's modes, a dtype that can hold all values. uint16 is avoided: torch has few operations for it.
 _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
 
 _MIRRORED = 2  # EXIF orientation of an image that is mirrored from left to right
@@ -88,9 +88,9 @@ def crop_field(
     according to its own EXIF. ``known_intact`` is as in ``Decoder.__call__``.
 
     Returns:
-        For one channel: shape (height, width), resized to the nearest pixels, and 0 outside the image. The dtype is
-        uint8 for the modes 1 (values 0 and 1), L and P (indices of the palette), int32 for I and I;16, and float32 for
-        F. For colors: uint8, shape (3, height, width), RGB.
+        For one channel: shape (height, width), resized by nearest-neighbor interpolation, 0 outside the image. The
+        dtype is uint8 for the modes 1 (values 0 and 1), L and P (indices of the palette), int32 for I and I;16, and
+        float32 for F. For colors: uint8, shape (3, height, width), RGB.
 
     Raises:
         OptionError: The size of the field does not fit the size of the image.
@@ -171,14 +171,14 @@ def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt
 
 
 def _sources(first: int, length: int, resized: int, window: int, count: int) -> npt.NDArray[np.int64]:
-    """Return which row (or column) of the image each row (or column) of the output shows; -1 outside the part."""
+    """Return which row of the image each row of the output shows; -1 outside the part. Also use this for columns."""
     at = np.arange(window, window + count)
     # The middle of output pixel ``at`` lies at (at + 1/2) * length / resized in the part. Integers make this exact.
     return np.where((at >= 0) & (at < resized), first + (2 * at + 1) * length // (2 * resized), -1)
 
 
 def changes_size(decode: object) -> bool:
-    """Return whether a decoder changes the size of images, so that masks would no longer fit the images."""
+    """Return whether a decoder changes the size of images. If so, masks would no longer fit the images."""
     return isinstance(decode, Decoder) and decode.changes_size
 
 
@@ -212,7 +212,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return each (height, width) in pixels that a value may have if it is, or contains, an image."""
+    """Return the possible (height, width) of each image in a value, in pixels."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

@@ -1,13 +1,13 @@
 """Open images for decoders: files, arrays and PIL images.
 
-Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. The arguments of ``part`` are the
-left and upper edge, the width and the height of a part of the image in pixels, and ``factor``. ``part`` does the work
-that needs Python, and returns a function that decodes the part of the image. With ``factor`` 2, 4 or 8, the decoded
-part may be smaller by this factor, if that is faster.
+Each opened image has a ``width`` and ``height`` in pixels, and a method ``part``. The method's arguments are the left
+edge, upper edge, width and height of a part of the image in pixels, and ``factor``. ``part`` does the work that needs
+Python, and returns a function that decodes the part. With ``factor`` 2, 4 or 8, the decoded part may be smaller by this
+factor.
 
 The function is called at most once, and returns uint8, shape (height, width, 3), RGB, 0 to 255, writable, with positive
-strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or only
-with a warning.
+strides, in its own memory. ``part`` and the function raise DamagedImageError if the image does not decode, or decodes
+only with a warning.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def open_image(
 
 
 def decode_pil(data: bytes | memoryview) -> Image.Image:
-    """Decode an image file as torchvision's default loader does.
+    """Decode an image file like torchvision's default loader.
 
-    One difference: of 16-bit gray values, dbloader keeps the upper 8 bits, but torchvision makes all values above 255
-    white. Opacity is dropped. Only the first of several frames is decoded.
+    One difference: dbloader keeps the upper 8 bits of 16-bit gray, but torchvision makes all values above 255 white.
+    Opacity is dropped. Only the first of several frames is decoded.
 
     Args:
         data: The encoded file.
@@ -116,7 +116,7 @@ def decode_gray(data: bytes | memoryview) -> Image.Image:
 
 
 def read_orientation(image: bytes | memoryview | Image.Image) -> int:
-    """Return the EXIF orientation of an image file or opened image as `orientation_of` does."""
+    """Return the EXIF orientation of an image file or an opened image, like `orientation_of`."""
     if not isinstance(image, Image.Image):
         image = open_file(image)
     message = "the EXIF of the image, which contains its orientation, cannot be read; exif_transpose=False ignores it"

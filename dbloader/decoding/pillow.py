@@ -59,4 +59,4 @@ class PillowImage:
             part = self.image
             if (width, height) != part.size:
                 part = part.crop((left, top, left + width, top + height))
-            return np.array(part if part.mode == "RGB" else to_rgb(part))  # np.asarray would be read-only
+            return np.array(part if part.mode == "RGB" else to_rgb(part))  # an array from np.asarray would be read-only

@@ -1,8 +1,7 @@
-"""Crops: which part of an image is decoded, and how that part becomes the output.
+"""Make a decoder's output from a part of an image: resize the part, cut out a window, and mirror the window.
 
 Loaders decode in many threads, so no step may use further threads. Loaders limit torch to one intra-op thread in their
-workers. Views of arrays are made with NumPy, because torch releases the GIL for each view, and another thread may then
-take the GIL.
+workers. Views of arrays are made with NumPy: torch would release the GIL for each view, and lose it to other threads.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ FILTERS = (*TORCH_FILTERS, "nearest", "box", "hamming", "lanczos")
 
 
 class Crop(NamedTuple):
-    """A part of an image, the size to which it is resized, and the window of the resized part that becomes the output.
+    """Describes how a decoder makes its output from an image.
 
-    A decoder decodes the part, resizes it (with antialiasing, over the part alone), cuts out the window, and mirrors
-    the window, in this order.
+    A decoder decodes a part of the image, resizes it with antialiasing, cuts out a window, and mirrors the window, in
+    this order. Pixels outside the part do not change the output.
 
     Attributes:
         left: Left edge of the part. ``left``, ``top``, ``width`` and ``height`` are in pixels of the image.
@@ -35,7 +34,7 @@ class Crop(NamedTuple):
         flip: Whether the output is mirrored from left to right.
         resized: Height and width in pixels to which the part is resized. None means the decoder's ``size``; if ``size``
             is None too, the part is not resized.
-        window: First row and column of the resized part that the output shows. Both may be negative: outside the
+        window: Row and column of the resized part at which the output begins. Both may be negative: outside the
             resized part, the output is black.
         interpolation: The filter to resize with, one of `FILTERS`.
     """
@@ -56,7 +55,7 @@ def render(
     """Return the output of a crop: uint8, shape (height, width, 3), contiguous, in ``out`` if given.
 
     ``pixels`` is the crop's part of the image: uint8, shape (height, width, 3), writable, with positive strides. The
-    output may use its memory. ``size`` is (height, width) of the output; None means the size of the resized part.
+    output may use this array. ``size`` is (height, width) of the output; None means the size of the resized part.
     """
     resized = crop.resized or size
     if resized is not None and resized != pixels.shape[:2]:
@@ -74,10 +73,10 @@ def render(
 def resize_pixels(pixels: npt.NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> npt.NDArray[np.uint8]:
     """Resize to a height and width with antialiasing, unless the filter is "nearest".
 
-    torch's AVX2 kernel for bytes takes 104 us, and Pillow 490 us (bilinear, random-resized crops of 465 x 394 pixels to
-    224 x 224, one core of an EPYC). Both resize rows, round to bytes, resize columns, and round again, so their results
-    differ by at most 2 of 255 levels. But Pillow 13 begins with the columns if that is less work. With "bicubic", the
-    order matters: results differ by up to 26 levels in noise and 17 in photos, by 0.03 on average.
+    For a bilinear random-resized crop of 465 x 394 pixels to 224 x 224, torch's AVX2 kernel for bytes takes 104 us, and
+    Pillow takes 490 us. Both resize rows, round to bytes, resize columns, and round again. So their results differ by
+    at most 2 of 255 levels. But Pillow 13 begins with the columns if that is less work. Then "bicubic" results differ
+    by up to 26 levels in noise, and by up to 17 in photos (0.03 on average).
     """
     if interpolation not in TORCH_FILTERS:
         height, width = size
@@ -91,13 +90,13 @@ def resize_pixels(pixels: npt.NDArray[np.uint8], size: tuple[int, int], interpol
 
 
 def mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Exchange left and right, with torch, which takes a sixth of NumPy's time."""
+    """Mirror an image from left to right. torch takes a sixth of NumPy's time."""
     planes = torch.from_numpy(np.ascontiguousarray(pixels).transpose(2, 0, 1))
     return planes.flip(2).numpy().transpose(1, 2, 0)
 
 
 def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Return the window that begins at row and column ``window`` of the pixels, black outside of the pixels."""
+    """Return a window of ``size`` that begins at (row, column) ``window``. It is black outside of the pixels."""
     inside, outside = [], []
     for first, length, full in zip(window, size, pixels.shape[:2], strict=True):
         start, stop = max(first, 0), min(first + length, full)

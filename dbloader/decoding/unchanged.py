@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-# Pillow's raw modes for 16-bit colors: a key makes Pillow unpack the upper bytes, and the key's value the lower bytes.
+# Pillow's raw modes for 16-bit colors. Pillow unpacks the upper bytes with a key, and the lower bytes with its value.
 _LOWER = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA")
@@ -66,7 +66,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
 
 
 def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any]:
-    """Return a file's own channels and values, as `decode_unchanged` does. Pillow has opened the file as ``image``.
+    """Return a file's own channels and values, like `decode_unchanged`. Pillow has opened the file as ``image``.
 
     Returns:
         Shape (height, width) for one channel, else (height, width, channels); uint8, int8, uint16, int32 or float32;
@@ -84,7 +84,7 @@ def read_values(data: bytes | memoryview, image: Image.Image) -> npt.NDArray[Any
 
 
 def _read_values(image: Image.Image, depth: str) -> npt.NDArray[Any]:
-    """Return the values of an image. Raise PixelRangeError if Pillow's mode of the image cannot hold all bits."""
+    """Return the values of an image. Raise PixelRangeError if Pillow does not keep all bits of a value."""
     if depth != value_depth(image):
         raise _cut_off(depth)
     image.load()

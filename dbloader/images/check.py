@@ -1,4 +1,4 @@
-"""Check that an image file is intact: its structure, its header, and that it decodes. Repair a JPEG's missing end."""
+"""Check the structure and the header of an image file, and whether it decodes. Repair a JPEG's missing end."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether Pillow can convert the mode to RGB. Converting all would take 4 bytes each.
+                # One pixel shows whether Pillow can convert the mode to RGB. All pixels would take 4 bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
             return facts.transparent and has_transparent_pixels(image)
     except MemoryError:
@@ -150,7 +150,7 @@ def _check_jpeg(data: bytes) -> bool:
     if not warning:
         return True
     end = examine(data).end - len(END)
-    # TurboJPEG refuses the subsampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo lacks this kind of JPEG.
+    # TurboJPEG refuses the subsampling ("tjDecompressHeader3(): ..."), or libjpeg-turbo does not support the JPEG.
     if warning.startswith("tj") or "nsupported" in warning:
         _check_last_scan(data, end)
         return False

@@ -62,10 +62,10 @@ def examine(data: bytes) -> Structure:
     COMPLETE: no segment is cut short, each component has a scan, and the end marker is present. Stray bytes between two
     segments are skipped, as in decoders. Only a strict decoder can find data that are missing within a scan.
 
-    NO_END: only the end marker is missing. The scans must contain every coefficient down to its last bit, because
-    libjpeg does not warn about a progressive image that was cut between two scans. 8-bit samples and Huffman
-    codes are needed, because libjpeg warns reliably only about these. A progressive image without its end marker is
-    DAMAGED if its encoder left out low bits on purpose. An image with several frames (hierarchical) is always DAMAGED.
+    NO_END: only the end marker is missing. The scans must contain every bit of every coefficient, because libjpeg does
+    not warn about a progressive image that was cut between two scans. Otherwise the image is DAMAGED, even if its
+    encoder omitted low bits on purpose. The image must have 8-bit samples and Huffman codes, because libjpeg warns
+    reliably only about these. An image with several frames (hierarchical) is always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -87,8 +87,8 @@ def repair(data: bytes, structure: Structure) -> bytes:
     """Add the end marker to a JPEG in the state NO_END. Raise DamagedImageError if more is missing.
 
     Two checks decode with libjpeg-turbo. First, the result must cause no warning. Second, the result without the last
-    byte of its last scan must cause a warning. Otherwise data are left after the last pixel, such as zeros in place of
-    lost data, which libjpeg decodes without a warning. Each check allocates `Structure.coefficient_bytes`.
+    byte of its last scan must cause a warning. If it causes none, the scan has more data than its pixels need, such as
+    zeros in place of lost data. Each check allocates `Structure.coefficient_bytes`.
 
     Fill bytes before the marker are dropped. All other bytes stay the same.
     """

@@ -19,7 +19,7 @@ FRAMES = frozenset(range(SOF0, 0xD0)) - {DHT, 0xC8, DAC}
 SEQUENTIAL, PROGRESSIVE = (SOF0, SOF1), SOF2  # DCT with Huffman codes
 START, END = bytes((0xFF, SOI)), bytes((0xFF, EOI))
 
-# A byte FF begins a marker, unless another FF follows (fill byte, T.81 B.1.1.2) or a zero (stuffed data, B.1.1.5).
+# A byte FF begins a marker. But FF FF is a fill byte (T.81 B.1.1.2), and FF 00 is stuffed data (B.1.1.5).
 _MARKER = re.compile(rb"\xff[^\x00\xff]")
 _NO_RESTART = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 

@@ -63,8 +63,8 @@ _WHITE_IS_ZERO = 0
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}  # depth in a TIFF -> how Pillow wrongly reads the values
 GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # Pillow's modes that may hold gray of 9 to 16 bits
-# How to turn a stored image upright, for each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1): whether to exchange
-# rows and columns, and whether to then mirror the result from left to right, and from top to bottom.
+# For each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1), which of three steps turn the stored image upright:
+# exchange rows and columns; then mirror from left to right; then mirror from top to bottom.
 TURNS = {
     1: (False, False, False),
     2: (False, True, False),
@@ -122,7 +122,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
 
 
 def _open(stream: BinaryIO) -> ImageFile.ImageFile:
-    # Import Pillow's other plug-ins only if they are needed, because this takes 0.1 s in each worker process.
+    # Import Pillow's other plug-ins only if they are needed: the import takes 0.1 s in each worker process.
     with suppress(UnidentifiedImageError):
         return Image.open(stream, formats=_ALWAYS_IMPORTED)
     stream.seek(0)
@@ -261,7 +261,7 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 def mend_gray(image: Image.Image) -> Image.Image:
     """Return 16-bit gray in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
 
-    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. It does not invert 16-bit TIFFs if 0 is white.
+    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. Pillow does not invert 16-bit TIFFs.
 
     Raises:
         PixelRangeError: Pillow misreads the values, or cannot write them.

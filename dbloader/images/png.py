@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-# Chunks that do not decide which pixels Pillow decodes (https://www.w3.org/TR/png-3/#11Ancillary-chunks).
+# Chunks that do not change the pixels that Pillow decodes (https://www.w3.org/TR/png-3/#11Ancillary-chunks).
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _METADATA = (*_TEXTS, b"iCCP", b"gAMA", b"cHRM", b"sRGB", b"sBIT", b"pHYs", b"tIME", b"bKGD", b"hIST", b"sPLT")
 _CHUNK = struct.Struct(">I4s")  # length and kind (https://www.w3.org/TR/png-3/#5Chunk-layout)

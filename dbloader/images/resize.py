@@ -52,7 +52,7 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
     """Return the largest number of bytes that ``load_image`` allocates for pixels."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
-        # libjpeg shrinks while it decodes: to less than four times the new size, but at least to an eighth of the old.
+        # While decoding, libjpeg shrinks both sides up to eight times, until they are below four times the new sides.
         pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
         height = min(height, max(4 * size[1], height // 4))
     smaller = size[0] * (height + size[1])
@@ -120,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also pass the
-    # image's bytes in thousands of pieces, of which malloc kept up to 64 MB for each thread.
+    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also pass its
+    # bytes in thousands of pieces. malloc kept up to 64 MB of such pieces for each thread.
     image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)

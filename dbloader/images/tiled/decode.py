@@ -27,19 +27,19 @@ _RESTARTS = bytes(range(markers.RST0, markers.RST0 + 8))
 _LONGEST = 2**16 - 1  # most bytes of a tile
 
 # libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
-# (jdsample.c, jinit_upsampler). Decoded alone, a last tile of at most this width would differ from the whole image. So
-# such a tile is decoded together with the tile before it.
+# (jdsample.c, jinit_upsampler). If a last tile of at most this width were decoded alone, its pixels would differ from
+# the whole image. So such a tile is decoded together with the tile before it.
 _NARROW = 4
 
 _SIZE = struct.Struct(">HH")
 
 
 def find_lengths(jpeg: bytes) -> bytes:
-    """Return the lengths of the tiles of a tiled JPEG, with which `decode_crop` finds the tiles.
+    """Return how many bytes each tile of a JPEG has. `decode_crop` needs these lengths to find the tiles.
 
     Returns:
-        Little-endian uint16, one number for each tile in the order of the file: bytes of the tile, including the two
-        bytes of the marker at its end.
+        Little-endian uint16, one length for each tile, in the order of the file. A length includes the two bytes of the
+        marker at the tile's end.
 
     Raises:
         NotAnImageError: The data are not a JPEG.
@@ -65,7 +65,7 @@ def decode_crop(
 ) -> npt.NDArray[np.uint8]:
     """Decode a crop of a tiled JPEG. The pixels equal a crop of the whole decoded image, bit for bit.
 
-    libjpeg-turbo decodes with its defaults, as Pillow does. It releases the GIL. The function is thread-safe.
+    libjpeg-turbo decodes with its defaults, like Pillow, and releases the GIL. The function is thread-safe.
 
     Args:
         jpeg: The whole file. If it is a view of a memory map, only pages of the header and the crop's tiles are read.
@@ -89,7 +89,7 @@ def decode_crop(
 
 
 def decode_joined(joined: bytearray, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Decode the result of `join_tiles`, and return the crop as `decode_crop` does."""
+    """Decode the result of `join_tiles`, and return the crop like `decode_crop`."""
     try:
         pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(joined, colorspace="RGB", strict=True)
     except ValueError as error:

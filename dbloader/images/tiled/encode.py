@@ -1,4 +1,4 @@
-"""Make tiled JPEGs: from other JPEGs, without loss, or from pixels."""
+"""Make tiled JPEGs from other JPEGs (without loss) or from pixels."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-# Best width in pixels for 260 photos of 463 x 396 pixels, quality 96, 4:4:4. Compared with decoding the whole image,
-# decoding a random-resized crop took 0.68 of the time with tiles of about 16, 24 or 32 pixels, 0.70 with 48, 0.74 with
-# 64 and 0.79 with 128. With these six widths, the markers took 7.7, 5.8, 5.3, 4.8, 2.2 and 0.7 % of the file. 32 was
-# also best for photos with a short side of 256 pixels and 4:2:0.
+# Best of six widths in pixels: 16, 24, 32, 48, 64 and 128. For 260 photos of 463 x 396 pixels (quality 96, 4:4:4),
+# decoding a random-resized crop took 0.68, 0.68, 0.68, 0.70, 0.74 and 0.79 of the time for the whole image. The markers
+# took 7.7, 5.8, 5.3, 4.8, 2.2 and 0.7 % of the file. 32 was also best for 4:2:0 and a short side of 256 pixels.
 TILE_WIDTH = 32
 JPEGTRAN = "jpegtran"
 
-_SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU in pixels
+_SUBSAMPLINGS = {"4:4:4": 8, "4:2:2": 16, "4:2:0": 16}  # width of an MCU (minimum coded unit) in pixels
 # jpegtran can convert these frames to baseline: Huffman or arithmetic codes, sequential or progressive (T.81 B.1).
 _SOURCES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 
@@ -48,7 +47,7 @@ def tile(jpeg: bytes, *, tile_width: int = TILE_WIDTH) -> TiledJPEG:
 
     Args:
         jpeg: A complete JPEG. Bytes after the end marker are dropped.
-        tile_width: Width of a tile in pixels. A row is divided evenly, so tiles may be narrower or wider.
+        tile_width: Wanted width of a tile in pixels. `choose_interval` finds the nearest possible width.
 
     Raises:
         NotAnImageError: The data are not a JPEG.
@@ -91,12 +90,12 @@ def encode_tiled(
     """Encode pixels as a tiled JPEG with Pillow.
 
     Args:
-        image: An image of mode RGB or L; or uint8, shape (height, width, 3), RGB, or (height, width), gray.
+        image: An image of mode RGB or L, or an array: uint8, shape (height, width, 3) RGB or (height, width) gray.
         quality: libjpeg's quality, 1 to 100.
         subsampling: Chroma subsampling: ``"4:4:4"``, ``"4:2:2"`` or ``"4:2:0"``.
         icc_profile: Color profile to store in the file.
         exif: EXIF to store in the file.
-        tile_width: Width of a tile in pixels, as in `tile`.
+        tile_width: Wanted width of a tile in pixels, as in `tile`.
 
     Raises:
         NotTiledError: The image has another mode, or a tile has more than 65,535 bytes.
@@ -131,7 +130,7 @@ def encode_image(image: Image.Image, image_format: str, options: Mapping[str, An
             image.save(file, image_format, optimize=True, **options)
             return file.getvalue()
         except OSError:
-            pass  # Pillow's buffer is too small for the optimized file, as for noise at a high quality
+            pass  # Pillow's buffer is too small for some optimized files, such as noise at a high quality
     file = io.BytesIO()
     image.save(file, image_format, **options)
     return file.getvalue()
@@ -141,7 +140,7 @@ def choose_interval(row: int, mcu_width: int, tile_width: int = TILE_WIDTH) -> i
     """Return the width of a tile in MCUs: the divisor of ``row`` that is nearest to ``tile_width``.
 
     ``row`` is the number of MCUs in a row. Nearest means that the ratio of both widths in pixels is nearest to 1. If
-    ``row`` is a prime number, a tile has one MCU, or is a whole row if the row is short.
+    ``row`` is a prime number, a tile is one MCU or the whole row.
     """
     if tile_width < 1:
         raise OptionError(f"tile_width must be at least 1 pixel, got {tile_width}")
