@@ -114,7 +114,7 @@ class Decoder(ABC):
 
         Raises:
             DamagedImageError: The image does not decode, or decodes only with a warning. Or ``tiles`` belongs to
-                another image. In CMYK or with a rare chroma subsampling, warnings are not found.
+                another image. Warnings about JPEGs in CMYK or with a rare chroma subsampling are not found.
             NotAnImageError: The image's format is unknown, or the image has more pixels than are allowed.
             PixelRangeError: The image's values are floats, signed or of 32 bits, so their range is not known.
             OptionError: The number of random numbers is not ``draws``, or one is not in [0, 1). Or the array ``image``

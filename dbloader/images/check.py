@@ -59,7 +59,7 @@ class CheckedImage(NamedTuple):
 
 
 def check_image(data: bytes, hold: Hold, check: str = "decode") -> CheckedImage:
-    """Check an image file. Append a JPEG's end marker if only that is missing. Raise ImageError for a bad file."""
+    """Check an image file. If a JPEG lacks only its end marker, append the marker. Raise ImageError for a bad file."""
     if check == "none":
         return CheckedImage(data, find_facts(data), "")
     structure, repaired = examine(data), ""
@@ -82,7 +82,7 @@ def check_file_fields(
 ) -> tuple[dict[str, Any], str]:
     """Check and repair the image files in some fields of a record, like `check_image`.
 
-    ``files`` maps each field to the name of the file from which it was read, for messages; {} if there were no files.
+    ``files`` maps each field to the name of its file, for messages; {} if the fields were not read from files.
     Return the fields with repaired files, and a description of the repairs. Raise ImageError for a bad file. The
     message names the field.
     """
@@ -168,7 +168,7 @@ def _check_jpeg(data: bytes) -> bool:
 
 
 def _check_last_scan(data: bytes, end: int) -> None:
-    """Raise DamagedImageError if the last scan of a JPEG that only Pillow decodes is cut short.
+    """Raise DamagedImageError if a JPEG's last scan is cut short. Use this for JPEGs that only Pillow decodes.
 
     Pillow hides the warnings of libjpeg. So this function decodes the JPEG twice, once with extra bytes after the scan.
     The extra bytes change pixels only if the scan is cut short, because libjpeg then decodes them as pixels.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 # A JPEG 2000 codestream begins with the markers SOC and SIZ. The codestream is at the start of the file, or in a box
-# "jp2c", whose header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may
+# "jp2c". The box's header may have 8 more bytes for the length (ITU-T T.800 (11/2015), A.5.1 and I.4). Other boxes may
 # contain any bytes, including these markers.
 _CODESTREAM = re.compile(rb"(?:\A|jp2c(?:.{8})?)\xff\x4f\xff\x51", re.DOTALL)
 

@@ -42,7 +42,7 @@ class Structure:
 
     @property
     def coefficient_bytes(self) -> int:
-        """Bytes of coefficients that libjpeg keeps while decoding; 0 unless the image is progressive."""
+        """Bytes of the coefficients that libjpeg keeps during decoding; 0 if the image is not progressive."""
         if self.frame is None or self.frame.process != markers.PROGRESSIVE:
             return 0
         return 2 * self.frame.width * self.frame.height * len(self.frame.sampling)

@@ -76,7 +76,7 @@ def next_segment(data: bytes | memoryview, position: int) -> Segment | None:
 
 
 def find_scan_end(data: bytes | memoryview, start: int) -> int:
-    """Return the end of the coded data of a scan: the next marker other than a restart, or the end of the file."""
+    """Return where a scan's coded data end: at the next marker other than a restart, or at the end of the file."""
     marker = _NO_RESTART.search(data, start)
     return marker.start() if marker else len(data)
 

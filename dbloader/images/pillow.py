@@ -1,4 +1,4 @@
-"""Open image files with Pillow: the allowed formats, the limit on pixels, and the bits of a pixel value.
+"""Open image files with Pillow. Define the allowed formats, the limit on pixels, and the depth of pixel values.
 
 All other code opens image files with ``open_pillow``.
 """
@@ -32,7 +32,7 @@ FORMATS = (
 )  # fmt: skip
 """Pillow's names of the formats that dbloader reads if this Pillow was built with them.
 
-pillow-heif adds HEIF, and pillow-jxl-plugin JXL.
+pillow-heif adds HEIF, and pillow-jxl-plugin adds JXL.
 
 These formats contain only pixels. For other formats, Pillow runs a program (EPS), draws (WMF), or opens an embedded
 file of any kind (IPTC). TGA is last, because a TGA file has no signature.
@@ -54,7 +54,7 @@ LIMIT_VARIABLE = "DBLOADER_MAX_PIXELS"
 
 EIGHT_BITS = "8-bit"
 
-# Numbers of TIFF tags, and names of the values of _SAMPLE_FORMAT (TIFF 6.0, sections 4, 8 and 19).
+# TIFF tags, and names for values of the tag _SAMPLE_FORMAT (TIFF 6.0, sections 4, 8 and 19).
 _BITS, _PHOTOMETRIC, _FILL_ORDER, PLANES, _SAMPLE_FORMAT = 258, 262, 266, 284, 339
 _KINDS = {2: " signed", 3: " float"}
 _ARRAY_KINDS = {"i": " signed", "f": " float", "c": " complex"}
@@ -63,7 +63,7 @@ _WHITE_IS_ZERO = 0
 KNOWN_RANGE = (EIGHT_BITS, "12-bit", "16-bit")
 MISREAD = {"8-bit signed": "unsigned", "32-bit": "signed"}  # depth in a TIFF -> how Pillow wrongly reads the values
 GRAY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")  # Pillow's modes that may hold gray of 9 to 16 bits
-# For each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1), which of three steps turn the stored image upright:
+# How to turn a stored image upright, for each EXIF orientation (tag 0x0112; CIPA DC-008, 4.6.5.1). The values mean:
 # exchange rows and columns; then mirror from left to right; then mirror from top to bottom.
 TURNS = {
     1: (False, False, False),
@@ -218,7 +218,7 @@ def value_depth(image: Image.Image) -> str:
 
 
 def array_depth(pixels: npt.NDArray[Any]) -> str:
-    """Return the depth of an array's values as text, such as "16-bit", in the form of `value_depth`."""
+    """Return the depth of an array's values, such as "16-bit", like `value_depth`."""
     return f"{8 * pixels.itemsize}-bit{_ARRAY_KINDS.get(pixels.dtype.kind, '')}"
 
 
@@ -261,7 +261,8 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 def mend_gray(image: Image.Image) -> Image.Image:
     """Return 16-bit gray in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
 
-    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. Pillow does not invert 16-bit TIFFs.
+    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. It reads white in a 16-bit TIFF as 0 if 0 is
+    white in the file.
 
     Raises:
         PixelRangeError: Pillow misreads the values, or cannot write them.

@@ -24,7 +24,7 @@ DEFAULT_QUALITY = 95
 # Below this opacity (0 to 255), the colors that Pillow computes for a smaller image are inexact.
 _SEE_THROUGH = 16
 
-# Measured memory of resizing, in bytes per pixel of the image before resizing.
+# Memory that resizing needs, in bytes per pixel of the original image (measured).
 _OPENED = 5  # 4 for RGB, and 1 more for a palette
 _TRANSPARENT = 12  # at most, for a transparent color: the image, a copy with alpha, and a copy multiplied by alpha
 _DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; measured 12.53 with glibc 2.41
@@ -52,7 +52,7 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
     """Return the largest number of bytes that ``load_image`` allocates for pixels."""
     pixels, height = facts.width * facts.height, facts.height
     if facts.format == "JPEG":
-        # While decoding, libjpeg shrinks both sides up to eight times, until they are below four times the new sides.
+        # While decoding, libjpeg divides both sides by up to 8, until they are below four times the new sides.
         pixels = min(pixels, max(16 * size[0] * size[1], pixels // 32))
         height = min(height, max(4 * size[1], height // 4))
     smaller = size[0] * (height + size[1])
@@ -120,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also pass its
-    # bytes in thousands of pieces. malloc kept up to 64 MB of such pieces for each thread.
+    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also split
+    # its bytes into thousands of pieces. malloc kept up to 64 MB of such pieces for each thread.
     image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)

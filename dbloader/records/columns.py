@@ -38,7 +38,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 COLUMNS = ("name", *DTYPES)
 
-# The values of one record in all columns but the name, in the order of DTYPES.
+# The values of one record in all columns except ``name``, in the order of DTYPES.
 _ROW = np.dtype([*DTYPES.items()])
 _pack_row = struct.Struct("<qIIQII").pack
 _CRC = struct.Struct("<I")

@@ -1,4 +1,4 @@
-"""The layout of a record's BSON document, and small documents with a checksum; docs/format.md describes every byte."""
+"""Define the layout of a record's document, and seal small documents; docs/format.md describes every byte."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ OTHER = ...
 NO_BOOL = 2
 """In a column of booleans, the number for a record without a value."""
 
-_MAX_NAME = 200  # longest name of a field with a column, in bytes: an LMDB key has at most 511
+_MAX_NAME = 200  # most bytes in the name of a field with a column; an LMDB key has at most 511
 _EXACT = 2**53  # a float64 represents each integer up to this number exactly
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
 _COUNT = struct.Struct("<I")
@@ -111,7 +111,7 @@ class KindFinder:
         self._kinds: dict[str, set[bytes]] = {}
 
     def add(self, packed: dict[str, bytes]) -> None:
-        """Add one chunk of each column in ``packed``, a dict from names of columns to chunks."""
+        """Add one chunk of each column. ``packed`` maps the columns' names to their chunks."""
         for column, chunk in packed.items():
             kinds = self._kinds.setdefault(column.removeprefix(PREFIX), set())
             kinds.add(chunk[:1])

@@ -31,8 +31,8 @@ CLASS_LISTS = "labels"  # a target field of this name lists all classes of a rec
 
 _MAX_DEPTH = 20  # most nested levels of dicts and lists in Manifest.source
 
-# A manifest counts the records of each label only up to this number of different labels. Regression targets, for
-# example, would make a manifest large. Without these counts, readers count the labels in the column.
+# If a store has more different labels than this, its manifest does not count the records of each label. Regression
+# targets, for example, would make a manifest large. Readers then count the labels in the column.
 MAX_COUNTED_LABELS = 65_536
 
 
@@ -54,7 +54,7 @@ class Manifest:
         height: Smallest and largest height in pixels; (0, 0) if no record has a height.
         formats: Number of records by image format.
         depths: Number of records by bit depth of the image, such as "8-bit", "16-bit" or "32-bit float".
-        fields: Number of records that have each extra field.
+        fields: For each extra field, the number of records that have the field.
         columns: The extra fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Number of lines in the conversion's report.
@@ -116,7 +116,7 @@ class Manifest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that ``write_index`` needs to write this index again, and cannot compute from the records."""
+        """The values that ``write_index`` cannot compute from the records when it writes this index again."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Pack names and other texts into one block of UTF-8 and the offset at which each text begins."""
+"""Pack many texts, such as names: all UTF-8 in one block, and the offset at which each text begins."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def are_names(chunk: bytes | memoryview, count: int) -> bool:
 
 
 def _unpack(chunk: bytes | memoryview) -> tuple[Array, Array]:
-    """Return views of the UTF-8 bytes (uint8) and the offsets (uint32, count + 1) of a chunk of names."""
+    """Return two views of a chunk of names: the UTF-8 bytes (uint8) and the offsets (uint32, count + 1)."""
     count = int(np.frombuffer(chunk, _OFFSET, 1)[0])
     offsets = np.frombuffer(chunk, _OFFSET, count + 1, _OFFSET.itemsize)
     return np.frombuffer(chunk, np.uint8, int(offsets[-1]), _OFFSET.itemsize * (count + 2)), offsets

@@ -1,4 +1,4 @@
-"""A record, and its encoding as a BSON document that is the same in every store.
+"""Define a record, and encode it as a BSON document. All kinds of stores use the same encoding.
 
 docs/format.md describes every byte. ``encode`` needs no index, so records can be encoded in parallel before their order
 is known. ``EncodedRecord.document`` adds the index.
@@ -193,7 +193,7 @@ def checked_field_name(name: object) -> str:
 
 
 def checked_file_fields(names: object) -> tuple[str, ...]:
-    """Return the option ``file_fields``, the names of extra fields that contain image files."""
+    """Check and return the option ``file_fields``: the names of extra fields that contain image files."""
     if isinstance(names, (tuple, list)) and len({*map(repr, names)}) == len(names):
         try:
             return tuple(map(checked_field_name, names))

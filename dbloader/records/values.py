@@ -18,7 +18,7 @@ from dbloader.errors import DamagedRecordError, FieldError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 UINT32_MAX = 2**32 - 1  # the columns width and height are uint32
-_MAX_DEPTH = 100  # most nested levels in MongoDB, including the document itself
+_MAX_DEPTH = 100  # MongoDB allows this many nested levels, including the document itself
 
 
 def checked_str(key: str, value: object) -> str:
@@ -33,7 +33,7 @@ def checked_str(key: str, value: object) -> str:
 
 
 def checked_int(key: str, value: object, least: int = INT64_MIN, greatest: int = INT64_MAX) -> int:
-    """Return a value as an int, if it is an integer from ``least`` to ``greatest``."""
+    """Return an integer from ``least`` to ``greatest`` as an int."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise FieldError(f"field {key!r} must be an int, got {value!r}")
     number = int(value)
@@ -108,7 +108,7 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file can store a dtype; False for dtypes of other packages, or with overlapping fields."""
+    """Return whether a .npy file can store a dtype, unlike some dtypes of other packages or with overlapping fields."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):

@@ -134,9 +134,9 @@ class Store(ABC):
 
         Args:
             name: ``"label"`` (int64; NO_LABEL without a label), ``"width"``, ``"height"`` (uint32 pixels; 0 if
-                unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image) or ``"crc32"`` (uint32). A
-                field that a user added is also a name; see ``FieldColumn.array``. If a user added a field called
-                ``nbytes``, its column is ``"field.nbytes"``.
+                unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image) or ``"crc32"`` (uint32). Fields
+                that users added also have columns, if their values are numbers, booleans or short texts; see
+                ``FieldColumn.array``. The column of such a field called ``nbytes`` is ``"field.nbytes"``.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.

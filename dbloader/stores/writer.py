@@ -60,8 +60,8 @@ class Writer(ABC):
 
     Args:
         overwrite: ``finish`` may replace a finished store. If ``resume`` is False, an unfinished store is discarded.
-        resume: Continue after the last commit of an unfinished store. Begin a new store if there is none. If the
-            unfinished store was begun with ``overwrite``, this writer overwrites too.
+        resume: Continue after the last commit of an unfinished store. Without an unfinished store, begin a new store.
+            If the unfinished store was begun with ``overwrite``, this writer overwrites too.
         resumable: Keep committed records if the block ends without ``finish``.
 
     Raises:
@@ -185,7 +185,7 @@ class Writer(ABC):
             records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Numbers of files to add to the manifest's counts, by outcome, such as ``"repaired"``.
-            position: Number of source items finished so far. A resumed writer begins with its value in the last commit.
+            position: Number of source items finished so far. A resumed writer begins with the last ``position``.
             depths: Numbers of images to add to the manifest's counts, by bit depth, such as ``"16-bit"``.
         """
         self._check_unfinished()
@@ -255,7 +255,7 @@ class Writer(ABC):
             raise StoreError(f"{self.place} is finished: nothing more can be written to it")
 
     def discard(self) -> None:
-        """Remove the store if the block ends without ``finish``, even if this writer is resumable."""
+        """Make this writer not resumable: the store is removed if the block ends without ``finish``."""
         self.resumable = False
 
     def finish(
@@ -270,7 +270,7 @@ class Writer(ABC):
 
         Raises:
             FieldError: A label has no class, or the manifest cannot store the classes or the source.
-            StoreExistsError: The place has a new store that another process made, and ``overwrite`` is False.
+            StoreExistsError: Another process has made a store at the place, and ``overwrite`` is False.
             StoreFullError: No room is left.
         """
         self.commit()

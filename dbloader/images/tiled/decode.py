@@ -107,13 +107,13 @@ def join_tiles(
     *,
     check_lengths: bool = True,
 ) -> tuple[bytearray, int, int]:
-    """Join the tiles of a crop into a small JPEG that any decoder reads, without decoding the tiles.
+    """Join the tiles of a crop into a small JPEG that any decoder can read. The tiles are not decoded.
 
     Arguments and errors are as in `decode_crop`, but this function does not detect damage within tiles. Pass
-    ``check_lengths=False`` if it is known that the lengths belong to this JPEG, for example from a checksum.
+    ``check_lengths=False`` if a checksum, for example, has shown that the lengths belong to this JPEG.
 
     Returns:
-        The small JPEG, without metadata, and the left and upper edge of the crop in the small JPEG, in pixels.
+        The small JPEG, without metadata, and the crop's left and upper edge in pixels of the small JPEG.
     """
     data = memoryview(jpeg)
     header = read_header(data)
@@ -162,7 +162,7 @@ def join_tiles(
 
 
 def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
-    """Raise DamagedImageError unless markers have the second bytes ``codes`` at ``positions``."""
+    """Raise DamagedImageError if a marker is missing. ``positions`` and ``codes`` are of the markers' second bytes."""
     if data[positions].tobytes() != codes.tobytes() or data[positions - 1].tobytes().strip(b"\xff"):
         raise _wrong("a tile does not begin or end at a marker")
 
@@ -172,12 +172,12 @@ def _wrong(why: str) -> DamagedImageError:
 
 
 class Header(NamedTuple):
-    """Everything before the coded data of the first scan of a JPEG."""
+    """Everything in a JPEG before the coded data of its first scan."""
 
     parts: list[memoryview]  # pieces of the header without metadata
     nbytes: int  # bytes of the joined header
     size_at: int  # offset of height and width in the joined header, 16 bits big-endian each
-    scan: int  # offset of the coded data of the first scan in the file
+    scan: int  # offset in the file at which the first scan's coded data begin
     frame: markers.Frame
     interleaved: bool  # whether all components are in the first scan
     interval: int  # MCUs from one restart marker to the next; 0 without restart markers

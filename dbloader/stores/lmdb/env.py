@@ -66,7 +66,7 @@ class ForkGate:
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # ids of threads in a block; a KeyboardInterrupt could make a mere count wrong
+        self._inside: set[int] = set()  # ids of threads in a block; a KeyboardInterrupt could make a counter wrong
         self._forking = False
 
     def __enter__(self) -> None:

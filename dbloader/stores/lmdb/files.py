@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def unnamed_warning(target: Path) -> list[str]:
-    """Return a list with a warning about the files that the store's manifest does not name; [] if it names all."""
+    """Return [warning] if a store's folder contains files that its manifest does not name; otherwise []."""
     with suppress(OSError, StoreError):  # if the search for such files fails, the program goes on
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"

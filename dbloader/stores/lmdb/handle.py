@@ -211,7 +211,7 @@ class ShardFiles:
 
     Attributes:
         opened: The open shards, the least recently read first.
-        lock: Protects ``opened``. Hold it only inside ``env.gate``: the gate delays forks, so no child inherits a lock.
+        lock: Protects ``opened``. Acquire it inside ``env.gate``, which delays forks: no child may inherit a held lock.
     """
 
     cached = False

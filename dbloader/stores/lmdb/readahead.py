@@ -4,7 +4,7 @@ LMDB reads through a memory map. The kernel then reads missing pages one by one 
 that nobody needs. LMDB has no function that finds the position of a record without reading the record. So this module
 follows LMDB's pages in Python. Positions are only hints to the kernel, so a wrong position cannot give a wrong record.
 
-The page layout is LMDB 0.9's (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db), data version 1, 64 bits.
+This module reads the page layout of LMDB 0.9, data version 1, 64 bits (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db).
 """
 
 from __future__ import annotations

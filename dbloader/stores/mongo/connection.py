@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 # The first operation waits this long for a server, so a wrong host is reported within seconds.
 SELECTION_SECONDS = 5.0
-# If no answer arrives for this long, the request is repeated on another connection. Slow disks read a batch faster.
+# If no answer arrives in this time, the request is repeated on another connection. Even slow disks answer sooner.
 SILENCE_SECONDS = 10.0
 # A failed operation is repeated for this long. A restart of the server or an election (10 s by default) takes less.
 RETRY_SECONDS = 60.0

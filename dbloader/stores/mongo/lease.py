@@ -1,4 +1,4 @@
-"""Let one writer at a time write to a MongoDB collection, by a lease that the writer renews."""
+"""Allow only one writer at a time for a MongoDB collection. The writer holds a lease, and renews it."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class PartialStore:
     def begin(self, *, new: bool) -> None:
         """Create the indexes. On a sharded cluster, spread the records of a new store over all shards.
 
-        Records that were stored after the last commit are not deleted, because the server could run the delete late and
-        remove newer records.
+        Records that were stored after the last commit are not deleted here. The server could run the command late, and
+        delete newer records.
         """
         self._lease.check()
         self._check_room(0)
@@ -116,7 +116,7 @@ class PartialStore:
 
     @retried
     def trim(self, length: int, events: int) -> None:
-        """Remove records and events that interrupted commits have stored beyond the store's end, after publishing."""
+        """After publishing, remove records and events that interrupted commits have stored beyond the store's end."""
         self._records.delete_many({"_id": {"$gte": length}})
         later = {**prefix_range(f"{self._id}/event/"), "$gte": event_key(self._id, events)}
         self._meta.delete_many({"_id": later})
