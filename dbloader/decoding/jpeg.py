@@ -34,8 +34,8 @@ _LARGEST_CROP = 0.95  # share of the image's area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CMYK to RGB in a way of its own
 
-# Also decode a border around a crop. This is its width in pixels of the smaller image. Chroma upsampling needs only 1
-# pixel. But in a JPEG at most four pixels wide, libjpeg-turbo upsamples differently (images/tiled/decode.py).
+# In a smaller image, also decode a border of this many pixels around a crop. Chroma upsampling needs only 1 pixel. But
+# in a JPEG at most four pixels wide, libjpeg-turbo upsamples differently (images/tiled/decode.py).
 _MARGIN = 8
 
 # Skip the rows below a part if they have more pixels than this. Decoding 8,000 takes as long as reading the header.

@@ -125,8 +125,7 @@ class LazyImage(Image.Image):
     """An RGB image whose pixels are decoded when they are needed.
 
     A copy of the image, or a crop within it, is also lazy. When Pillow needs pixels in its own memory, the image
-    decodes them and changes its class to ``PIL.Image.Image``. Pickling needs them too, so pickles contain ordinary
-    images.
+    decodes them and changes its class to ``PIL.Image.Image``. Pickling does so too.
 
     Threads may share an image. While a method runs, ``_settle`` in another thread may change the class, set ``_view``
     to None, set ``info``, and then empty ``_file``. So a method calls functions of this module, never private methods.

@@ -100,8 +100,8 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
         file: The bytes of the file, or a file opened for reading.
 
     Raises:
-        NotAnImageError: The image has more pixels than `max_pixels` allows, is a TIFF whose planes Pillow misreads, or
-            is HEIF and pillow-heif is not installed.
+        NotAnImageError: The image has more pixels than `max_pixels` allows, or its format needs a plug-in that is not
+            installed. Or the image is a TIFF whose planes Pillow misreads.
         OSError: The format is not in `FORMATS` (PIL.UnidentifiedImageError). Damaged headers also raise other errors.
     """
     max_pixels()  # may increase Pillow's limit
@@ -243,8 +243,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
     """Return an image with 8-bit values; raise PixelRangeError if the range of its values is unknown.
 
-    16-bit gray becomes mode L with the upper 8 bits of each value, as in Pillow for colors and in torchvision for
-    tensors. Pillow's own conversion of gray makes every value above 255 white.
+    16-bit gray becomes mode L with the upper 8 bits of each value. Pillow does the same with colors, and torchvision
+    with tensors. But Pillow's own conversion of gray makes every value above 255 white.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:

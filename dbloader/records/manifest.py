@@ -365,7 +365,7 @@ class Totals:
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is none of the classes (0 to {len(classes) - 1})")
         described = dict(source or {})
-        if described.get(TARGET) == CLASS_LISTS:  # keep the class names that a copied store already has
+        if described.get(TARGET) == CLASS_LISTS:  # a copied store may already have these class names: keep them
             described[FIELD_CLASSES] = {CLASS_LISTS: [*classes], **(described.get(FIELD_CLASSES) or {})}
         manifest = Manifest(
             length=self.length,

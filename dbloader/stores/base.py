@@ -254,7 +254,7 @@ class Store(ABC):
             what = str(error)
         else:
             known = {name: event.get(name) for name in ("name", "event", "reason")}
-            if all(type(value) is str for value in known.values()):  # not bson.Code, a str that cannot be hashed
+            if all(type(value) is str for value in known.values()):  # bson.Code is a str that cannot be hashed
                 return known
             what = "its name, event or reason is not a text"
         if not document:

@@ -162,7 +162,7 @@ def join_tiles(
 
 
 def _check_markers(data: npt.NDArray[np.uint8], positions: npt.NDArray[np.int64], codes: npt.NDArray[np.uint8]) -> None:
-    """Raise DamagedImageError if a marker is missing. ``positions`` and ``codes`` are of the markers' second bytes."""
+    """Raise DamagedImageError if a marker is missing. ``codes`` are the markers' second bytes, at ``positions``."""
     if data[positions].tobytes() != codes.tobytes() or data[positions - 1].tobytes().strip(b"\xff"):
         raise _wrong("a tile does not begin or end at a marker")
 

@@ -149,7 +149,7 @@ class MongoWriter(Writer):
         return published
 
     def _remove_partial(self) -> None:
-        """Remove the partial store if it still belongs to this writer. A published store is not a partial store."""
+        """Remove the partial store if it still belongs to this writer."""
         partial = self._catalog.partial()
         if partial and partial["store"] == self._id and partial.get("writer") == self._lease.token:
             self._catalog.abandon(self._id, forget=partial["run"] == 1)
