@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
-# than the same pixels of an ordinary JPEG. Tiles took as long as the whole image if they covered 0.7 of the area (for
-# 300 x 256 pixels), 0.85 (for 465 x 394) or 0.95 (for 2 to 16 megapixels).
+# than the same pixels of an ordinary JPEG. Tiles took as long as the whole image if they covered 0.7 of its area
+# (300 x 256 pixels), 0.85 (465 x 394) or 0.95 (2 to 16 megapixels).
 _JOINING = 18_000
 _LARGEST_CROP = 0.95  # share of the image's area
 

@@ -142,7 +142,7 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
     if not k or (width, height) != (k * plan.width, k * plan.height):
         raise OptionError(
             f"it has {width} x {height} pixels, but its image has {plan.width} x {plan.height}, so they cannot be "
-            "cropped together: its width and height must be 1, 2, 3, 4 ... times those of the image"
+            "cropped together: its width and height must be 1, 2, 3, 4 ... times the image's"
         )
     rows, columns = _output_size(plan)
     crop = plan.crop
@@ -193,8 +193,8 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
     listed = isinstance(boxes, list) and all(isinstance(row, list) and len(row) == 4 for row in boxes)
     if listed or getattr(boxes, "shape", ())[-1:] == (4,):
         raise OptionError(
-            f"'boxes' of {sample} are of the whole image, and only the image would be cropped: leave 'boxes' out, or "
-            "let a Decoder crop both as decode= of the dataset or transform= of create_loader (docs/masks.md)"
+            f"'boxes' of {sample} would not be cropped with the image: leave 'boxes' out, or crop both with a Decoder "
+            "(decode= of the dataset, or transform= of create_loader; docs/masks.md)"
         )
     suspects = {name: sizes for name, value in others.items() if (sizes := _sizes(value))}
     if not suspects:  # the usual case; the image need not be examined
@@ -206,8 +206,8 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
             height, width = next(size for size in sizes if size in of_image or size[::-1] in of_image)
             raise OptionError(
                 f"{name!r} of {sample} seems to be a mask, because it is as large as the image, {height} x {width} "
-                f"pixels; but only the image would be cropped: leave {name!r} out, store it as an image file that is "
-                "cropped too (file_fields, docs/masks.md), or crop both in a collate_fn of yours, with transform=None"
+                f"pixels; only the image would be cropped: leave {name!r} out; or store the mask as an image file "
+                "(file_fields, docs/masks.md); or pass transform=None, and crop both in your own collate_fn"
             )
 
 

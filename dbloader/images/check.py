@@ -39,9 +39,9 @@ _LEFT_OVER = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 _NOISE = b"\xa5\x5a" * 32  # bytes that libjpeg decodes as if they were coded pixels
 
 UNREAD_TIFF = (
-    "damaged, or a TIFF of a kind that Pillow does not read: save it as another kind (8 or 16 bits, one or three "
-    "channels, LZW or Deflate), or store it byte for byte, with check='none' (--check none) and without raw (--raw), "
-    "and give the dataset a decode= of your own"
+    "damaged, or a TIFF of a kind that Pillow does not read: save it with 8 or 16 bits, one or three channels, and LZW "
+    "or Deflate; or store it unchanged (check='none', --check none, without --raw), and give the dataset a decode= of "
+    "your own"
 )
 
 # First bytes of PNG, GIF and JPEG 2000 files. JPEGs are examined separately.

@@ -171,7 +171,7 @@ class _Reader:
         if stray < 0 and self.data[self.position :].strip(b"\xff"):
             stray = self.position
         if stray >= 0:
-            raise DamagedImageError(f"no marker is at byte {stray}, where one is due, and the end marker is missing")
+            raise DamagedImageError(f"no marker begins at byte {stray}, and the end marker is missing")
         return False
 
     def check_frame(self) -> Frame:

@@ -185,7 +185,7 @@ class Writer(ABC):
             records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
             outcome: Numbers of files to add to the manifest's counts, by outcome, such as ``"repaired"``.
-            position: Number of source items finished so far. A resumed writer begins with the last ``position``.
+            position: Number of source items finished so far. A resumed writer begins with the committed ``position``.
             depths: Numbers of images to add to the manifest's counts, by bit depth, such as ``"16-bit"``.
         """
         self._check_unfinished()

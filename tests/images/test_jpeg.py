@@ -216,7 +216,7 @@ def test_stray_bytes_are_ignored_only_with_an_end_marker(stray: bytes) -> None:
         longer = data[:at] + stray + data[at:]
         assert examine(longer).state is State.COMPLETE
         assert Image.open(io.BytesIO(longer)).tobytes() == Image.open(io.BytesIO(data)).tobytes()
-        with pytest.raises(DamagedImageError, match=r"no marker is at byte|data are left|extraneous bytes"):
+        with pytest.raises(DamagedImageError, match=r"no marker begins at byte|data are left|extraneous bytes"):
             repaired(drop_end(longer))
 
 
@@ -232,8 +232,8 @@ COMMENT = segment(0xFE, b"")
         (b"\xff\xd8", "the image ends at byte 2, before its first scan"),
         (HEAD + END, f"the image ends at byte {len(HEAD) + 2}, before its first scan"),
         (b"\xff\xd8" + SCAN + END, "segment FFDA at byte 2 is before the frame"),
-        (HEAD + b"\x00" + SCAN, f"no marker is at byte {len(HEAD)}, where one is due"),
-        (HEAD + SCAN + COMMENT + b"\xff\x00", f"no marker is at byte {len(HEAD + SCAN + COMMENT)}, where one is due"),
+        (HEAD + b"\x00" + SCAN, f"no marker begins at byte {len(HEAD)}, and the end marker is missing"),
+        (HEAD + SCAN + COMMENT + b"\xff\x00", f"no marker begins at byte {len(HEAD + SCAN + COMMENT)}, and the end"),
         (HEAD + SCAN + b"\xff\x02" + END, f"marker FF02 is out of place at byte {len(HEAD + SCAN)}"),
         (HEAD + b"\xff\xe0\x00\x01" + SCAN + END, f"segment FFE0 at byte {len(HEAD)} contradicts"),
         (HEAD + b"\xff\xe0\x00", f"segment FFE0 at byte {len(HEAD)} is cut short"),

@@ -217,7 +217,7 @@ UNTILED = {
     "scans of their own": (SOURCES["scans of their own"], "in separate scans"),
     "several frames": (frame(0xC0, 8, 8, 0x11) + frame(0xC0, 8, 8, 0x11)[2:] + scan([1], "") + END, "several frames"),
     "hierarchical": (b"\xff\xd8" + segment(0xDE, b"\x08\x00\x08\x00\x08\x01\x01\x11\x00"), "segment FFDE"),
-    "stray bytes": (b"\xff\xd8\xff\xe0\x00\x02stray" + SOURCES["gray"][2:], "no marker is at byte 6"),
+    "stray bytes": (b"\xff\xd8\xff\xe0\x00\x02stray" + SOURCES["gray"][2:], "no marker begins at byte 6"),
 }
 
 

@@ -209,7 +209,7 @@ def read_header(data: memoryview) -> Header:
             raise DamagedImageError("the header of the JPEG is cut short")
         code, start, begin, end = segment
         if start > position and bytes(data[position:start]).strip(b"\xff"):
-            raise not_tiled(f"no marker is at byte {position}, where one is due")
+            raise not_tiled(f"no marker begins at byte {position}")
         if code == markers.SOS:
             break
         if code in markers.FRAMES:

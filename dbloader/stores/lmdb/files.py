@@ -31,8 +31,8 @@ def unnamed_warning(target: Path) -> list[str]:
             if len(unnamed) > 5:
                 names.append("…")
             return [
-                f"{target} has {what}: {', '.join(names)}; if no other process is publishing there now, remove these "
-                "files, which a killed process has left"
+                f"{target} has {what}: {', '.join(names)}; a killed process has probably made these files: if no other "
+                "process is publishing there now, remove them"
             ]
     return []
 

@@ -59,7 +59,7 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
     if codes & {_AUTHENTICATION_FAILED, _ATLAS}:
         return StoreAccessError(
             f"{name}: the server refuses this user or password ({text}); if the user is not in the database "
-            f"{place.database!r}, add ?authSource=DATABASE to the place"
+            f"{place.database!r}, add ?authSource=DATABASE to the URI"
         )
     if UNAUTHORIZED in codes:
         remedy = "training needs the role read on the database, and converting needs readWrite"
@@ -68,11 +68,11 @@ def translate(error: errors.PyMongoError, place: MongoURI, *, waited: float | No
         what = _COMMAND.sub(r"execute \1", text)
         if "requires authentication" in what and not place.stripped:
             there = name.replace("://", "://USER@")
-            remedy = f"give {there} with the password in DBLOADER_MONGODB_PASSWORD, and ?authSource=DATABASE if needed"
-            return StoreAccessError(f"{name}: the server asks for a user, and the place has none ({what}); {remedy}")
+            remedy = f"give {there}, and set DBLOADER_MONGODB_PASSWORD; perhaps ?authSource=DATABASE is needed too"
+            return StoreAccessError(f"{name}: the server asks for a user, but the URI names none ({what}); {remedy}")
         return StoreAccessError(f"{name}: this user lacks a permission ({what}); {remedy}")
     if "hint provided does not correspond" in text:  # `MongoReader` asked for an index that is missing
-        text = "query= needs indexes that this store has lost: use where=, or copy the store, which makes them again"
+        text = "query= needs indexes that this store has lost: use where=, or copy the store (the copy has the indexes)"
     if isinstance(error, errors.ConfigurationError):
         return PlaceError(f"{name} cannot be used: {text}")
     if isinstance(error, errors.ConnectionFailure) and waited is not None:

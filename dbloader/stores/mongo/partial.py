@@ -184,7 +184,7 @@ class PartialStore:
         return make_stub(document, found[STUB] if found else self.large.put(index, document))
 
     def _replace_others(self, batch: Mapping[int, bytes], documents: Mapping[int, RawBSONDocument]) -> None:
-        """Replace the documents of another writer that have this batch's indices but differ from this batch."""
+        """Replace documents on the server that differ from this batch: another writer has inserted them."""
         query = {"_id": {"$in": list(batch)}}
         found = self._records.find(query, {"_id": 1, "crc32": 1}, hint=COLUMNS_INDEX, batch_size=len(batch))
         stored = {other["_id"]: other.get("crc32") for other in found}

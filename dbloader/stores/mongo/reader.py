@@ -99,7 +99,7 @@ class MongoReader:
             lambda: self.connection.database.list_collection_names(filter={"name": self.place.collection})
         ):
             raise NotAStoreError(
-                f"{name} is not a dbloader store: {self.meta.full_name} has no manifest, or one of another program"
+                f"{name} is not a dbloader store: {self.meta.full_name} has no manifest, or another program's manifest"
             )
         raise StoreNotFoundError(f"{name} does not exist; dbloader convert makes a store")
 

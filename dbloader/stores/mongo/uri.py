@@ -114,7 +114,7 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
     # '@' that ends the password.
     if not match or ("@" in query and not user):
         raise PlaceError(
-            "a place in MongoDB has the form mongodb://host/database.collection, got another form; "
+            "the URI of a MongoDB collection has the form mongodb://host/database.collection, got another form; "
             "in a user name or password, '/', '?', '@' and ':' must be escaped (%2F, %3F, %40, %3A)"
         )
     if len(database.encode()) > 63 or _NOT_IN_DATABASE.search(database) or _NOT_IN_COLLECTION.search(collection):

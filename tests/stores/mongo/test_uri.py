@@ -105,7 +105,7 @@ NAMES = [
     ("message", "places"),
     [
         (
-            r"^a place in MongoDB has the form mongodb://host/database\.collection, got another form; ",
+            r"^the URI of a MongoDB collection has the form mongodb://host/database\.collection, got another form; ",
             [*(f"mongodb://{rest}" for rest in NOT_LIKE_THIS), *(f"{one}u:sentinel@host/db.a" for one in MISTYPED)],
         ),
         ("^MongoDB allows no collection '", [f"mongodb://host/{name}" for name in NAMES]),
@@ -230,12 +230,12 @@ def test_error_distinguishes_missing_foreign_and_unfinished_stores(mongo_server:
         database = client[at.database]
         check(StoreNotFoundError, "does not exist; dbloader convert")
         database[at.collection].insert_one({"img_name": "a", "bson_img": b"1"})
-        check(NotAStoreError, r"is not a dbloader store: .*\.manifest has no manifest, or one of another program$")
+        check(NotAStoreError, r"is not a dbloader store: .*\.manifest has no manifest, or another program's manifest$")
         with pytest.raises(StoreExistsError, match="is not a dbloader store and will not be overwritten"):
             write_nothing(mongo_uri, overwrite=True)
         assert database.list_collection_names() == [at.collection]
         database[f"{at.collection}.manifest"].insert_one({"_id": "store", "store": "x", "manifest": {"format": "x"}})
-        check(NotAStoreError, "has no manifest, or one of another program$")
+        check(NotAStoreError, "has no manifest, or another program's manifest$")
         client.drop_database(at.database)
     write_partial(mongo_uri, make_records(2))
     check(NotAStoreError, r"under way or was interrupted .*--resume")
@@ -292,9 +292,9 @@ def test_role_read_suffices_to_read_but_not_to_write(mongod_with_users: Mongod, 
 def test_place_without_a_user_on_a_server_with_users_is_told_to_name_one(user_place: str) -> None:
     write(user_place, make_records(4))
     place = f"mongodb://{user_place.partition('@')[2].partition('?')[0]}"
-    why = r"the server asks for a user, and the place has none \(command \w+ requires authentication\)"
-    remedy = f"give {place.replace('://', '://USER@')} with the password in DBLOADER_MONGODB_PASSWORD"
-    message = rf"^{place}: {why}; {remedy}, and \?authSource=DATABASE if needed$"
+    why = r"the server asks for a user, but the URI names none \(command \w+ requires authentication\)"
+    remedy = f"give {place.replace('://', '://USER@')}, and set DBLOADER_MONGODB_PASSWORD"
+    message = rf"^{place}: {why}; {remedy}; perhaps \?authSource=DATABASE is needed too$"
     with pytest.raises(StoreAccessError, match=message), open_store(place) as store:
         len(store)
     with pytest.raises(StoreAccessError, match=message):
