@@ -96,7 +96,7 @@ def mirror(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _cut(pixels: npt.NDArray[np.uint8], window: tuple[int, int], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Return a window of ``size`` that begins at (row, column) ``window``. It is black outside of the pixels."""
+    """Return a window of ``size`` that begins at (row, column) ``window``. Outside of the pixels, it is black."""
     inside, outside = [], []
     for first, length, full in zip(window, size, pixels.shape[:2], strict=True):
         start, stop = max(first, 0), min(first + length, full)

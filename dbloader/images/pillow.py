@@ -261,8 +261,8 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 def mend_gray(image: Image.Image) -> Image.Image:
     """Return 16-bit gray in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
 
-    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. It reads white in a 16-bit TIFF as 0 if 0 is
-    white in the file.
+    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. If 0 is white in a 16-bit TIFF, Pillow does not
+    invert the values.
 
     Raises:
         PixelRangeError: Pillow misreads the values, or cannot write them.

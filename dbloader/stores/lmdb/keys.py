@@ -19,7 +19,7 @@ record_key = struct.Struct(">Q").pack
 
 
 def column_key(name: str, chunk: int) -> bytes:
-    """Return the key of one chunk of a column in ``meta``."""
+    """Return the key of a column's chunk in ``meta``."""
     return b"column/%s/%s" % (name.encode(), record_key(chunk))
 
 

@@ -65,7 +65,7 @@ class ShardTable(NamedTuple):
 
     @property
     def older_files(self) -> list[str]:
-        """Paths of the index and the manifest of the previous version, relative to the store's folder."""
+        """Paths of the previous version's index and manifest, relative to the store's folder."""
         return [self.previous, kept_manifest(self.previous)] if self.previous else []
 
     def encode(self) -> bytes:

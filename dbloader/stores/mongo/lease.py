@@ -157,7 +157,7 @@ def _start_time(pid: int) -> str:
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Return whether a lease's holder has certainly ended. It may be an earlier writer in this same process."""
+    """Return whether a lease's holder has certainly ended. The holder may be an earlier writer in this process."""
     if not _machine() or holder.get("machine") != _machine():
         return False
     pid = holder.get("pid")
