@@ -430,7 +430,7 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
     # A stored chunk has OTHER in place of each value if its records had values of several types. Some of these records
-    # may be missing in `packed`: an interrupted commit lost them, or the chunks of their shard began at other records.
-    # So OTHER agrees with every value.
+    # may be outside `packed`: they belong to an interrupted commit, or the chunks of their shard began at other
+    # records. So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)
