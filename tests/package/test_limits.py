@@ -23,7 +23,7 @@ def tar_field(folder: Path) -> list[str]:
     return ["t.tar"]
 
 
-TAR = "more than 1,048,576: extract the tar and convert the folder, or hand its samples to dbloader.write"
+TAR = "more than 1,048,576: extract the tar and convert the folder, or hand the samples to dbloader.write"
 CSV = "field larger than field limit (131072); values of any length fit into a .jsonl"
 
 

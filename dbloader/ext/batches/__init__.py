@@ -1,1 +1,1 @@
-"""Batches in which other samples replace damaged ones, and equal batches on all ranks."""
+"""Replace damaged samples in batches, and give all ranks equal batches."""

@@ -24,7 +24,7 @@ _VALID = "valid"
 
 
 class EvenBatchFetcher(OuterBatchFetcher):
-    """Adds a bool tensor of shape (batch,) to each batch: False for repeated samples, at positions from ``length`` on.
+    """Adds a bool tensor of shape (batch,) to each batch: False for repeated samples (positions from ``length`` on).
 
     The tensor becomes the last element of a tuple or list, or the value of ``"valid"`` in a dict.
     """

@@ -1,4 +1,4 @@
-"""``on_error=Skip()``: make batches in which other samples replace damaged ones; stop if too many are damaged."""
+"""Replace damaged samples by other samples, for ``on_error=Skip()``. Stop if too many samples are damaged."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
 class Skip:
     """Replaces damaged samples by other samples, up to a share: ``create_loader(on_error=Skip(0.05))``.
 
-    In place of a damaged sample, the loader returns the next undamaged sample in the epoch's order, transformed with
-    the random numbers of the damaged one. So batches keep their number and size. The loader warns once about each
+    In place of a damaged sample, the loader returns the next undamaged sample in the epoch's order. Its transform gets
+    the random numbers of the damaged sample. So batches keep their number and size. The loader warns once about each
     damaged sample, and ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError,
     DamagedImageError or NotAnImageError. All other errors end the epoch.
 
@@ -59,10 +59,10 @@ class Skip:
 class ReplacingBatchFetcher(OuterBatchFetcher):
     """Makes the batches of another fetcher, and replaces each damaged sample by the next undamaged one of the epoch.
 
-    The sample at position p is tested with the random numbers of p. They choose the crop, and from a tiled image only
-    the tiles of the crop are decoded, so damage outside of the crop does not matter. If the sample is damaged, the
-    samples at p + 1, p + 2 and so on (after the last position, from 0) are tested with the same random numbers, and the
-    first undamaged one replaces it. So the batch is still a function of (seed, epoch, positions).
+    The sample at position p is tested with the random numbers of p, which choose the crop. From a tiled image, only the
+    tiles of the crop are decoded, so damage outside of the crop does not matter. If the sample is damaged, the samples
+    at p + 1, p + 2 and so on are tested with the same random numbers. Position 0 follows the last position. The first
+    undamaged sample replaces the damaged sample. So the batch is still a function of (seed, epoch, positions).
 
     Args:
         fetcher: Makes a batch from the indices of its samples, which are SeededIndices.
@@ -80,7 +80,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
             whole = whole.dataset
         if isinstance(whole, StoreDataset):
             self._remedy = f"; dbloader verify {whole.root} --decode names all damaged records"
-        # Indices of samples known to be damaged: these are tested before their batch is made, so few batches fail.
+        # Indices of samples known to be damaged. They are tested before their batch is made, so few batches fail.
         self._suspects: set[int] = set()
         self._warned: set[int] = set()
 

@@ -1,6 +1,6 @@
-"""Find the image files behind datasets of Hugging Face and torchvision, so the files are stored, not decoded pixels.
+"""Find the image files behind datasets of Hugging Face and torchvision, to store files instead of decoded pixels.
 
-This module imports neither library: it knows Hugging Face's datasets by attributes, torchvision's by ``sys.modules``.
+This module imports neither library. It recognizes their datasets by attributes or by ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
 def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *, encode: bool) -> Any:
     """Return the samples. If a dataset can give the file of an image, replace the image by a dict (see `is_file`).
 
-    For a Hugging Face dataset, add {column: field} for each renamed column to ``columns``, and add the image fields and
+    For a Hugging Face dataset, add {column: field} for each renamed column to ``columns``. Add the image fields and
     class names to ``source``, a part of the manifest. The returned dataset has a new attribute ``classes``. With
     ``encode``, do not replace images, because they will be encoded again.
     """
@@ -38,7 +38,7 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     if is_exactly(samples, "Subset"):
         return _changed(samples, dataset=inner(samples.dataset))
     if is_loaded(samples, "torch.utils.data", "DataLoader"):
-        keeps = encode or samples.batch_sampler is None  # otherwise collate_fn gets samples, and may need images
+        keeps = encode or samples.batch_sampler is None  # without batches, collate_fn gets samples, and may need images
         return _changed(samples, dataset=inner(samples.dataset, encode=keeps))
     if is_loaded(samples, "torchvision.datasets.folder", "ImageFolder") and not encode:
         folder = sys.modules["torchvision.datasets.folder"]
@@ -84,7 +84,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     image = choose(images, IMAGE_NAMES, "image", notes)
     label = "label" if "label" in kinds else choose(classes or integers[:1], (*LABEL_NAMES, *classes), "label", notes)
     if image is not None:
-        columns["image"] = "image_"  # renames any other column called image; undone below if this column is the image
+        columns["image"] = "image_"  # renames a column called image; the next line undoes this for the image's column
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # SampleEncoder then stores the label -1 as no label, as convert does
@@ -111,7 +111,7 @@ def is_file(value: Any) -> bool:
 
 
 def read_file(key: str, value: Mapping[str, Any]) -> tuple[bytes, str | None]:
-    """Return the bytes and the name of an image file, after a check that it decodes. Repair a missing end marker.
+    """Check that an image file decodes, and return its bytes and its name. Repair a missing end marker.
 
     Raises:
         FieldError: The file cannot be read.

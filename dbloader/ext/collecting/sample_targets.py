@@ -1,4 +1,4 @@
-"""Turn the target of a sample (image, target) into fields of a record, as torchvision's datasets give targets."""
+"""Turn the targets that torchvision's datasets return into fields of records."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def read_target(value: Any, classes: Sequence[str]) -> Target:
     """Return the fields for a target. Raise FieldError if the meaning of the target is unclear.
 
     Args:
-        value: A label (an integer, the name of a class, or None), a float, an array with 0 or 1 for each class, a mask
-            (a PIL image), a pair of a label and a mask, or the dict of a VOCDetection.
+        value: A label: an integer, the name of a class, or None. Or a float, an array with 0 or 1 for each class, or
+            the dict of a VOCDetection. Or a mask (a PIL image), alone or in a pair with a label.
         classes: The class names in the order of their labels.
     """
     if is_loaded(value, "torch", "Tensor"):
@@ -68,9 +68,9 @@ def read_target(value: Any, classes: Sequence[str]) -> Target:
 def _several_classes(values: np.ndarray[Any, Any], classes: Sequence[str]) -> Target:
     if len(values) != len(classes) or not np.isin(values, (0, 1)).all():
         raise FieldError(
-            f"field 'label' has {len(values)} numbers, valid as several classes only if each is 0 or 1 and has a name, "
-            f"got {short_repr(values)} and {len(classes)} names: pass {len(values)} names as classes=, or give other "
-            "numbers a field of their own, such as fields=('image', 'points')"
+            f"field 'label' has {len(values)} numbers: as several classes, each must be 0 or 1 and have a name, got "
+            f"{short_repr(values)} and {len(classes)} names: pass {len(values)} names as classes=, or put other "
+            "numbers into another field, such as fields=('image', 'points')"
         )
     return Target({"label": None, CLASS_LISTS: np.flatnonzero(values).tolist()}, "several classes", CLASS_LISTS)
 

@@ -51,15 +51,15 @@ class RecordBatch:
 
 @dataclasses.dataclass(frozen=True)
 class SampleEncoder:
-    """Makes records from samples. As ``collate_fn`` of DataLoader workers, a SampleEncoder must be picklable."""
+    """Makes records from samples. A SampleEncoder is the ``collate_fn`` of workers, so it must be picklable."""
 
     fields: tuple[str, ...]  # field names for the items of a tuple
     image_format: str  # format for encoding a PIL image in the field ``image``
     options: dict[str, Any]  # Pillow's options for ``image_format``
-    warns: bool = True  # whether to warn if photographs become PNGs: False if the user has chosen a format
+    warns: bool = True  # whether to warn about photographs that become PNGs; False for a format that the user gives
     needs_image: bool = True  # whether to look for an image in other fields if a sample has no ``image``
     files: tuple[str, ...] = ()  # extra fields with image files
-    columns: dict[str, str] = dataclasses.field(default_factory=dict)  # {column: field} if renamed, see with_files
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)  # {renamed column: field}, see with_files
     classes: tuple[str, ...] = ()  # names of the labels
 
     @classmethod
@@ -207,7 +207,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return a value without axes as an int, float, bool or str if this keeps its dtype, else return an array."""
+    """Return an int, float, bool or str for a value without axes. If this would change the dtype, return an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array

@@ -1,6 +1,6 @@
-"""Find datasets whose samples are records of a store, so these records are copied and no image is encoded again.
+"""Find datasets that return records of a store, to copy these records without encoding images again.
 
-Classes come from ``sys.modules``: importing ``dbloader.datasets`` imports torch, which ``write_store`` does not need.
+Types are looked up in ``sys.modules``. Importing ``dbloader.datasets`` would import torch, which nothing here needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-# Number of records in one read, small because images may be large.
+# Number of records in one read. It is small, because images may be large.
 _READ_AT_ONCE = 16
 # Fields that describe the image, and are copied together with the image.
 _IMAGE_FIELDS = ("width", "height", "format", "damaged", "resized_from")
@@ -36,7 +36,7 @@ def is_loaded(value: Any, module: str, name: str) -> bool:
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether each sample is an unchanged record of a store, except that its image may be decoded."""
+    """Return whether each sample is a record of a store. Only its image may have been decoded."""
     if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
         return isinstance(dataset, Store)
     return (
@@ -94,7 +94,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def source_of(samples: Any) -> dict[str, Any]:
-    """Return the value of ``source`` in the manifest of a store made of ``samples``."""
+    """Return the manifest's ``source`` for a store with ``samples``."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}
@@ -113,8 +113,8 @@ def find_classes(samples: Any) -> tuple[str, ...]:
         is_clear = isinstance(numbers, Mapping) and len({*names}) == len(names)
         if other := [name for at, name in enumerate(names) if is_clear and numbers.get(name, at) != at]:
             raise OptionError(
-                f"class_to_idx of the dataset gives {other[0]!r} the label {numbers[other[0]]}, but it is number "
-                f"{names.index(other[0])} in its classes: pass the names in the order of the labels as classes="
+                f"class_to_idx of the dataset gives {other[0]!r} the label {numbers[other[0]]}, but its "
+                f"position in classes is {names.index(other[0])}: pass the names in the order of the labels as classes="
             )
         return tuple(names)
     first, *others = [*map(find_classes, _inner(samples))] or [()]
@@ -128,7 +128,7 @@ def find_classes(samples: Any) -> tuple[str, ...]:
 
 
 def is_exactly(samples: Any, name: str) -> bool:
-    """Return whether a value is of this class of torch.utils.data, and not of a subclass."""
+    """Return whether the type of a value is this class in torch.utils.data, and not a subclass."""
     return type(samples) is getattr(sys.modules.get("torch.utils.data"), name, None)
 
 

@@ -57,59 +57,58 @@ def write_store(
     The store appears at the place when all samples are written. After an error, the place is unchanged. Without
     samples, the result is an empty store, which never replaces another store.
 
-    Records are copied with unchanged image files, names, labels and extra fields if ``samples`` is a Store; if it is
-    an LMDBDataset or MongoDataset without ``transform``, ``target_transform`` or ``decode``; or if it is torch's Subset
-    or ConcatDataset of these. If a dataset has ``fields``, only these fields are copied. With ``image_format``,
-    ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
+    Some ``samples`` are records: a Store, an LMDBDataset or MongoDataset without ``transform``, ``target_transform``
+    and ``decode``, and torch's Subset or ConcatDataset of these. Their image files, names, labels and extra fields are
+    copied unchanged. If a dataset has ``fields``, only these fields are copied. With ``image_format``, ``quality`` or
+    ``fields`` in this call, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
     cannot be encoded again.
 
     The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
     they decode. As in ImageFolder, the EXIF orientation is not applied. With ``image_format``, ``quality``, a transform
-    of images or an ImageFolder's own ``loader``, the images are encoded, like those of all other samples.
+    of images or an ImageFolder's own ``loader``, the images are encoded. Images of all other samples are encoded too.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. Samples
-    are not collated, so their sizes may differ. ``collate_fn`` is called only if ``batch_size`` is None,
-    because torch then calls it for each sample, not for each batch.
+    are not collated, so their sizes may differ. ``collate_fn`` is called only if ``batch_size`` is None: torch then
+    calls it for each sample.
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
-            sample is a dict with field names as keys, a named tuple or dataclass with these names, a tuple or list in
-            the order of ``fields``, a Record, or an image alone (a PIL image, tensor, array or the bytes of an image
-            file). Tensors and arrays are stored as arrays of their dtype and shape. Tensors and arrays without
-            dimensions, and numpy scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool.
-            ``label`` may also be another target, of the same kind in all samples: a float (stored in the field
-            ``target``), a tensor or array with 0 or 1 for each of ``classes`` (as the list ``labels``), a PIL image
-            (as the file field ``mask``), an int and a PIL image, or a dict of VOCDetection (as boxes). Datasets of the
-            store then give this float, these 0 and 1, or this mask as the target.
+            sample may be a dict, named tuple or dataclass with names of fields, a tuple or list in the order of
+            ``fields``, or a Record. Or it is an image alone: a PIL image, tensor, array or the bytes of an image file.
+            Tensors and arrays are stored as arrays of their dtype and shape. Tensors and arrays without dimensions, and
+            numpy scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool. ``label`` may
+            also be another target, of the same kind in all samples. A float is stored in the field ``target``. A tensor
+            or array with 0 or 1 for each of ``classes`` becomes the list ``labels``. A PIL image becomes the file field
+            ``mask``, also in a pair with an int. A dict of VOCDetection becomes boxes. Datasets of the store then
+            return this float, these 0 and 1, or this mask as the target.
         place: Place of the new store.
         fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
             ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
-            ``damaged`` and ``resized_from`` are the standard fields of a record; all others are stored as extra
+            ``damaged`` and ``resized_from`` are the standard fields of a record. All others are stored as extra
             fields.
         file_fields: Names of extra fields whose values are image files, such as ``("mask", "depth")``: PIL images,
             the bytes of image files, or None. Datasets decode these fields like the image.
-        classes: Class names in the order of their labels, () for labels without names; default the class names of the
-            dataset, if it has any, or the sorted names in a VOCDetection. Labels that are ints are not changed. If
-            labels are names, all names must be given here, because each record is written with its final label before
-            the next sample is read.
+        classes: Class names in the order of their labels; () for labels without names. The default is the dataset's
+            class names, or the sorted names in a VOCDetection. Labels that are ints are not changed. If labels are
+            names, give all names: each record is written with its final label before the next sample is read.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place when the new store is finished.
-        require_images: Whether at least one sample must have an image, unless the samples are records of stores.
-            With True, samples without the field ``image`` may have it in a field with a usual name, such as
-            ``img``. The first sample with an image decides the name of the field.
+        require_images: Whether at least one sample must have an image. Records of stores need none. With True, the
+            image may also be in a field with another usual name, such as ``img``. The first sample with an image
+            decides the name of the field.
 
     Raises:
-        FieldError: A sample has a value that a record cannot hold; its label is none of the classes, or the name of
-            several classes; it is unclear which field is the image; the image was in another field before; or one of
-            ``file_fields`` is not an image file. The message names the sample and the field.
+        FieldError: A sample has a value that a record cannot hold. Or its label is none of the classes, or the name of
+            several classes. Or it is unclear which field is the image. Or the image was in another field before. Or one
+            of ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
-        OptionError: An option is out of its range; the samples cannot be iterated; there are no samples, but
-            ``overwrite`` is given; no sample has an image, or it is unclear which column is the image; concatenated
-            datasets have different classes; images of a Store would be encoded again; or the samples are read from the
-            store at the place.
+        OptionError: An option is out of its range. Or the samples cannot be iterated, or are read from the store at the
+            place. Or there are no samples, but ``overwrite`` is given. Or no sample has an image, or it is unclear
+            which column is the image. Or concatenated datasets have different classes. Or images of a Store would be
+            encoded again.
         StoreError: The place cannot be written, or already has a store.
     """
     names = _NAMES if fields is None else fields
@@ -179,7 +178,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # The copy needs new workers: persistent workers keep the old collate_fn. ``vars``, as a DataLoader refuses setattr.
+    # The copy needs new workers, because persistent workers keep the old collate_fn. A DataLoader refuses setattr.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -245,7 +244,7 @@ def _unpack(made: Made, before: str | None, target: Target) -> tuple[Record, str
     record, found, own = made
     if None not in (before, found) and found != before:
         raise FieldError(
-            f"its image is in the field {found!r}, but the image of earlier samples in {before!r}: call the field "
+            f"its image is in the field {found!r}, but earlier samples have it in {before!r}: call the field "
             "'image' in all samples, and give 'image': None if a sample has no image"
         )
     if own is not None and None not in (own.kind, target.kind) and own.kind != target.kind:

@@ -205,7 +205,7 @@ def _match(one: Store, other: Store, findings: Findings, compared: Counter[str])
     Records with the same content are counted in ``compared``. Records that are in only one store go to ``findings``.
 
     Returns:
-        For each record in ``one``, the index of its pair's record in ``other``, or -1 if it is in no pair: dtype int64.
+        For each record in ``one``, the index of its partner in ``other``, or -1 without a partner: dtype int64.
     """
     names, their_names = one.names(), other.names()
     hashes, their_hashes = one.column("name_hash"), other.column("name_hash")
@@ -265,8 +265,8 @@ def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
 def _compare_images(record: Record, image: object) -> str:
     """Compare the image of a record with the original image.
 
-    Return "same"; "changed" if the conversion resized or tiled the image, or stored its pixels; "repaired" if the
-    conversion appended an end marker; otherwise "bytes".
+    Return "same", or how they differ. "changed": the conversion resized or tiled the image, or stored its pixels.
+    "repaired": the conversion appended an end marker. "bytes": any other difference.
     """
     one = record.image
     if isinstance(one, np.ndarray) and isinstance(image, np.ndarray):
@@ -302,14 +302,14 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # Number of records of each key that were found before, so `take` skips them. It is at the first position of the
-        # key in ``_keys``. All other elements are unused.
+        # How many records of each key `take` skips, because they were found before. The number is at the key's first
+        # position in ``_keys``. All other elements are unused.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:
-        """Return the index of the first record with this key that was not found before, and that ``accept`` accepts.
+        """Return the index of the first record with this key that ``accept`` accepts; None without one.
 
-        Return None if there is no such record.
+        Records that were found before do not count.
         """
         first, end = int(np.searchsorted(self._keys, key)), int(np.searchsorted(self._keys, key, "right"))
         if first == end:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
-_CHANGES = ("resized", "reencoded")  # a partial copy counts these from its records: the report has no lines about them
+_CHANGES = ("resized", "reencoded")  # a partial copy counts these changes in its records: the report has no such lines
 
 
 class RecordCopier:
@@ -49,7 +49,7 @@ class RecordCopier:
         self._is_same = len(stores) == 1 and not self._chosen
         self.selection = select_records(self._names, choice)
         self.created = self._manifests[0].created if self._is_same else None
-        # If a class is left out, lists of several classes per image keep the old labels. Otherwise they get new ones.
+        # If a class is left out, lists of several classes per image keep the old labels. Otherwise they get new labels.
         self._unites_lists = all(
             table is None or len(table) == len(manifest.classes)
             for table, manifest in zip(self.selection.tables, self._manifests, strict=True)
@@ -130,7 +130,7 @@ class RecordCopier:
                     yield encode(replace(whole, label=label, fields=whole.fields | lists))
 
     def _lists(self, number: int, record: EncodedRecord, index: int) -> dict[str, Any]:
-        """Return the fields that change: new labels of the boxes, and of the several classes of an image; else {}."""
+        """Return the fields with new labels, for boxes and for lists of classes; {} if no field changes."""
         store, table = self._stores[number], self.selection.tables[number]
         unites_lists = self._unites_lists and store.manifest.target == CLASS_LISTS
         names = (LABELS, CLASS_LISTS) if unites_lists else (LABELS,)
@@ -149,7 +149,7 @@ class RecordCopier:
             ) from error
 
     def _events(self, part: Any) -> Iterator[dict[str, str]]:
-        """Yield the report lines of all sources, or in a partial copy, the lines about the records at ``part``."""
+        """Yield the report lines of all sources. In a partial copy, yield only lines about the records at ``part``."""
         inside = np.zeros(self._names.starts[-1], bool)
         inside[part] = True
         for number, store in enumerate(self._stores):
@@ -168,7 +168,7 @@ class RecordCopier:
 def copy_intact(
     store: Store, writer: Writer, skip: Callable[[str], object], progress: Callable[[int, int], object]
 ) -> Manifest:
-    """Write all intact records, and return the manifest. Call ``skip`` with the reason for each record left out.
+    """Write all intact records, and return the manifest. Call ``skip`` with the reason for each other record.
 
     New columns and counts are computed from the records. The copy keeps the report up to its first damaged line, and
     adds a line for each record that is left out.

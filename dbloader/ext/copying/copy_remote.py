@@ -72,8 +72,8 @@ def copy_remote(
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = objects.open_target(place)
-    # List files before reading the manifest: then the listed files of other uploads are based on this manifest or an
-    # older one. When this upload replaces the manifest, the other uploads must fail, so their files are deleted below.
+    # List files before reading the manifest. An upload whose files are in the list has read its manifest even earlier.
+    # If this upload replaces the manifest, that upload fails. So its files are deleted below.
     there = objects.list_files(bucket)
     replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
@@ -116,7 +116,7 @@ def _for_each_file(
     lengths = [*(shard.length for shard in table.shards), 0]  # the index is the last file
     done = 0
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="dbloader-copy") as threads, ExitStack() as after_error:
-        after_error.callback(bucket.close)  # otherwise the error would be raised only after the running transfers
+        after_error.callback(bucket.close)  # without this, an error would be raised only after the running transfers
         for length, _ in zip(lengths, threads.map(use, table.files), strict=True):
             done += length
             progress(done, table.manifest.length)
@@ -137,7 +137,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        # Pass the store's own facts (such as its creation time) and a fixed name: repeated uploads make the same index.
+        # With the store's own facts, such as its creation time, and a fixed name, each upload makes the same index.
         yield folder, index_shards(folder, [shard.name], [manifest.digest], **manifest.given, index="index.lmdb")
 
 

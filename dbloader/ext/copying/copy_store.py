@@ -78,24 +78,24 @@ def copy_store(
     The bytes of images do not change, and images are not decoded. Every record is checked before it is written. A copy
     of one source without options has the same records, report and manifest. Records keep the order of the sources.
 
-    All destinations are written before any is published. If a record is damaged or the copy is interrupted before that,
-    no destination changes. ``resume`` continues after the last commit.
+    The copy writes all destinations, and then publishes them. Before this, no destination changes, even if a record is
+    damaged or the copy is interrupted. ``resume`` continues after the last commit.
 
     Args:
         source: Place of the store, or several places. Classes with the same name become one class, for images and for
             boxes (the field ``box_labels``). All other fields are copied unchanged, including masks with class numbers.
             A single whole store may be copied to or from object storage (``s3://``, ``gs://``, ``az://``).
         destination: Place of the copy; with ``split``, one place for each fraction.
-        select: Listing of the records to copy: a ``.txt`` with a name on each line, or a ``.jsonl``, ``.json``,
-            ``.csv`` or ``.tsv`` with a column ``name``, ``path`` or ``index`` (the position in the first source). A
-            missing record is an error.
+        select: Listing of the records to copy. A ``.txt`` has a name on each line. A ``.jsonl``, ``.json``, ``.csv`` or
+            ``.tsv`` has a column ``name``, ``path`` or ``index`` (the position in the first source). A missing record
+            is an error.
         drop: Listing of the records to leave out. If listed records are missing, a warning counts them.
         classes: Copy only the records of these classes. Their labels start from 0.
         where: Copy only the records that this query finds, such as ``"width<64 score>0.5"`` (docs/queries.md).
         labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that are not
             listed keep their labels. If all records are listed, the copy has only the classes of the listing.
-        marks: One or more files of marks from the viewer (docs/viewer.md): leave out the records marked ``drop``, and
-            set the marked labels. An unknown record is an error, and so are two files that disagree about a record.
+        marks: One or more files of marks from the viewer (docs/viewer.md). The copy leaves out records marked ``drop``,
+            and sets marked labels. Unknown records are an error, and so are two files that disagree about a record.
         rename_classes: New names of classes. Two classes with the same new name become one class.
         split: Fractions with the sum 1. The records of each label are divided at random by these fractions.
         seed: Seed of ``split``.
@@ -199,7 +199,7 @@ def _write(
 
 
 def _find_published(copy: RecordCopier, places: Sequence[Place]) -> dict[int, Manifest]:
-    """Return the destinations that an interrupted copy has published. If all are published, return {}: copy again."""
+    """Return the destinations that an interrupted copy has published; {} if all are published, to copy them again."""
     found: dict[int, Manifest] = {}
     for number, place in enumerate(places):
         source = copy.source(number)

@@ -1,9 +1,9 @@
 """Read listings of records in one or more stores: names to select or drop, labels, and marks.
 
 A ``.txt`` has a name on each line. Any other listing has a column ``name``, ``path`` or ``index``. A position is the
-number of a record if the records of all stores are counted together, in the order of the stores.
+number of a record among the records of all stores, in the order of the stores.
 
-Marks are decisions about records that people make in the viewer, in a ``.jsonl`` beside the store. Each line has the
+Marks are people's decisions about records. The viewer writes them into a ``.jsonl`` beside the store. Each line has the
 ``index`` and the ``name`` of a record, and the decisions: ``"drop": true``, a ``label``, or ``tags``. If the record at
 the index has another name, the marks belong to another store, and reading them raises an error.
 """
@@ -64,7 +64,7 @@ class Labels(NamedTuple):
 
 
 class RecordNames:
-    """Names of the records of several stores. Names are loaded at first use; each takes 16 bytes and its text."""
+    """Names of the records of several stores, loaded at first use. A name takes 16 bytes, and its length in bytes."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self.stores = stores
@@ -100,7 +100,7 @@ class RecordNames:
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield the name of each record whose name also occurs in an earlier store. Only records in ``keep`` count."""
+        """Yield each record's name that also occurs in an earlier store. ``keep`` masks the records that count."""
         hashes = np.where(keep, self._hashes, 0)  # unnamed records have the hash 0 too
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
@@ -113,9 +113,9 @@ class RecordNames:
 def find_rows(
     listing: str | os.PathLike[str], names: RecordNames, *, must_exist: bool = True
 ) -> Iterator[tuple[str, dict[str, Any], list[int]]]:
-    """Yield each row of a listing: its place for messages, its columns, and the positions of its records.
+    """Yield (place for messages, columns, positions of records) for each row of a listing.
 
-    If rows name missing records, raise an error after the last row, or only warn without ``must_exist``.
+    If records are missing, raise an error after the last row. Without ``must_exist``, only warn.
     """
     path, file = Path(listing), readable(listing)
     missing, examples = 0, list[str]()
@@ -195,7 +195,7 @@ def join_labels(
     """
     given = np.zeros(names.starts[-1], bool)
     labels = np.full(len(given), NO_LABEL)
-    first: dict[str, str] = {}  # label that is a text -> first row with this label
+    first: dict[str, str] = {}  # {label that is a text: first row with this label}
     numbers: dict[str, int] = {}
     integer = ""
     for row, label, positions in rows:
@@ -229,7 +229,7 @@ def read_marks(file: str | os.PathLike[str], names: RecordNames) -> dict[int, di
         if wrong := _why_not(row):
             raise SourceError(f"{where}: {wrong}")
         if not row.get("name") and any(map(names.name, positions)):
-            raise SourceError(f"{where}: has no name, which would show that the marks belong to this store: add it")
+            raise SourceError(f"{where}: has no name: add it, to show that the marks belong to this store")
         if not marks.keys().isdisjoint(positions):
             raise SourceError(f"{where}: an earlier row has the same record; keep one row for each record")
         marks |= {position: {key: row[key] for key in MARKS if key in row} for position in positions}
@@ -257,7 +257,7 @@ def why_not_tags(tags: Any) -> str | None:
 
 
 def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> tuple[list[int], list[Labels]]:
-    """Return the positions of the records that some files of marks drop, and the labels that each file gives, if any.
+    """Return (positions of dropped records, labels of each file that has labels) from files of marks.
 
     Raises:
         SourceError: Two files disagree about a record, or a file has a mistake.

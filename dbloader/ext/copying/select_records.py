@@ -91,8 +91,8 @@ class Selection(NamedTuple):
         labels: New labels: int64, shape (records of all sources,); None if no label changes.
         classes: Class names, the same for every destination.
         complete: Whether there is one destination, which gets all records.
-        tables: For each source, a dict from the old label of a box to its new label, for all classes that are copied;
-            None if no label of the source changes.
+        tables: For each source, {old label of a box: new label} for the copied classes; None if no label of the source
+            changes.
     """
 
     parts: list[Any]
@@ -137,7 +137,7 @@ def select_records(names: RecordNames, choice: Choice) -> Selection:
 
 
 def _table(own: Sequence[str], united: Sequence[str], choice: Choice) -> dict[int, int] | None:
-    """Return a dict from the old to the new label of each remaining class of a store; None if no label changes."""
+    """Return {old label: new label} for the remaining classes of a store; None if no label changes."""
     wanted, rename = choice.classes, choice.rename_classes
     if own == united and not rename:
         return None
@@ -237,14 +237,14 @@ def _unite_classes(
 def _split(positions: Array, labels: Array, fractions: Sequence[float], seed: int) -> list[Array]:
     """Divide positions at random into parts with these fractions.
 
-    Each part gets its share of all records, rounded; its share of each label is off by at most one or two records.
+    Each part gets its rounded share of all records. Its share of each label is off by at most one or two records.
     """
     shares = np.array(fractions) * len(positions)
     sizes = np.floor(shares).astype(np.int64)
     sizes[np.argsort(sizes - shares, kind="stable")[: len(positions) - sizes.sum()]] += 1
     if not sizes.all():
         raise OptionError(f"split (--split): a destination would get none of the {counted(len(positions), 'record')}")
-    # Sort the records by label, in random order within each label, and spread each part evenly along this order.
+    # Sort the records by label, and randomly within each label. Spread each part evenly along this order.
     evenly = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes.tolist()])
     sequence = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(evenly, kind="stable")]
     of_label = bits(labels, derive_keys(2, "split", seed, "label"))

@@ -1,4 +1,4 @@
-"""A dataset of the image files in a MongoDB collection that another program made."""
+"""Read samples from a MongoDB collection of image files that another program made."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class CollectionDataset(Dataset[tuple[Any, Any]]):
-    """Samples (image, label) of a MongoDB collection that another program made, with one image file in each document.
+    """Samples (image, label) of a MongoDB collection that another program made. Each document has one image file.
 
-    ``MongoDataset.from_listing`` makes it. It reads a batch by one query. ``dbloader convert`` can make a store of the
-    collection: the store is faster, and has checksums, columns and queries.
+    ``MongoDataset.from_listing`` makes this dataset. One query reads a batch. ``dbloader convert`` can make a store of
+    the collection: the store is faster, and has checksums, columns and queries.
 
     Args:
         place: ``mongodb://host/database.collection``.
-        listing: File that names the images and their labels, in the order of the dataset: a .json with ``{"path_list":
-            [...], "label_list": [...]}``, or any other listing that ``dbloader convert --listing`` reads.
+        listing: File with the names of the images and their labels, in the order of the dataset. It may be a .json with
+            ``{"path_list": [...], "label_list": [...]}``, or any listing that ``dbloader convert --listing`` reads.
         transform: Applied to each decoded image.
         target_transform: Applied to each label; the label is None if the listing has none.
         decode: Decodes the bytes of a file; None returns the bytes. If a JPEG lacks only its end marker, the marker is
@@ -83,7 +83,7 @@ class CollectionDataset(Dataset[tuple[Any, Any]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """Return the samples at some indices, in their order, read by one query."""
+        """Return the samples at these indices, in this order. One query reads all of them."""
         names = [self.names[index] for index in indices]
         files = self._source.by_name(names)
         return [self._sample(index, name, files.get(name)) for index, name in zip(indices, names, strict=True)]

@@ -1,1 +1,1 @@
-"""Several crops of an image, and boxes and masks as torchvision's tensors."""
+"""Take several crops of an image, and convert boxes and masks to torchvision's tensors."""

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class MultiCrop(Decoder):
-    """Decodes an image once, and cuts several crops from it: a list of tensors, for methods such as DINO and SwAV.
+    """Decodes an image once, and returns several crops as a list of tensors, for methods such as DINO and SwAV.
 
     ``MultiCrop([(2, RandomResizedCrop(224, scale=(0.4, 1.0))), (6, RandomResizedCrop(96, scale=(0.05, 0.4)))])``
     returns a list of 8 tensors. In a batch, the image is a list of 8 tensors of shape (N, 3, height, width).
     Normalization and ``preparation`` apply to each of these tensors.
 
-    Each crop equals, bit for bit, what its Decoder alone returns for the same random numbers. (With ``scaled``, it may
-    differ, because the image is decoded at the largest size that any crop needs.) Only the box around all crops is
+    Each crop equals, bit for bit, what its Decoder alone returns for the same random numbers. With ``scaled``, it may
+    differ, because the image is decoded at the largest size that any crop needs. Only the box around all crops is
     decoded: from a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
 
     A sample has the random numbers of the first crop, followed by the random numbers of the second crop, and so on.

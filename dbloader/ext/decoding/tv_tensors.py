@@ -22,10 +22,10 @@ def as_tv_tensors(sample: dict[str, Any]) -> dict[str, Any]:
         sample: A dict with PIL images, and perhaps boxes, from a dataset with ``fields``.
 
     Returns:
-        A new dict. PIL images of one channel become ``Mask``, shape (height, width), uint8, int32 or float32, unless
-        their name is ``image``. Other PIL images are unchanged, and v2 treats them as images. ``boxes`` (float32, shape
-        (n, 4), in pixels) become ``BoundingBoxes`` in the format XYXY, for the size of ``image`` or else the first PIL
-        image. Arrays with a row for each box become tensors, for ``v2.SanitizeBoundingBoxes``.
+        A new dict. PIL images of one channel become ``Mask``: shape (height, width), uint8, int32 or float32. ``image``
+        and other PIL images are unchanged, and v2 treats them as images. ``boxes``, float32 of shape (n, 4) in pixels,
+        become ``BoundingBoxes`` in the format XYXY. Their canvas has the size of ``image``, or of the first PIL image.
+        Arrays with a row for each box become tensors, for ``v2.SanitizeBoundingBoxes``.
 
     Raises:
         ImportError: torchvision is not installed.

@@ -1,1 +1,1 @@
-"""Random erasing of images on their device, which few trainings need."""
+"""Erase random rectangles of images on their device."""

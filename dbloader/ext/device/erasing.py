@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 _MODES = ("const", "rand", "pixel")
-_ATTEMPTS = 10  # number of random rectangles to try until one fits into the image, as in timm
+_ATTEMPTS = 10  # most tries for a rectangle that fits into the image, as in timm
 
 # 16 random bits choose one of 65,536 quantiles of the normal distribution; 64 random bits choose four quantiles.
 _LEVELS = 2**16
@@ -32,7 +32,7 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     A call takes images of shape (N, C, H, W), and returns images of the same dtype, shape and memory format. Call it
-    after Normalize: then 0 (``const``) is the mean of the images, and the noise of other modes has their variance.
+    after Normalize. Then 0 (``const``) is the mean of the images, and noise (other modes) has the images' variance.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made
@@ -52,8 +52,8 @@ class RandomErasing(nn.Module):
     Raises:
         LoaderError: From a call: a CUDA graph is being captured.
         OptionError: An option is out of its range. From a call: ``rng`` has positions for another number of images.
-        TypeError: An option is not a number. From a call: the images are not a tensor of uint8 or floats, or they are
-            uint8 and the mode is not ``const``.
+        TypeError: An option is not a number. From a call: the images are not a tensor of floats, or of uint8 with the
+            mode ``const``.
         ValueError: From a call: the images do not have four axes.
     """
 
@@ -109,7 +109,7 @@ class RandomErasing(nn.Module):
         return torch.where(inside.any(1, keepdim=True), fill, images, out=result)
 
     def draw_boxes(self, rng: SampleRNG, height: int, width: int) -> Array:
-        """Return the top, bottom, left and right of rectangles, four zeros for none: int32, shape (N, max_count, 4)."""
+        """Return (top, bottom, left, right) of rectangles: int32, shape (N, max_count, 4). Zeros mean no rectangle."""
         erased, counts = rng.uniform(2, "erasing").T
         counts = self.min_count + np.floor(counts * (self.max_count - self.min_count + 1))
         numbers = rng.uniform(self.max_count * (2 * _ATTEMPTS + 2), "boxes")

@@ -1,4 +1,4 @@
-"""Turn the first steps of a transform, which resize, crop and mirror, into a Decoder."""
+"""Turn the first steps of a transform into a Decoder. These steps resize, crop and mirror."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Head(Decoder):
-    """Decodes an image, and does to it what the first steps of a transform do.
+    """Decodes an image. Crops, resizes and mirrors it as the first steps of a transform do.
 
     Args:
         crops: Decoder that chooses the crop. It does not mirror.
@@ -107,7 +107,7 @@ class Squash(Decoder):
 
 
 def read_head(steps: Sequence[Any], resize: str | None = None, *, own: bool = False) -> tuple[Head | None, int]:
-    """Return a Decoder that replaces the first steps, and their number; (None, 0) if no Decoder does the same.
+    """Return (Decoder, number of first steps that it replaces); (None, 0) if no Decoder does the same.
 
     With ``own``, the Decoder draws the same random numbers as the steps. For RandomCrop, there is no such Decoder.
     """
@@ -174,7 +174,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _filter(interpolation: Any) -> str:
-    """Return the name of a filter; timm may choose between two at random."""
+    """Return the name of a filter. If timm chooses between two filters at random, the name is "random"."""
     if isinstance(interpolation, tuple):
         return "random" if tuple(map(_filter, interpolation)) == TORCH_FILTERS else ""
     return str(getattr(interpolation, "value", ""))

@@ -1,4 +1,4 @@
-"""Run the steps of a transform that no Decoder can do, on one image after the other."""
+"""Run the steps of a transform that no Decoder can do. Each call gets one image."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
-    """Return how to run a transform (None: the dataset's own) on the samples of a dataset."""
+    """Return how to run a transform on the samples of a dataset. None means the dataset's own transform."""
     own = getattr(dataset.dataset if type(dataset) is Subset else dataset, "transform", None)
     given, transform = transform, own if transform is None else transform
     steps = [] if transform is None or isinstance(transform, Decoder) else flatten(transform)
@@ -53,7 +53,7 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
     stores = _stores_of(dataset)
     if not steps or not fuse or not all(map(_suits, stores)) or len({store.resize for store in stores}) > 1:
         return unchanged
-    # A dataset calls its own transform, so later changes take effect. albumentations gets a seed without a Middle.
+    # Without ``given``, the dataset calls its own transform. albumentations gets a seed without a Middle.
     if given is not None and not is_albumentations(given):
         unchanged = unchanged._replace(transforms=[Middle([given], "PIL")])
     resize = stores[0].resize
@@ -84,19 +84,19 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
 
 
 def with_head(dataset: Any) -> Any:
-    """Return a copy of a dataset with a Decoder for the first steps of its transform; ``dataset`` if there is none."""
+    """Return a copy of a dataset with a Decoder for the first steps; ``dataset`` itself without such a Decoder."""
     steps = flatten(dataset.transform)
     head, first = read_head(steps, dataset.resize, own=True) if _suits(dataset) else (None, 0)
     if head is None:
         return dataset
     first, dataset = skip_conversions(steps, first), copy.copy(dataset)
-    # Only callables with ``takes_seed`` get a seed. Bound methods lack it, so random numbers are as in any DataLoader.
+    # Only callables with ``takes_seed`` get a seed. A bound method gets none, and draws as in any DataLoader.
     dataset.decode, dataset.transform = head, Middle(steps[first:], _kind(steps[:first])).__call__
     return dataset
 
 
 def _kind(steps: list[Any]) -> str:
-    """Return to what type steps that keep pixel values convert a PIL image: "PIL", "tensor" or "Image"."""
+    """Return the type of a PIL image after steps that keep its pixel values: "PIL", "tensor" or "Image"."""
     kind = "PIL"
     for step in steps:
         name = find_step(step)[1]

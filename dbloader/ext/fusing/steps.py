@@ -49,14 +49,14 @@ def _options_of(step: Any) -> dict[str, Any]:
 
 
 def flatten(transform: Any) -> list[Any]:
-    """Return the steps of a transform, in order, with the steps of each Compose in its place."""
+    """Return the steps of a transform in order. The steps of a Compose replace the Compose."""
     if find_step(transform)[1] == "Compose":
         return [step for part in transform.transforms for step in flatten(part)]
     return [transform]
 
 
 def fingerprint(transform: Any) -> list[Any]:
-    """Return a value that differs when a step was exchanged, or an option of a known step was changed."""
+    """Return a value that changes if a step is replaced or an option of a known step changes."""
     return [(id(step), str(_options_of(step)) if any(find_step(step)) else "") for step in flatten(transform)]
 
 

@@ -1,4 +1,4 @@
-"""Turn the last steps of a transform, which make floats, into modules for a whole batch."""
+"""Turn the last steps of a transform into modules for a whole batch. These steps make floats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ToFloat(nn.Module):
-    """Computes what ToTensor and Normalize make of each image, with the same operations and so the same bits.
+    """Computes what ToTensor and Normalize make of each image. The same operations give the same bits.
 
     Args:
         divides: Whether to divide by 255, as ToTensor does. torchvision v2 multiplies by 1 / 255 instead.
@@ -42,7 +42,7 @@ class ToFloat(nn.Module):
         def tensor(value: float, *shape: int) -> torch.Tensor:
             return torch.full(shape, value, dtype=dtype, device=images.device)
 
-        # With a tensor as divisor, a GPU divides; with a number, it would multiply by the inverse.
+        # A GPU divides by a tensor, but instead of dividing by a number, it would multiply by the inverse.
         scale = tensor(255.0 if self.divides else 1.0 / 255)
         numbers = [[torch.stack([tensor(one, 1, 1) for one in values]) for values in pair] for pair in self.normalized]
 
@@ -55,9 +55,9 @@ class ToFloat(nn.Module):
 
 
 def read_tail(steps: Sequence[Any], *, on_tensors: bool) -> list[nn.Module] | None:
-    """Return modules that do the same as the last steps of a transform, which get uint8 tensors or PIL images.
+    """Return modules that do the same as the last steps of a transform; None if there are no such modules.
 
-    Return None if there are no such modules.
+    With ``on_tensors``, the steps get uint8 tensors, otherwise PIL images.
     """
     modules: list[nn.Module] = []
     floats: ToFloat | None = None

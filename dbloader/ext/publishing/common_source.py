@@ -1,4 +1,4 @@
-"""Make the entry ``source`` in the manifest of a store with records from several stores."""
+"""Make the manifest's entry ``source`` for a store with records from several stores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def common_source(manifests: Sequence[Manifest], *, unites_lists: bool = False) -> dict[str, Any]:
-    """Return ``source`` for the manifest of a store made of records from several stores.
+    """Return the manifest's ``source`` for a store with records from several stores.
 
-    The result keeps the entries that are equal in all stores, such as ``check``, and lists the file fields of all
-    stores, and the class names of their extra fields. With ``unites_lists``, it leaves out the class
-    names of the target ``"labels"`` (several classes per record): the new store's ``classes`` are their names.
+    The result keeps the entries that are equal in all stores, such as ``check``. It also has the file fields of all
+    stores, and the class names of their extra fields. With ``unites_lists``, it leaves out the class names of the
+    target ``"labels"`` (several classes per record): the new store's ``classes`` are these names.
 
     Raises:
         OptionError: A field has different class names in two stores, or image files in one store and other values in

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dbloader.ext.remote.bucket import Item
 
-# Keys of shards, index files and kept manifests of previous versions, relative to the place of the store.
+# Keys of shards, index files and old manifests, relative to the place of the store.
 _OURS = re.compile(rf"{SHARD_FOLDER}/[0-9]{{5,}}-[0-9a-f]+\.lmdb|index-[0-9a-f]+\.lmdb(\.{re.escape(MANIFEST_FILE)})?")
 
 
@@ -38,7 +38,7 @@ def find_replaced(target: Bucket, *, overwrite: bool) -> Item | None:
 
 
 def read_manifest(bucket: Bucket) -> bytes:
-    """Return the content of the manifest of the store at a place. Raise NotAStoreError if there is no store."""
+    """Return the bytes of a store's manifest. Raise NotAStoreError if there is no store."""
     try:
         return bucket.get(MANIFEST_FILE)
     except StoreNotFoundError:
@@ -48,20 +48,21 @@ def read_manifest(bucket: Bucket) -> bytes:
 
 
 def read_table(bucket: Bucket) -> ShardTable:
-    """Return the table of the shards of a store. Raise NotAStoreError if there is no store."""
+    """Return the shard table of a store. Raise NotAStoreError if there is no store."""
     return ShardTable.decode(read_manifest(bucket), bucket.place)
 
 
 def read_remote_table(place: str) -> ShardTable:
-    """Return the table of the shards of the store at a place in object storage."""
+    """Return the shard table of a store at a place in object storage."""
     return read_table(Bucket(place))
 
 
 def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Iterable[str]) -> None:
     """Publish a store by writing its manifest. All other files must be in the bucket already.
 
-    ``replaces`` is the manifest of the old store; None if the place has no store. ``own`` are the keys of the objects
-    of this upload. If another process has published meanwhile, delete these objects, and raise StoreExistsError.
+    ``replaces`` is the manifest of the old store; None if the place has no store. ``own`` are the keys that this upload
+    has written. If another process has published meanwhile, delete the objects at these keys, and raise
+    StoreExistsError.
     """
     try:
         target.put_if(MANIFEST_FILE, table.encode(), replaces)
@@ -74,6 +75,6 @@ def put_table(target: Bucket, table: ShardTable, replaces: Item | None, own: Ite
 
 
 def list_files(bucket: Bucket) -> dict[str, Item]:
-    """Return the shards, index files and kept manifests in a Bucket, by key, including files that no manifest names."""
+    """Return {key: Item} for all shards, index files and old manifests in a Bucket, even if no manifest names them."""
     found = [*bucket.folders()[1], *bucket.items(SHARD_FOLDER)]  # `folders` first: it warns if no server answers
     return {item.key: item for item in found if _OURS.fullmatch(item.key)}

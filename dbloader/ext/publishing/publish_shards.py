@@ -202,7 +202,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
 
 
 def move_to(folder: Path, table: ShardTable, target: Path) -> None:
-    """Make a new store of a folder of shards, and rename the folder to the target, which must not exist."""
+    """Make a folder of shards a store, and rename the folder to the target. The target must not exist."""
     put_manifest(folder, table)
     folder.rename(target)
     with suppress(OSError):  # the store is in place, and some folders cannot be synced
@@ -212,7 +212,7 @@ def move_to(folder: Path, table: ShardTable, target: Path) -> None:
 def _give_second_name(path: Path, to: Path) -> None:
     """Make a file appear under a second name. If this process is killed, the file still has its first name.
 
-    If the second name exists, for example as a damaged shard, or hard links are not supported, the file is moved.
+    If a hard link is not possible, the file is moved: the second name may exist, for example as a damaged shard.
     """
     try:
         os.link(path, to)
@@ -225,7 +225,7 @@ def _give_second_name(path: Path, to: Path) -> None:
 
 
 def check_base(target: Path | str, table: ShardTable | None, index_file: str) -> None:
-    """Raise StoreExistsError if the store at the target has changed since the plan: its index is not ``index_file``."""
+    """Raise StoreExistsError if the index of the store is not ``index_file``: the store has changed after the plan."""
     if table is None or table.index_file != index_file:
         raise StoreExistsError(
             f"{target} has changed since the plan was made, because another process has published there: plan again "
@@ -246,7 +246,7 @@ def check_target(target: Path, *, overwrite: bool) -> bool:
 
 @contextmanager
 def locked(path: Path, flags: int, place: str, doing: str) -> Iterator[None]:
-    """Keep a file locked inside the block. The arguments and errors are as in ``open_locked``."""
+    """Lock a file inside a ``with`` block. The arguments and errors are as in ``open_locked``."""
     descriptor = open_locked(path, flags, place, doing)
     try:
         yield

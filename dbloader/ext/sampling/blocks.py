@@ -1,7 +1,7 @@
-"""A shuffle for disks that read neighbors faster than scattered records, and for nodes that each read some shards.
+"""Shuffle records in blocks, for disks with slow random access, and for nodes that read only some of the shards.
 
 Imagine all records in one sequence, with the blocks in a random order. A place is a number in this sequence. `Blocks`
-maps places to indices of the dataset. The sequence is cut into lanes, a lane into buffers, and the places in each
+maps places to indices of the dataset. The sequence is cut into lanes. Each lane is cut into buffers. The places in each
 buffer are shuffled. `BlockOrder` maps positions of an epoch to places, and the places to indices.
 """
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 BLOCK_SIZE = 256
-_EXAMINED = 8  # number of blocks whose labels are examined, and number of examined records in each of these blocks
+_EXAMINED = 8  # number of blocks to examine for labels, and number of records to examine in each block
 
 
 class BlockShuffleSampler(ResumableSampler):
-    """All indices of a dataset, shuffled in a way that reads only a few parts of the store at a time.
+    """Shuffles all indices of a dataset, but reads only a few parts of the store at a time.
 
     The dataset is divided into blocks of consecutive indices: the shards of a sharded store, else ``block_size``
     records each. The sampler shuffles the blocks, then joins every ``buffer_blocks`` blocks to one buffer, and
@@ -52,21 +52,21 @@ class BlockShuffleSampler(ResumableSampler):
 
     If the blocks are shards, the first buffer of a lane is half a shard. Each further buffer is as long as all earlier
     buffers together, up to ``buffer_blocks / lanes`` blocks. So training can start when a cache has the first shard of
-    each lane. A run that resumes a state of an earlier dbloader, whose buffers did not grow, never grows its buffers.
+    each lane. In earlier versions of dbloader, buffers did not grow. A run that resumes such a state keeps this order.
 
     The index at any position is computed directly. Only the lengths of blocks are in memory. See ResumableSampler for
     resuming.
 
     Args:
-        dataset: Anything that has a length; its ``shard_lengths`` are used if their sum is the length.
+        dataset: Any object with a length. Its ``shard_lengths`` are used if their sum is this length.
         block_size: Records in a block; the last block of the dataset may have fewer. None means the shards of the
             store, or 256 records if the store has no shards.
         buffer_blocks: Blocks in a buffer; the last buffer of the epoch may have fewer.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
         lanes: Number of lanes, usually one for each rank; None for an order without lanes.
         stick_to_shard: Whether a lane has the same samples in all epochs, in another order. If the cache of a machine
-            has room for all shards of its lanes, it downloads each shard once. But a rank trains only on its own lanes.
-            NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
+            has room for all shards of its lanes, the machine downloads each shard once. But a rank trains only on its
+            own lanes. NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
 
     Raises:
         OptionError: As in ShuffleSampler; a number is below 1; or ``stick_to_shard`` is used without lanes or shards.
@@ -100,7 +100,7 @@ class BlockShuffleSampler(ResumableSampler):
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
         self.stick_to_shard = checked_flag("stick_to_shard", stick_to_shard)
-        # Whether the buffers of a lane grow. In earlier versions, whose states lack ``version``, they did not grow.
+        # Whether the buffers of a lane grow. They did not grow in earlier versions. States of these lack ``version``.
         self._grows = self._deals_shards = self.lanes is not None and self.shard_lengths is not None
         if self.stick_to_shard:
             if not self._grows:
@@ -115,7 +115,7 @@ class BlockShuffleSampler(ResumableSampler):
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield pairs (position, blocks): the blocks that some ranks read from this position of the global order on.
+        """Yield pairs (position, blocks). Some ranks read these blocks from this position of the global order on.
 
         The ranks read the blocks of a pair in a mixed order, before the position of the next pair. Blocks are numbered
         by their order in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs. If the
@@ -164,7 +164,7 @@ class BlockShuffleSampler(ResumableSampler):
             places = np.linspace(ends[block] - sizes[block], ends[block] - 1, _EXAMINED).astype(int)
             found = set(labels_at(places.tolist())) if sizes[block] else set()
             classes += found if len(found) == 1 else []
-        # No warning if nearly all records are of one class, because most blocks would then have one class in any order.
+        # If nearly all records are of one class, most blocks have one class in any order. Then there is no warning.
         if len(classes) >= _EXAMINED / 2 and max(Counter(classes).values()) <= 0.75 * len(classes):
             what = "shards" if self.shard_lengths is not None else f"blocks of {self.block_size} records"
             warnings.warn(
@@ -222,8 +222,8 @@ class Blocks:
     """Blocks of consecutive indices, or parts of blocks, in some order. A part takes 24 bytes of memory.
 
     The parts in this order form a sequence of all records. A place is a number in this sequence. In the methods,
-    ``numbers`` count parts in this order, ``blocks`` count blocks in the order of the dataset, each from 0. A method
-    takes an int64 array, and returns an int64 array of the same shape.
+    ``numbers`` count parts in this order, and ``blocks`` count blocks in the order of the dataset. Both start at 0. A
+    method takes an int64 array, and returns an int64 array of the same shape.
 
     Attributes:
         blocks: The block of each part: int64, shape (parts,).
@@ -246,8 +246,8 @@ class Blocks:
 
         Args:
             borders: The first place of each lane, and the end of all places.
-            key: Key of a random order of the parts in each lane. With None, the parts keep their order, except that a
-                lane that begins inside a block has the rest of this block at its end.
+            key: Key of a random order of the parts in each lane. With None, the parts keep their order. But if a lane
+                begins inside a block, the rest of this block moves to the end of the lane.
         """
         starts = np.unique(np.concatenate([self.starts, borders]))
         begins = starts[:-1]
@@ -276,14 +276,14 @@ class Blocks:
 class BlockOrder:
     """The function from positions to indices.
 
-    With L lanes, position p belongs to lane p mod L. A lane has exactly one place for each of its positions. So the
-    border of two lanes may be within a block, which both lanes then read. A buffer is a part of one lane.
+    With L lanes, position p belongs to lane p mod L. A lane has exactly one place for each of its positions. So two
+    lanes may meet inside a block. Then both lanes read this block. A buffer is a part of one lane.
 
     Args:
         blocks: The blocks, or their parts lane by lane.
         borders: The first place of each lane, and the end of all places.
-        offsets: Where each buffer of a lane begins, from the start of the lane, and where the last buffer ends. In a
-            shorter lane, the last buffers are shorter or empty.
+        offsets: Where the buffers of a lane begin, and where the last buffer ends, counted from the start of the lane.
+            In a shorter lane, the last buffers are shorter or empty.
         seed, epoch, purpose: As in `Permutation`.
     """
 

@@ -1,4 +1,4 @@
-"""Samplers that draw indices with replacement, some more often than others."""
+"""Draw indices with replacement, some more often than others."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class WeightedSampler(ResumableSampler):
-    """Indices drawn with replacement, in proportion to weights, in place of WeightedRandomSampler.
+    """Draws indices with replacement, in proportion to weights. It replaces torch's WeightedRandomSampler.
 
     The draw at each position is a function of (seed, epoch, position). See ResumableSampler for resuming. Each weight
     takes 8 bytes of memory.
 
     Args:
-        weights: Shape (indices,), finite, at least 0, in any unit. An index of weight 0 is never drawn. All ranks must
-            pass the same weights.
-        num_samples: Draws in an epoch, of all ranks together; None for the number of weights.
+        weights: Finite numbers of at least 0, shape (indices,). Only their ratios matter. An index of weight 0 is never
+            drawn. All ranks must pass the same weights.
+        num_samples: Number of draws in an epoch, by all ranks together; None for the number of weights.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
 
     Raises:
@@ -59,7 +59,7 @@ class WeightedSampler(ResumableSampler):
             raise OptionError(f"at least one weight must be above 0, got {values.size} that are 0")
         length = values.size if num_samples is None else whole_number("num_samples", num_samples, 1)
         super().__init__(length, values.size, num_replicas, rank, seed=seed, drop_last=drop_last)
-        self._sums = np.cumsum(values / values.max())  # the division keeps the sum from overflow and underflow
+        self._sums = np.cumsum(values / values.max())  # the division prevents overflow and underflow of the sum
         self._checksum = crc32(self._sums.astype("<f8").tobytes())
 
     @override
@@ -79,7 +79,7 @@ class WeightedSampler(ResumableSampler):
 
 
 class ClassBalancedSampler(WeightedSampler):
-    """Indices drawn with replacement, each class equally often, even if it has few records.
+    """Draws indices with replacement, each class equally often, even a class with few records.
 
     Args:
         labels: Integers, shape (indices,): ``dataset.targets``. A class without records is never drawn.

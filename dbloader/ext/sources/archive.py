@@ -1,4 +1,4 @@
-"""The base class for sources that are tar or zip files, and a function that numbers the class folders in such files."""
+"""Find and number the class folders in tar and zip files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
 class ArchiveSource(Source):
     """The images in one or more tar or zip files.
 
-    ``labels`` maps the text of a ``.cls`` file, or the name of a class folder if ``shared`` is given, to its label.
+    With ``shared``, ``labels`` maps class folders to labels. Without it, ``labels`` maps the texts of ``.cls`` files.
     ``shared`` is the number of outer folders that all images have in common.
     """
 
@@ -80,7 +80,7 @@ class ArchiveSource(Source):
 
 
 def is_left_out(path: str, tally: Tally) -> bool:
-    """Return whether a file in an archive or bucket is hidden, or in an operating system's folder; count it if so."""
+    """Return whether a file is hidden, or in an operating system's folder. Count such files in ``tally``."""
     if found := SYSTEM.search(path):
         tally.system.add(path[: found.end() - 1])
     elif _HIDDEN.search(path):

@@ -1,6 +1,6 @@
 """Find the image, the label and the fields among the columns of an Arrow table.
 
-A column stores NumPy arrays as nested lists. The metadata of the table's schema has an `ArrayRule` to restore them.
+A column stores NumPy arrays as nested lists. An `ArrayRule` in the table's metadata restores the arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dbloader.sources.folder import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_OWN = b"dbloader"  # key in the metadata of a schema that dbloader wrote
+_OWN = b"dbloader"  # key that dbloader's exports write into the metadata
 _FIELD_TYPES = (
     types.is_null, types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_large_string,
     types.is_binary, types.is_large_binary, types.is_fixed_size_binary,
@@ -42,11 +42,11 @@ class TableColumns(NamedTuple):
     label: str | None
     classes: tuple[str, ...]  # class names of the label, if it is a Hugging Face ClassLabel; else ()
     fields: dict[str, tuple[str, Any]]  # column -> name of its field, and its Arrow type or ArrayRule
-    absent: frozenset[str]  # columns in which null means that the record has no such field
+    absent: frozenset[str]  # columns where null means that a record lacks the field
     is_own: bool  # whether dbloader wrote the table
     files: tuple[str, ...]  # columns with image files that become fields, such as masks
-    field_classes: dict[str, list[str]]  # names of the classes of a field's integers, as in a Manifest
-    target: str  # the field that is the target; "" for the label
+    field_classes: dict[str, list[str]]  # class names for fields of integers, as in a Manifest
+    target: str  # the field that training predicts; "" for the label
     several: str  # column with a list of classes for each image; "" without one
     objects: tuple[str, str] | None  # column of boxes, and key of the classes in it: ("objects", "category")
     warnings: tuple[str, ...]
@@ -55,8 +55,8 @@ class TableColumns(NamedTuple):
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> TableColumns:
     """Return the meaning of the columns of a schema.
 
-    ``file_fields`` names columns with image files that become fields, such as masks. It need not name columns that
-    are marked as images by dbloader's export, or by Hugging Face's Image feature.
+    ``file_fields`` names columns with image files that become fields, such as masks. It may leave out columns that
+    dbloader's export, or Hugging Face's Image feature, marks as images.
 
     Raises:
         SourceError: It is unclear which column is the image, or two columns have the same name.
@@ -117,10 +117,10 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
 
 
 def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, str]:
-    """Return the column and the field of a target that is not one class; "" without one.
+    """Return (column, field) of labels that are numbers or lists of classes; ("", "") without such labels.
 
-    A list must have a Hugging Face ClassLabel, or text and a usual name of labels. It must be the only list: beside
-    boxes or words, it may have a class for each box or word, not for the image. Floats need only a usual name.
+    A column of lists must have a Hugging Face ClassLabel, or texts and a usual name of labels. It must be the only
+    column of lists: beside boxes, it may have the classes of the boxes. A column of floats needs only a usual name.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind) and not types.is_floating(kind.value_type)]
     named = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]
@@ -134,7 +134,7 @@ def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, 
 
 
 def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings: list[str]) -> str:
-    """Return the column of images: a Hugging Face Image, a struct with bytes, bytes, or paths in a known column."""
+    """Return the column of images: a Hugging Face Image, a struct with bytes, bytes, or text with a usual name."""
     found = features or [name for name, kind in kinds.items() if types.is_struct(kind) and _may_be_image(kind)]
     found = found or [name for name, kind in kinds.items() if _is_bytes(kind)]
     found = found or [name for name in IMAGE_NAMES if types.is_string(kinds.get(name, pa.null()))]
@@ -191,7 +191,7 @@ def named_parts(feature: Any, path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_objects(kinds: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the column of boxes, and the key of the classes in its structs; None without a column of boxes."""
+    """Return (column of boxes, key of their classes), such as ("objects", "category"); None without boxes."""
     kind = kinds.get(OBJECTS)
     if kind is None or kinds.keys() & {BOXES, BOX_LABELS}:
         return None
@@ -212,13 +212,13 @@ def _is_list(kind: Any) -> bool:
 
 
 def _with_feature(features: dict[str, Any], feature: str, kinds: dict[str, Any], fits: Any) -> list[str]:
-    """Return the columns with a given Hugging Face feature, if the Arrow type of the column fits the feature."""
+    """Return the columns with a Hugging Face feature and an Arrow type that fits the feature."""
     known = {name: of for name, of in features.items() if isinstance(of, dict) and name in kinds}
     return [name for name, of in known.items() if of.get("_type") == feature and fits(kinds[name])]
 
 
 def choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: list[str]) -> str | None:
-    """Return the only item of ``found``, else the first of ``preferred`` that is in ``found``; None without one.
+    """Return the only item of ``found``, or the first item of ``preferred`` that is in ``found``; None without one.
 
     Items may differ from ``preferred`` in capital letters.
     """
@@ -265,7 +265,7 @@ def _may_be_field(kind: Any) -> bool:
 
 
 def _field_name(column: str, others: dict[str, Any]) -> str:
-    """Return the name of a column's field: the column's name, or a similar one if no field may have that name."""
+    """Return the name of a column's field: the column's name, or a similar name that is allowed."""
     try:
         return checked_field_name(column)
     except FieldError:
@@ -312,7 +312,7 @@ class ArrayRule(NamedTuple):
         return kind
 
     def fits(self, array: np.ndarray[Any, Any]) -> bool:
-        """Return whether an array that was stored as nested lists gets its shape back.
+        """Return whether an array gets its shape back from nested lists.
 
         An empty list does not show the sizes of the inner axes, so the rule must give these sizes.
         """

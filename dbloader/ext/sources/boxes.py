@@ -1,4 +1,4 @@
-"""Boxes of the objects in an image, as fields of its record."""
+"""Store boxes of the objects in an image as fields of the image's record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AS_FRACTIONS = (
     "boxes='fractions' (--boxes fractions), or if they are pixels, give boxes='pixels' (--boxes pixels)"
 )
 _OF_ANOTHER = "of the turned or unturned image, give boxes='upright' or 'stored' (--boxes)"
-_MAX_BYTES = 2**24  # size of one image's annotation file; the parsed annotations take about ten times as much memory
+_MAX_BYTES = 2**24  # limit for one image's annotation file; parsed annotations take about ten times as much memory
 _ROUNDING = 1.0  # a box may extend beyond its image by this many pixels, because coordinates are rounded
 
 
@@ -65,7 +65,7 @@ def coco_corners(box: Any) -> tuple[float, float, float, float]:
 
 
 def relabeled(entry: Entry, labels: Sequence[int], target: str) -> Entry:
-    """Return an entry with the store's labels in place of the source's labels, for its image and its boxes.
+    """Return an entry whose image and boxes have the store's labels instead of the source's labels.
 
     Raises:
         FieldError: ``labels`` has no label for one of the source's labels.
@@ -83,7 +83,7 @@ def relabeled(entry: Entry, labels: Sequence[int], target: str) -> Entry:
 
 
 def relabel_boxes(labels: Any, table: Mapping[int, int]) -> Any:
-    """Return the labels of boxes, an array or a list, with each replaced by its value in ``table``.
+    """Replace each label of boxes by its value in ``table``. The labels are in an array or a list.
 
     Labels that are text do not change. Raise KeyError if the table lacks a label.
     """
@@ -108,10 +108,10 @@ def place_boxes(
     image: Facts | None,
     stored: Stored,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields of a record with their boxes in pixels of the stored image, and {event: remark} for the report.
+    """Convert a record's boxes to pixels of the stored image. Return the fields, and {event: remark} for the report.
 
-    ``boxes_in`` is ``Entry.boxes_in``, and ``decided`` the option ``boxes``. ``data`` is the image file, and ``image``
-    its format and size, None for an unknown format.
+    ``boxes_in`` is ``Entry.boxes_in``. ``decided`` is the option ``boxes``. ``data`` is the image file. ``image`` is
+    its format and size; None for an unknown format.
 
     Raises:
         FieldError: The boxes do not fit the image.
@@ -140,7 +140,7 @@ def place_boxes(
 
 
 def find_orientation(data: bytes) -> int:
-    """Return the EXIF orientation with which training turns an image file, 1 to 8; 1 if it cannot be read."""
+    """Return the EXIF orientation of an image file, from 1 to 8; 1 if the file cannot be read."""
     try:
         with open_pillow(data) as image:
             return orientation_of(image)
@@ -153,12 +153,12 @@ def find_orientation(data: bytes) -> int:
 def choose_frame(
     boxes_in: Sequence[int], size: tuple[int, int], orientation: int, decided: str | None
 ) -> tuple[str, bool]:
-    """Return whether boxes fit the "upright" image, as EXIF turns it, or the "stored" one; and whether this is a guess.
+    """Return the image that boxes fit, and whether this is a guess.
 
-    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height of the stored image. Fractions, as in YOLO's
-    labels, fit the upright image, because Ultralytics trains on upright images. Other boxes fit the image whose size
-    the annotations give. If both images have this size, or the annotations give no size, the boxes are taken to fit
-    the stored image, as in pycocotools and torchvision.
+    The image is "stored", or "upright" after EXIF has turned it. ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the
+    width and height of the stored image. Fractions, as in YOLO's labels, fit the upright image, because Ultralytics
+    trains on upright images. Other boxes fit the image whose size the annotations give. If this decides nothing, the
+    guess is the stored image, as in pycocotools and torchvision.
     """
     if decided is not None:
         return decided, False
@@ -171,7 +171,7 @@ def choose_frame(
 
 
 def without_flat(fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return fields without the boxes whose area is 0, and a remark; the same fields and "" if there are none."""
+    """Return fields without the boxes whose area is 0, and a remark; "" if there are no such boxes."""
     try:
         boxes = np.asarray(fields[BOXES], np.float64)
         kept = (boxes[:, 2] != boxes[:, 0]) & (boxes[:, 3] != boxes[:, 1])
@@ -197,15 +197,15 @@ def fit_boxes(
     stored: tuple[int, int],
     orientation: int = UPRIGHT,
 ) -> dict[str, Any]:
-    """Return fields with their boxes in pixels of the image as it is stored.
+    """Return fields with their boxes in pixels of the stored image.
 
-    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height in pixels of the image in the file, before EXIF
-    turns it, and ``stored`` is the size of the stored image. ``orientation`` is the EXIF orientation of the image if
-    the boxes are in the upright image, else 1. A box that extends up to a pixel beyond the image is cut at the edge.
+    ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the width and height of the source's image, before EXIF turns it.
+    ``stored`` is the size of the image in the store. ``orientation`` is the EXIF orientation for boxes in the upright
+    image, and 1 for other boxes. A box that extends up to a pixel beyond the image is cut at the edge.
 
     Raises:
-        FieldError: A box is not within the image, the corners of a box are swapped, or the annotations give another
-            size than the image has.
+        FieldError: A box is not within the image, its corners are swapped, or the annotations give a wrong size of the
+            image.
     """
     given = np.asarray(fields[BOXES])
     boxes_in, file_size = (boxes_in[0], boxes_in[1]), size
@@ -216,7 +216,7 @@ def fit_boxes(
         raise FieldError(f"its field {BOXES!r} must be an array of shape (boxes, 4), got {short_repr(fields[BOXES])}")
     if boxes_in not in (FRACTIONS, OWN_SIZE, size):
         annotated, found = (f"{width} x {height}" for width, height in (boxes_in, size))
-        raise FieldError(f"has {found} pixels, but its annotations are of an image of {annotated} pixels")
+        raise FieldError(f"has {found} pixels, but its annotations are for {annotated} pixels")
     boxes = given * np.array([*size, *size] if boxes_in == FRACTIONS else 1.0)
     low, high, edge = boxes[:, :2], boxes[:, 2:], np.array(size)
     right = (low >= -_ROUNDING) & (high <= edge + _ROUNDING) & (low <= high)

@@ -38,30 +38,30 @@ if TYPE_CHECKING:
     from dbloader.ext.sources.listing_files import ListedFiles
     from dbloader.sources.base import Listing
 
-# Columns of metadata. A column such as "mask_file_name" has the paths of the files in the field "mask".
+# Columns of metadata. A column such as "mask_file_name" has paths of files. The files become the field "mask".
 FILE_NAME = "file_name"  # path of the image
 RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
-# ImageNet's boxes: a class and four numbers for each. A number in place of the class is a confidence: no match.
+# ImageNet's boxes: a class and four numbers for each box. A number in place of the class would be a confidence.
 _PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
-_KNOWN_COLUMNS = 1000  # number of different sets of columns, as in JSON, whose meaning is remembered
+_KNOWN_COLUMNS = 1000  # number of sets of columns to remember: in JSON, each row may have other columns
 
 
 class ListingRules(NamedTuple):
-    """How to read the columns. Strangers may have written a folder's metadata, so its paths must stay in the folder."""
+    """How to read the columns. A stranger may have written metadata: their paths must not leave the folder."""
 
     listing: Listing
     path: Path
     files: ListedFiles
-    prefix: bytes  # what absolute paths below the root begin with
+    prefix: bytes  # absolute path of the root, with a final slash
     encoding: str | None = None
-    file_columns: tuple[str, ...] = ()  # columns that name files of extra fields
+    file_columns: tuple[str, ...] = ()  # columns with paths of files that become fields
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     is_export: bool = False  # whether an export wrote the metadata
-    is_guess: bool = False  # whether columns of 0 and 1 become classes, although they may be something else
-    by_folder: bool = False  # labels are the first folders of the paths
-    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # make a value, such as a number, of a text
-    target: str = ""  # the field that has the label, if it is no class
+    is_guess: bool = False  # whether columns of 0 and 1 were guessed to be classes
+    by_folder: bool = False  # whether the first folder of a path is the label
+    types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # {column: function from text to value}
+    target: str = ""  # the field for labels that are numbers or lists of classes
     has_lists: bool = False  # whether rows have lists of boxes
     is_fraction: bool = False  # whether boxes are fractions of the width and height
 
@@ -82,9 +82,9 @@ class RowColumns(NamedTuple):
     """The columns of a row that do not become fields."""
 
     path: str
-    labels: tuple[str, ...]  # several for a column of each class
-    corners: tuple[str, ...]  # of the row's box, () without one
-    size: tuple[str, ...]  # width and height of the image of the box
+    labels: tuple[str, ...]  # several if each class has a column
+    corners: tuple[str, ...]  # four columns of a box; () without a box
+    size: tuple[str, ...]  # columns with the image's width and height; () without them
 
 
 class ListingRow(NamedTuple):
@@ -95,7 +95,7 @@ class ListingRow(NamedTuple):
     name: str  # of the record
     label: int | str | float | list[Any] | None
     fields: dict[str, Any]
-    files: dict[str, bytes | None]  # file field -> path of its file; ``fields`` has None for the field
+    files: dict[str, bytes | None]  # {field: path of its file}; ``fields`` has None for such a field
     columns: tuple[str, ...]
     chosen: RowColumns
     box: tuple[float, ...] | None = None  # None if all its columns are empty
@@ -109,7 +109,7 @@ def top_folder(path: bytes) -> str:
 
 
 def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
-    """Yield each row, checked, or why it cannot be used."""
+    """Check each row, and yield it or a Problem."""
     called = FILE_NAME if rules.is_metadata else rules.listing.image or " or ".join(PATH_COLUMNS)
     no_path = f"it has no path in a column called {called}"
     place = readable(rules.path)
@@ -170,7 +170,7 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
 
 
 def _label_of(chosen: RowColumns, values: dict[str, Any], where: str, rules: ListingRules) -> Any:
-    """Remove the columns of labels from the values of a row, and return its label, checked."""
+    """Remove the label columns from the values of a row, and return the checked label."""
     label = _read_label(chosen, values, where, rules)
     as_text = is_text(rules.path)
     if not chosen.corners:
@@ -181,14 +181,14 @@ def _label_of(chosen: RowColumns, values: dict[str, Any], where: str, rules: Lis
         label = label[0] if label else None
     if isinstance(label, list) or _is_fraction(label, as_text=as_text):
         raise SourceError(
-            f"{where}: a box has one class, an integer or a name, and its label is {short_repr(label, 50)}: write a "
-            "row for each class of a box"
+            f"{where}: the label of a box must be an integer or a name, got {short_repr(label, 50)}: write a row for "
+            "each class of a box"
         )
     return label
 
 
 def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
-    """Raise SourceError if a list has a number with a fraction, or repeats an integer: it is no list of classes."""
+    """Raise SourceError for a list with a fraction or a repeated integer. Such a list has no classes."""
     if any(_is_fraction(label, as_text=as_text) for label in labels):
         raise SourceError(
             f"{where}: its label is {short_repr(labels, 50)}, but a list must have the names or integers of classes: "
@@ -198,7 +198,7 @@ def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
     if len({*numbers}) < len(numbers):
         raise SourceError(
             f"{where}: its label, {short_repr(labels, 50)}, repeats a number, and looks like 0/1 for each class: use "
-            "columns (--label-column a,b,c), or a list of the names or numbers of the image's classes"
+            "columns (--label-column a,b,c), or list only the classes of the image"
         )
 
 
@@ -210,7 +210,7 @@ def _is_fraction(label: object, *, as_text: bool) -> bool:
 
 
 def _read_label(chosen: RowColumns, values: dict[str, Any], where: str, rules: ListingRules) -> Any:
-    """Remove the columns of labels from the values of a row, and return its label."""
+    """Remove the label columns from the values of a row, and return the label."""
     if len(chosen.labels) > 1:
         return [column for column in chosen.labels if _flag(values.pop(column, None), column, where)]
     label = values.pop(chosen.labels[0], None) if chosen.labels else None
@@ -249,7 +249,7 @@ def _path(value: object, no_path: str, rules: ListingRules) -> bytes | str:
 
 
 def matching(name: str, columns: Sequence[str]) -> list[str]:
-    """Return [the column that the user has named, perhaps with other capitals, spaces, - or _]; [] without one."""
+    """Return [column] for the column that the user has named; [] without one. Ignore capitals, spaces, - and _."""
     if name in columns:
         return [name]
     found = [column for column in columns if plain(column) == plain(name)]

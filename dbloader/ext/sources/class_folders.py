@@ -1,4 +1,4 @@
-"""Class folders that are not the first folder of a path, and warnings about the names of class folders."""
+"""Read images from class folders, and warn if the names of the folders seem to be no classes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set; no class has such a name
-# Extensions of files that may have the labels or boxes of the images beside them.
+# Files with these extensions may have labels or boxes of the images beside them.
 _TABLES = (b".csv", b".tsv")
 _LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
 _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
-_SAMPLE = 20  # number of text files to look at; more than one, because images without boxes have empty ones
+_SAMPLE = 20  # number of text files to look at; the first may be empty, because its image has no boxes
 
-# Value of the option ``class_folder`` -> function that finds the class in the path of an image's folder.
+# For each value of the option ``class_folder``, a function finds the class in the path of an image's folder.
 CLASS_FOLDERS: dict[str, Callable[[str], str]] = {
     "first": lambda folder: folder.partition("/")[0],
     "last": lambda folder: folder.rpartition("/")[2],
@@ -86,11 +86,11 @@ class ClassFolderSource(FolderSource):
 
 
 class Depths:
-    """Finds out whether all images are in further folders inside the class folders, with different names."""
+    """Finds out whether all images are in inner folders of the class folders, as in ``cat/brown/0.jpg``."""
 
     def __init__(self) -> None:
         self._direct = ""  # a class folder with an image directly in it
-        self._inner: dict[str, str] = {}  # names of the further folders -> their paths; the first two
+        self._inner: dict[str, str] = {}  # {name: path} of the first two inner folders with different names
 
     def add(self, folder: str) -> None:
         """Take into account the folder of an image. The first part of its path is the class."""
@@ -111,12 +111,12 @@ class Depths:
 
 
 def is_split(name: str) -> bool:
-    """Return whether a name is that of a split, such as train, val2017 or test_set."""
+    """Return whether a name means a split, such as train, val2017 or test_set."""
     return name.lower().removesuffix("set").rstrip("0123456789_-") in _SPLITS
 
 
 def number_warnings(found: Source) -> Iterator[str]:
-    """Yield a warning if the names of all classes are numbers, but we gave a class another number as its label."""
+    """Yield a warning if the names of all classes are numbers, but the label of a class is another number."""
     classes = found.classes
     numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
     other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
@@ -132,7 +132,7 @@ def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
     for name in classes:
         alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)
     for names in alike.values():
-        if len(names) > 1 and max(map(len, names)) > 1:  # classes may be single letters, such as a and A
+        if len(names) > 1 and max(map(len, names)) > 1:  # single letters, such as a and A, may be different classes
             what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"
             yield f"the classes {quoted(names)} look alike: {what}; if they are one class, give them one name"
     if padded := [name for names in alike.values() for name in names if len(names) == 1 and name != name.strip()]:
@@ -147,7 +147,7 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
         what, way = "parts of a data set, not classes", "convert "
         more = ", and give a listing (--listing) unless it has class folders"
     elif len(splits) > 1 or (splits and len(classes) == 1):
-        first = [name for name in splits if "train" in name.lower()] or splits  # others take the classes of train
+        first = [name for name in splits if "train" in name.lower()] or splits  # other splits use the classes of train
         what, way, more = "splits", "convert one at a time, first ", ""
     else:
         return
@@ -156,7 +156,7 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
 
 
 def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
-    """Yield warnings if a file directly in a folder may have labels or boxes of its images, or names of classes."""
+    """Yield warnings about files in a folder that may have labels or boxes of its images, or names of classes."""
     names = sorted(name for name in os.listdir(os.fsencode(root)) if not name.startswith(b"."))  # noqa: PTH208 - bytes
     images = [name for name in names if name.lower().endswith(SUFFIXES)]
     stems = {*images, *(posixpath.splitext(name)[0] for name in images)}

@@ -1,4 +1,4 @@
-"""The classes that the user gives for a source, such as the classes of the training data.
+"""Apply the classes that the user gives to a source, such as the classes of the training data.
 
 A source numbers its own classes. `use_classes` maps these numbers to the positions in the given list.
 """
@@ -37,10 +37,10 @@ _SPLIT = re.compile(r"(?i)(?<![a-z])(?:valid(?:ation)?|val|test(?:ing)?|dev|eval
 
 
 def given_classes(classes: str | os.PathLike[str] | Sequence[str] | None) -> str | tuple[str, ...] | None:
-    """Return the names that the option ``classes`` gives; None without the option, and "numbers" unchanged.
+    """Return the names that the option ``classes`` gives. Return None and "numbers" unchanged.
 
     Raises:
-        OptionError: The option has no names of classes, and is no store or file that has some.
+        OptionError: The option gives no names, or names that are blank or equal.
         SourceError: The file with the names cannot be read.
     """
     if classes is None or classes == NUMBERS:
@@ -75,16 +75,16 @@ def _names_at(place: str) -> tuple[str, ...]:
     if "," in place:
         return tuple(name.strip() for name in place.removesuffix(",").split(","))
     raise OptionError(
-        f"classes (--classes) is a store, a .txt with a name on each line, a .json list, names with commas, such as "
-        f"cat,dog, or {NUMBERS}; there is no file or store {short_repr(place, 100)} (a single name needs a comma: cat,)"
+        f"classes (--classes): there is no file or store {short_repr(place, 100)}; give a store, a .txt with a name on "
+        f"each line, a .json list, {NUMBERS}, or names with commas: cat,dog (a single name needs one: cat,)"
     )
 
 
 def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
-    """Number a source's classes by their positions in ``given``, or, for "numbers", by their names as integers.
+    """Number a source's classes by their positions in ``given``. With "numbers", the class "7" gets the label 7.
 
     Raises:
-        OptionError: A class of the source is not in ``given``, or, for "numbers", its name is no integer.
+        OptionError: A class of the source is not in ``given``; with "numbers", its name is no integer.
     """
     own = found.classes
     if not isinstance(given, str):
@@ -104,7 +104,7 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
 
 
 def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
-    """Describe the labels that a store or the user gives the classes of a source. Drop warnings that this settles.
+    """Write the new labels of classes into a source's report lines. Remove warnings that are no longer right.
 
     ``labels`` has the label of each class; None if the label is the position of the class.
     """
@@ -146,10 +146,10 @@ def follow_train(
     listing: str | os.PathLike[str] | Listing | None,
     read: Callable[..., Source],
 ) -> None:
-    """Give the classes of a split, such as ``val``, their labels in ``train`` beside it, as Ultralytics does.
+    """Number the classes of a split, such as ``val``, as in ``train`` beside it. Ultralytics does this too.
 
-    If a class is not in ``train``, warn that the classes differ. Tars are not compared with ``train``, because opening
-    a tar reads all of it. If ``train`` is not compared or cannot be read, the report's line about labels says so.
+    If ``train`` lacks a class, warn that the classes differ. Tars are not compared with ``train``, because opening a
+    tar reads all of it. The report's line about labels mentions a ``train`` that was not compared.
     """
     listing = None if listing is None else Listing.of(listing)
     is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
@@ -194,7 +194,7 @@ def _add_about_labels(found: Source, says: str) -> None:
 
 def _train_of(path: str | os.PathLike[str]) -> Path | None:
     """Return the path of the training split beside ``data/val`` or ``val/labels.csv``; None if there is none."""
-    split = Path(path).absolute()  # "." is not the name of a split
+    split = Path(path).absolute()  # shows the name of the split even if the path is "."
     parts = split.parts
     for at in range(len(parts))[:-3:-1]:
         for word in _TRAIN:

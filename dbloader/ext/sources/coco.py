@@ -1,4 +1,4 @@
-"""COCO's annotations: a JSON object with lists of images, annotations and categories.
+"""Read COCO's annotations, a JSON object with lists of images, annotations and categories.
 
 Such a file may have hundreds of MB. ``read_coco`` reads the whole file into memory and finds the position of each
 object. Afterwards, memory holds at most 32 bytes for each object. An iteration decodes the objects of one image at a
@@ -47,7 +47,7 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
     images_of, ids, kinds, has_pixels = array("q"), dict[str, int](), set[str](), False
     with listing.open("rb") as file:
         try:
-            # As Latin-1, each byte becomes one character, so positions in the text are positions in the file.
+            # In Latin-1, each byte is one character, so positions in the text are positions in the file.
             for key, value, begin, end in _members(str(mmap(file.fileno(), 0, access=ACCESS_READ), "latin-1")):
                 keys.add(key)
                 if key.removesuffix("_list") in PATH_COLUMNS:
@@ -100,12 +100,12 @@ def _id(value: Any, key: str, where: str) -> int:
 
 
 def _has_pixels(box: Any) -> bool:
-    """Return whether a box cannot consist of fractions of the width and height."""
+    """Return whether a box has anything but numbers from 0 to 1, which may be fractions of width and height."""
     return not isinstance(box, list) or not all(is_number(number) and 0 <= number <= 1 for number in box)
 
 
 class CocoSource(Source):
-    """The images in a COCO file, in its order, with their boxes, captions or classes; made by ``read_coco``."""
+    """Reads images with boxes, captions or classes from a COCO file; made by ``read_coco``."""
 
     numbers_classes = True
 
@@ -225,7 +225,7 @@ def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
 
 
 def _take(text: str, at: int, marks: str) -> tuple[str, int]:
-    """Return the mark at a position, such as "{", and the position after it; ValueError unless it is in ``marks``."""
+    """Return the mark at a position, such as "{", and the position after it. Only ``marks`` are allowed there."""
     found = _MARK.match(text, at)
     if found is None or found[1] not in marks:
         raise ValueError(f"expected one of {marks!r} at byte {at:,}")

@@ -1,4 +1,4 @@
-"""Read image files from any collection in MongoDB whose documents have a file's name and bytes."""
+"""Read image files from a collection in MongoDB. Each document has the name and the bytes of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry, Listing
     from dbloader.stores.mongo.uri import MongoURI
 
-# Number of files in one query, small because a file may have 16 MiB: `hold` limits memory only after the query.
+# Number of files in one query. It is small: a file may have 16 MiB, and `hold` limits memory only after the query.
 _READ_FILES = 4
 
 
@@ -33,10 +33,10 @@ def read_collection(
     file_fields: Sequence[str] = (),
     encoding: str | None = None,
 ) -> CollectionSource:
-    """Return the source of the images that a listing names, from ``mongodb://host/database.collection``.
+    """Return the source for a listing of images in ``mongodb://host/database.collection``.
 
-    ``name_field`` and ``image_field`` are the fields of a document with a file's name and bytes. ``file_fields`` are
-    columns of the listing that name files too.
+    Documents have a file's name in ``name_field`` and its bytes in ``image_field``. ``file_fields`` are columns of the
+    listing with names of further files.
 
     Raises:
         NotAStoreError: There is no such collection, or none of its documents has both fields.
@@ -51,7 +51,7 @@ def read_collection(
 
 
 class CollectionSource(ListingSource):
-    """The images that a listing names, from a collection with one document for each file; made by ``read_collection``.
+    """Reads the images of a listing from a collection; made by ``read_collection``.
 
     A pickled source connects again at its first use.
     """
@@ -91,7 +91,7 @@ class CollectionSource(ListingSource):
                 yield Problem(entry.name, "is not in the collection") if data is None else data
 
     def by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return a dict from file names to their bytes, read by one query. Leave out missing files."""
+        """Return {name: bytes} for files, with one query. Leave out missing files."""
         connection = self._connect()
         collection = connection.database[self._uri.collection]
         query = {self._name_field: {"$in": list(dict.fromkeys(names))}}

@@ -29,7 +29,7 @@ class DryRun(NamedTuple):
         boxes: Number of boxes of objects in these files.
         labels: Number of files or boxes by class name, or by label if labels have no names; None for over 65,536
             different labels.
-        rejected: Number of files, and of rows in a listing, that ``convert`` would reject without reading an image.
+        rejected: Number of files, and of rows in a listing, that ``convert`` would reject before it reads an image.
         problems: Names of the first 1,000 of these files and rows, with the reasons.
     """
 

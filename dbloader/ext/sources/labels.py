@@ -13,22 +13,22 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Files that an export writes. Each is a list: the class names in the order of their labels, the file fields, or only
-# the field that is the target.
+# Files that an export writes. Each has a list in JSON: the class names in the order of their labels, the file fields,
+# or the one field that is the target.
 CLASSES, FIELDS_FILE, TARGET_FILE = "classes.json", "file_fields.json", "target.json"
 
-# Usual names of the columns with the image and the label, the most usual first.
+# Usual names of columns. The most usual names come first.
 IMAGE_NAMES = (
     "image", "img", "jpg", "jpeg", "png", "webp", "picture", "photo", "image_bytes", "bytes", "pixel_values", "images",
 )  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "target", "cls")
 
-# Advice for labels such as 1.0: if a class is missing, pandas and others write all integers as floats.
+# Advice for labels such as 1.0: pandas and others write all integers as floats if one integer is missing.
 _WHOLE = "; the numbers are all whole: if they are classes, write them as integers, such as 1 for 1.0"
 
 _LEAVE_OUT = "; write one for each, or leave them out of the training: where='-label:none'"
 _MAX_BYTES = 2**26
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer ones are identifiers
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # 18 digits fit into 64 bits; longer numbers are identifiers
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?:\.[0-9]*)?\s*")
 _ANY_INTEGER = re.compile(r"-?[0-9]{1,19}")
 
@@ -38,8 +38,8 @@ def number_labels(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the classes, and the label of each text.
 
-    ``first`` maps a text to its first place, such as "row 3", for messages. ``classes`` is the list in ``CLASSES``; if
-    None, integers get no names; other texts, sorted, are the names. Without ``may_be_integers``, "3" is a name too.
+    ``first`` maps a text to the place where it occurs first, such as "row 3". ``classes`` is the list in ``CLASSES``.
+    If it is None, the sorted texts become the names, but integers get none. Without ``may_be_integers``, "3" is a name.
     """
     if classes is not None:
         return classes, _look_up(first, where, classes, may_be_integers=may_be_integers)
@@ -51,7 +51,7 @@ def number_labels(
 
 
 def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
-    """Return the list of names in a JSON file of a folder, by default ``CLASSES``; None without the file."""
+    """Return the list of names in a folder's JSON file; None without the file."""
     path = folder / file
     try:
         with path.open("rb") as opened:
@@ -68,12 +68,12 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
 
 
 def read_target(folder: Path) -> str:
-    """Return the field that is the target in an export; "" for the label."""
+    """Return the field that training predicts, as an export has stored it; "" for the label."""
     return "".join((read_classes(folder, TARGET_FILE) or ())[:1])
 
 
 def no_label(*, are_numbers: bool = False, are_whole: bool = False) -> str:
-    """Return advice for missing labels. The other labels are classes, or numbers, perhaps all whole."""
+    """Return advice for missing labels. ``are_numbers`` and ``are_whole`` describe the other labels."""
     return _WHOLE if are_whole else "; write one for each" if are_numbers else _LEAVE_OUT
 
 
@@ -102,12 +102,10 @@ def _look_up(first: dict[str, str], where: str, classes: tuple[str, ...], *, may
 
 
 def _are_integers(first: dict[str, str], where: str) -> bool:
-    """Return whether the labels of a CSV or TSV are integers.
-
-    They are integers if all are plain integers, and names if none looks like a number.
+    """Return whether all labels of a CSV or TSV are plain integers. Otherwise, all must be names.
 
     Raises:
-        SourceError: Some labels look like numbers, but not all are plain integers.
+        SourceError: Some labels look like numbers, but not all labels are plain integers.
     """
     odd = [label for label in first if not _INTEGER.fullmatch(label)]
     if not odd:

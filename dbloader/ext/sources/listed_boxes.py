@@ -1,4 +1,4 @@
-"""Boxes in the rows of a listing: one in four columns, or a list of all boxes of an image, as in JSON."""
+"""Read boxes from the rows of a listing. A row has one box in four columns, or in JSON, a list of boxes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dbloader.ext.sources.boxes import BOXES, LABELS, OWN_SIZE, coco_corners, is
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OBJECTS = "objects"  # Hugging Face's column of an image's objects
-OBJECT_LABELS = ("category", "categories", "label", "labels")  # possible keys of the classes in it
+OBJECTS = "objects"  # Hugging Face's column of objects in an image
+OBJECT_LABELS = ("category", "categories", "label", "labels")  # possible keys of the classes in this column
 AS_COCO = (
     "the column 'objects' became 'boxes' and 'box_labels': its 'bbox' was read as x, y, width, height in pixels, as in "
     "COCO; for fractions give boxes='fractions' (--boxes fractions), for anything else rename the column"
@@ -47,7 +47,7 @@ def take_box(
 
 
 def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:
-    """Take the lists of boxes and labels out of a row's values, and return them; None if the row has none.
+    """Remove the lists of boxes and labels from a row's values. Return the lists; None if the row has no boxes.
 
     Raises:
         ValueError: A box is not a list of four numbers, or has no label.
@@ -80,13 +80,13 @@ def _checked(given: Any, count: int) -> list[Any]:
     if not is_list or len(labels) != count:
         raise ValueError(
             f"its {LABELS!r} must be a list with an integer or a name for each of its {count} boxes, got "
-            f"{short_repr(labels, 50)}; if they have no classes, write 0 for each"
+            f"{short_repr(labels, 50)}; if the boxes have no classes, write 0 for each"
         )
     return [*labels]
 
 
 def split_objects(objects: Any, part: str) -> tuple[list[Sequence[float]], list[Any], dict[str, Any]]:
-    """Return the corners, the classes and the other values of an image's objects, as Hugging Face stores them."""
+    """Return (corners, classes, other values) of Hugging Face's objects. ``part`` is the key of the classes."""
     if isinstance(objects, list):
         objects = {key: [one and one[key] for one in objects] for key in _keys(objects)}
     rest = dict(objects)

@@ -1,4 +1,4 @@
-"""The images in zip files that a listing or the metadata beside the zips names."""
+"""Read images from zip files, with a listing or with metadata beside the zips."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_listed_zip(
     encoding: str | None = None,
     **options: Any,
 ) -> ListingSource:
-    """Return the source of the images that a listing names, in zip files. ``options`` are those of ``read_listing``."""
+    """Return the source for a listing of images in zip files. ``read_listing`` gets the ``options``."""
     make, members = partial(ListedZip, place, zips, encoding), index_zips(zips, Tally(), encoding)
     shortest = {members[path]: path.encode() for path in sorted(members, key=len, reverse=True)}
     has = {path.encode() for path in members}.__contains__
@@ -40,10 +40,10 @@ def read_listed_zip(
 
 
 class ListedZip(ListingSource):
-    """The images that a listing names, in zip files; made by ``read_listed_zip``.
+    """Reads the images of a listing from zip files; made by ``read_listed_zip``.
 
-    The listing may leave out the folder that all files of a zip have in common, and may write the name of the zip
-    before a path. All paths stay in memory. Listing the entries also loads each zip's list of files.
+    `index_zips` explains which paths name a file. All paths stay in memory. Each iteration also loads each zip's list
+    of files.
     """
 
     def __init__(

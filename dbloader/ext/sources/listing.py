@@ -1,10 +1,10 @@
-"""Images that a listing or the metadata of a folder names, with their labels and extra fields, in their order.
+"""Read images whose paths are in a listing, or in the metadata of a folder.
 
-docs/listings.md describes the formats and columns. The number of a row is the number of its first line, or in a
-``.json`` the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
+docs/listings.md describes the formats and columns. The number of a row is the number of its first line. In a ``.json``,
+it is the position of the item, counted from 1. A label is an integer or the name of a class. A name becomes its
 position in the sorted list of all names. Null and empty text mean no label. In JSON, a label that is text is a name. In
 a CSV, TSV or text file, all labels are text: `labels.py` decides whether they are integers or names. Several classes,
-or a number with a fraction, are stored in a field, the target, instead of the label.
+or a number with a fraction, are stored in a field. This field is called the target.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class ListingSource(Source):
-    """The images that a listing names, in its order, repeats included; made by ``read_listing``.
+    """Reads the images of a listing in its order, with repeats; made by ``read_listing``.
 
-    Files may have any extension, and need not exist. The name of an entry is its normalized path (``./a//b`` becomes
-    ``a/b``; ``../a`` stays), without the root if it is an absolute path below the root.
+    Files may have any extension, and need not exist. The name of an entry is its normalized path: ``./a//b`` becomes
+    ``a/b``, and ``../a`` stays. An absolute path below the root loses the path of the root.
     """
 
     follows: tuple[str, ...] = ("encoding",)
@@ -105,7 +105,7 @@ class ListingSource(Source):
 
 
 class BoxRowsSource(ListingSource):
-    """The images of a listing with a row for each box. It takes 60 bytes of memory for each row, 150 for each image."""
+    """Reads a listing with a row for each box. This takes 60 bytes of memory for each row, and 150 for each image."""
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
@@ -147,15 +147,15 @@ def read_listing(
     is_metadata: bool = False,
     encoding: str | None = None,
 ) -> ListingSource:
-    """Return the source of the images that a listing names, whose paths start from the folder ``root``.
+    """Return the source for a listing. The paths in the listing start from the folder ``root``.
 
-    The listing is read here, for its classes and for mistakes that concern more than one row, and again by each
-    iteration. Memory holds one row, the distinct labels and 8 bytes for each row, or all of a ``.json``; for metadata,
-    also 8 bytes for each path. ``make`` gets the arguments of ``ListingSource`` and returns a source, such as one for
-    files in MongoDB. ``files`` looks up files in another place, such as a zip; None for files of a folder or MongoDB.
+    This function reads the listing to find its classes and mistakes. Each iteration reads the listing again. Memory
+    holds the distinct labels, 8 bytes for each row, 8 bytes for each path of metadata, and all of a ``.json``.
+    ``make`` gets the arguments of ``ListingSource`` and returns a source, such as a source of files in MongoDB.
+    ``files`` looks up files in another place, such as a zip; None for a folder or MongoDB.
 
-    Metadata may have no column of labels. Then the first folder of each path is its class, if there are at least two
-    such folders and each path has one.
+    For metadata without a column of labels, the first folder of each path is its class. All paths must have a folder,
+    and there must be at least two such folders.
     """
     listing, root = Listing.of(listing), checked_root(root)
     path = Path(listing.path)
@@ -214,7 +214,7 @@ def read_listing(
 
 
 def _read_all(rules: ListingRules, where: str) -> tuple[ListingSurvey, ListingRow]:
-    """Return what the rows have in common, and the first row; SourceError if there is none, or if boxes are text."""
+    """Return a survey of all rows, and the first row. Raise SourceError if no row is usable or boxes are text."""
     survey = ListingSurvey(rules)
     for row in checked_rows(rules):
         survey.add(row)
@@ -230,7 +230,7 @@ def _read_all(rules: ListingRules, where: str) -> tuple[ListingSurvey, ListingRo
 
 
 def _choose_columns(rules: ListingRules) -> ListingRules:
-    """Return the rules with the columns of images and labels, as the column names and the first rows show them.
+    """Find the columns of images and labels by their names and by the first rows. Return the changed rules.
 
     Raises:
         SourceError: The user has named a column that is not there, or several columns may name the images.
@@ -270,11 +270,11 @@ def _choose_columns(rules: ListingRules) -> ListingRules:
 
 
 def _are_flags(rules: ListingRules) -> tuple[bool, bool]:
-    """Return whether a table's columns besides the images may be classes, with values 1, 0, -1; and whether they must.
+    """Return (whether the columns besides the images may be classes, whether this is certain).
 
-    They must if a value is -1, or if each row has exactly one 1. A single column is not enough. If a column, such as
-    is_train or verified, is about the row and not about what the image shows, none is a class. Two columns may be a
-    label and something else, unless each row has exactly one 1.
+    Columns of classes have only the values 1, 0 and -1. A value of -1 makes them certain, and so does exactly one 1 in
+    each row. One column is never enough. Two columns are classes only if each row has exactly one 1. If any column is
+    about its row, such as is_train or verified, no column is a class.
     """
     is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
     columns = [column for column in read_header(rules.path, rules.encoding) if column]
@@ -293,7 +293,7 @@ def _are_flags(rules: ListingRules) -> tuple[bool, bool]:
 
 
 def _understood(rules: ListingRules, row: ListingRow) -> Iterator[str]:
-    """Yield the report's lines about how the listing was understood."""
+    """Yield lines for the report about the columns of the listing."""
     chosen = row.chosen
     labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
     found = f"the column {labels}" if chosen.labels else "none"

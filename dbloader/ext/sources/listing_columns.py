@@ -1,4 +1,4 @@
-"""The columns of a listing: which one names the images, which has the labels, and which hold numbers."""
+"""Find the columns of a listing that have the paths of the images, the labels, or numbers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 LABEL_COLUMNS = ("label", "class", "target")
-ALL = "*"  # as the label column: each remaining column is a class
+ALL = "*"  # the value of `Listing.label` that makes each remaining column a class
 
-# Further names of the column of images, in lower case and without "_", "-" and spaces.
+# Further names of the column with the images' paths, as `plain` returns them.
 _PATHS = {
     *PATH_COLUMNS, "filepath", "imagepath", "imgpath", "imagefile", "imgfile", "imagefilename", "imagename", "imgname",
     "img", "images",
 }  # fmt: skip
-_IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # only if their values name files
-# Columns of texts about an image, such as captions, in the same form.
+_IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # only if the values are names of files
+# Names of columns with texts about an image, such as captions, as `plain` returns them.
 _TEXTS = {
     "text", "texts", "txt", "caption", "captions", "sentence", "sentences", "description", "prompt", "comment", "words",
     "transcription", "conversations", "messages",
 }  # fmt: skip
 CHECKS = {"verified", "checked"}  # words in the names of columns about a row
-# Columns about a file, not about what it shows.
+# Columns about an image file, not about its content.
 _FACTS = {
     "split", "subset", "partition", "fold", "usage", "width", "height", "size", "bytes", "date", "time", "timestamp",
     "url", "license", "seed", "patient", "patientid", "subjectid", "question",
@@ -39,11 +39,11 @@ _CORNERS = (
 )
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
-# As Python, C and pandas write floats. 1e5 may be a part of a hash, so an exponent needs a sign or a decimal point.
+# Floats as Python, C and pandas write them. 1e5 may be a part of a hash: an exponent needs a sign or a decimal point.
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)?\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]e[+-][0-9]{2,3}|inf)|nan|NaN")
 MISSING = {"NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None"}  # what other programs write for a missing value
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_EXACT = 2**53  # as pandas, other programs may have read a larger integer as a float
+_EXACT = 2**53  # pandas and other programs may have rounded larger integers to floats
 
 
 def plain(column: str) -> str:
@@ -52,7 +52,7 @@ def plain(column: str) -> str:
 
 
 def path_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that may name the images: several only if all are equally likely."""
+    """Return the columns that may name the images. If there are several, all are equally likely."""
     for known in ({*PATH_COLUMNS}.__contains__, lambda column: plain(column) in _PATHS, lambda c: plain(c) in _IDS):
         if found := [column for column in columns if known(column)]:
             return found
@@ -60,7 +60,7 @@ def path_columns(columns: Sequence[str]) -> list[str]:
 
 
 def is_certain(column: str) -> bool:
-    """Return whether the name of a column shows that it names the images, whatever its values are."""
+    """Return whether the name of a column alone shows that it has the paths of the images."""
     return plain(column) in _PATHS
 
 
@@ -72,7 +72,7 @@ def label_columns(columns: Sequence[str]) -> list[str]:
 
 
 def are_texts(columns: Collection[str]) -> bool:
-    """Return whether the columns besides the images are texts about them, such as captions, perhaps with ids."""
+    """Return whether the columns have only texts about the images, such as captions, and perhaps ids."""
     names = {*map(plain, columns)}
     return bool(names & _TEXTS) and names <= _TEXTS | _IDS
 
@@ -83,7 +83,7 @@ def may_be_label(column: str) -> bool:
 
 
 def is_about_rows(columns: Sequence[str], words: Collection[str] = CHECKS) -> bool:
-    """Return whether a column is about its row, such as is_train or verified, and not about what the image shows."""
+    """Return whether a column is about its row, such as is_train or verified, and not about the image's content."""
     found = re.split(r"[\W_]+", " ".join(columns).lower())
     return any(map(is_split, found)) or not {*words}.isdisjoint(found)
 
@@ -95,7 +95,7 @@ def corner_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def box_like_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that look like a box in another form than corners, such as x, y, w, h or bbox."""
+    """Return the columns that seem to have boxes, but not corners of boxes, such as x, y, w, h or bbox."""
     by_name = {plain(column): column for column in columns}
     if by_name.keys() >= {"x", "y", "w", "h"}:
         return [by_name[name] for name in "xywh"]
@@ -105,7 +105,7 @@ def box_like_columns(columns: Sequence[str]) -> list[str]:
 class ColumnTypes:
     """Finds which columns of a CSV hold only integers, only numbers, or only booleans. Empty values do not count.
 
-    A column stays text if a value would change as a number: 007, +3, 1e5, 3,5, N/A, or an integer beyond 2**53.
+    A column with 007, +3, 1e5, 3,5, N/A or an integer beyond 2**53 stays text. As a number, such a value would change.
     """
 
     def __init__(self, kept: Collection[str]) -> None:
@@ -125,11 +125,11 @@ class ColumnTypes:
             types[name] = new
 
     def found(self) -> dict[str, Callable[[str], Any]]:
-        """Return {column: function that makes a value of a text} for each column that is not text."""
+        """Return {column: function from text to value} for each column that is not text."""
         return {name: of for name, of in self._types.items() if of not in (str, _almost, _missing)}
 
     def almost_numbers(self) -> list[str]:
-        """Return the columns that stay text, although all their values are numbers, such as 3,5, or missing values."""
+        """Return the columns that stay text, although they have only missing values and numbers such as 3,5."""
         return [name for name, of in self._types.items() if of is _almost]
 
 

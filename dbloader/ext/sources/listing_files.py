@@ -1,6 +1,6 @@
-r"""Find the files that a listing names in another way than the disk: ids, Windows' ``\``, NFC for NFD.
+r"""Find files whose names in a listing differ from the names on the disk: ids, Windows' ``\``, NFC for NFD.
 
-A rule finds a file only if exactly one file fits. Most listings need no rule; then only the first files are looked up.
+There is a rule for each such difference. A rule finds a file only if exactly one file fits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-PROBED = 20  # files of a listing that are looked up, to find how it names files
+PROBED = 20  # how many files are looked up to find out how a listing names files
 
 SLASHES, ROOTED = r"\ in a path is read as /", "a path that begins with / starts from the folder"
 FORM = "a name is found in its other Unicode form (NFC, NFD)"
@@ -32,12 +32,12 @@ STEM = "a name without its extension or folder finds the one image with this nam
 
 
 class ListedFiles:
-    """The files that a listing may name: below a folder, in a bucket, or in zips.
+    """Finds the files of a listing below a folder, in a bucket, or in zips.
 
     Args:
         root: The folder; None for another place.
-        has: Returns whether a path is at the other place; None if its files cannot be looked up.
-        all_paths: Returns all paths there.
+        has: Returns whether the other place has a file with a path; None if nobody can look up its files.
+        all_paths: Returns all paths at the other place.
 
     Attributes:
         rules: The rules that have found a file.
@@ -51,8 +51,8 @@ class ListedFiles:
     ) -> None:
         self._root = b"" if root is None else os.fsencode(root)
         self._has, self._all_paths = has, all_paths
-        self._looks_up = False  # whether the first paths of the listing were not there
-        self._outer = b""  # beginning of paths that means the folder itself, such as train/ or C:/data/train/
+        self._looks_up = False  # whether to look up each path, because one of the first paths was not there
+        self._outer = b""  # prefix of paths that means the folder itself, such as train/ or C:/data/train/
         self._folders: list[bytes] = []
         self._extensions: list[bytes] = []
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
@@ -60,7 +60,7 @@ class ListedFiles:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether files cannot be looked up, as in a bucket."""
+        """Whether files cannot be looked up, as on a web server."""
         return not (self._root or self._has)
 
     def probe(self, path: bytes) -> bool:
@@ -78,7 +78,7 @@ class ListedFiles:
         return found != path and isinstance(found, bytes)
 
     def find(self, path: bytes) -> bytes | str:
-        """Return the path of the file that ``path`` names; ``path`` if no file fits; or, as a str, why several may."""
+        """Return the path (bytes) of the file that ``path`` names, or ``path`` itself; a message (str) for several."""
         odd = self._root and (b"\\" in path or b"%" in path or not path.isascii())
         if not (self._looks_up or odd):
             return path
@@ -101,7 +101,7 @@ class ListedFiles:
         return path in self._places(stem, {extension} & {*self._extensions})
 
     def _spellings(self, path: bytes) -> Iterator[tuple[str, bytes]]:
-        """Yield other ways to write a path, and the rule."""
+        """Yield (rule, path) for other spellings of a path."""
         slashed = path.replace(b"\\", b"/")
         paths = {path: FORM, slashed: SLASHES, path.lstrip(b"/"): ROOTED, unquote_to_bytes(path): CODED}
         if self._outer and slashed.startswith(self._outer):
@@ -130,14 +130,14 @@ class ListedFiles:
         return found[0]
 
     def with_stem(self, stem: bytes) -> list[bytes]:
-        """Return the images with a name without its extension, anywhere below the folder."""
+        """Return all images, in any folder, whose name without the extension is ``stem``."""
         if self._hashes is None:
             self._list()
         found = self._places(stem, {*self._extensions})
         return found if self._has else [file for file in found if self._exists(file)]
 
     def _places(self, stem: bytes, extensions: set[bytes]) -> list[bytes]:
-        """Return the paths of the listed images with a stem and one of some extensions."""
+        """Return the paths of images called ``stem`` plus one of ``extensions``."""
         assert self._hashes is not None
         at = slice(*(int(self._hashes.searchsorted(hash(stem), side)) for side in ("left", "right")))
         codes = ((self._folders[code >> 12], self._extensions[code & 4095]) for code in self._codes[at].tolist())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def prefix_of(root: Path) -> bytes:
-    """Return the bytes that each absolute path below a folder begins with, for ``name_below``."""
+    """Return the absolute path of a folder in bytes, with a final slash."""
     return posixpath.normpath(os.fsencode(root.absolute())).rstrip(b"/") + b"/"
 
 
@@ -25,7 +25,7 @@ def name_below(path: bytes, prefix: bytes) -> str:
 
 
 def encoded_path(path: object, no_path: str = "it has no path") -> bytes | str:
-    """Return the bytes of a path, or a reason why it cannot be one."""
+    """Return the bytes of a path, or the reason why it is no valid path."""
     if path is None or path == "":
         return no_path
     with suppress(UnicodeEncodeError):

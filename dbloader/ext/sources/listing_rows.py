@@ -51,12 +51,12 @@ def read_lines(listing: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def is_text(listing: Path) -> bool:
-    """Return whether a listing is a CSV, TSV or text file, whose values are all text."""
+    """Return whether a listing is a CSV, TSV or text file. All values in such files are text."""
     return listing.suffix.lower() in (".csv", ".tsv", ".txt")
 
 
 def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
-    """Return the columns in the header of a CSV or TSV; () if it is empty, or for a listing of another kind."""
+    """Return the columns in the header of a CSV or TSV; () for an empty file or another kind of listing."""
     with suppress(csv.Error):  # reading the rows raises this error again, and names its row
         if listing.suffix.lower() in (".csv", ".tsv"):
             return tuple(next(filter(None, _split_lines(listing, encoding)), ()))
@@ -64,7 +64,7 @@ def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
 
 
 def text_layout(listing: Path, encoding: str | None = None) -> TextLayout | None:
-    """Return how a text file names images; None if it does not."""
+    """Return the layout of a text file; None if the file names no images."""
 
     def is_table(first: list[str], mark: str) -> bool:
         is_header = bool(path_columns(first))
@@ -79,7 +79,7 @@ def _split_lines(listing: Path, encoding: str | None, separator: str = "") -> An
     usual = "\t,;|" if listing.suffix.lower() == ".tsv" else ",;\t|"  # some spreadsheets separate by ; in a .csv
     separator = separator or next((mark for mark in usual if mark in header), usual[0])
     first, *others = header.split(separator)
-    # Roboflow writes a blank after each comma, which is no part of the names and values.
+    # Roboflow writes a space after each comma. The space is not a part of a name or value.
     padded = bool(others) and all(name[:1] == " " and name.strip() for name in others) and first[:1] != " "
     return csv.reader(_lines(listing, encoding), delimiter=separator, strict=True, skipinitialspace=padded)
 
@@ -110,7 +110,7 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
                     continue
             if len(values) == len(header):
                 row = dict(zip(header, values, strict=True))
-                row.pop("", None)  # pandas' index, or what follows a comma at the end of each line
+                row.pop("", None)  # pandas' index, or an empty last column
                 yield number, row
             elif values:
                 fields = counted(len(header), "field")
@@ -124,7 +124,7 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
 
 
 def made_up_header(row: Sequence[str], where: str) -> list[str]:
-    """Return names for the columns of a table whose first row names an image; [] if it is a header.
+    """Return names for the columns of a table without a header; [] if its first row is a header.
 
     Raises:
         SourceError: The columns could mean anything.
@@ -137,8 +137,8 @@ def made_up_header(row: Sequence[str], where: str) -> list[str]:
     if images[:1] == [True] and len(row) == 6 and all(re.fullmatch(r"-?[0-9.]*", value) for value in row[1:5]):
         return ["path", "x1", "y1", "x2", "y2", "label"]  # as keras-retinanet and others write it
     raise SourceError(
-        f"{where}: is an image, not a header: write the names of the columns above it, such as path,label,mask (and "
-        "--file-field mask for a column of further image files)"
+        f"{where}: names an image, and is no header: add a header such as path,label,mask (and give --file-field mask "
+        "if masks are image files)"
     )
 
 
@@ -185,9 +185,9 @@ def _check_different(columns: list[str], where: str) -> None:
 
 
 def _lines(listing: Path, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines as text. Each is decoded separately, because an error must name the row.
+    """Yield the lines as text. Each line is decoded separately, because an error must name the row.
 
-    UTF-16 and UTF-32 are decoded as a whole: in them, the byte of a line's end may be a part of another character.
+    UTF-16 and UTF-32 are decoded as a whole, because the byte of a newline may be a part of another character.
     """
     try:
         file = listing.open("rb")
@@ -221,14 +221,14 @@ def _parse(text: str, where: str) -> Any:
 
 
 def _extended(value: dict[str, Any]) -> Any:
-    """Decode an object if it is MongoDB's Extended JSON for bytes, an array or a float; else return it unchanged.
+    """Decode MongoDB's Extended JSON for bytes, an array or a float. Return any other object unchanged.
 
-    No key in a record begins with a dollar sign, so no other object is mistaken for such a value.
+    No key in a record begins with a dollar sign. Such a key therefore shows Extended JSON.
     """
     if value.keys() in ({"$binary"}, {"$numberDouble"}):
         return object_hook(value)
     return value
 
 
-# One decoder for all rows: json.loads would make one for each row, which takes three times as long.
+# One decoder for all rows: json.loads would make a decoder for each row, and take three times as long.
 _DECODER = json.JSONDecoder(object_hook=_extended)

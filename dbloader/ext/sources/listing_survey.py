@@ -91,7 +91,7 @@ class ListingSurvey:
         self.has_lists = self._is_coco = self._has_pixels = self._has_boxes = False
         self._is_alone = not (rules.is_metadata or rules.listing.label or rules.listing.text or rules.file_columns)
         self._alone = array("q")  # hashes of the values in the only column besides the images
-        self._numbers = self._splits = 0  # of these, numbers with a fraction, and names of splits
+        self._numbers = self._splits = 0  # how many of these values are fractions, and how many are names of splits
         self.problem: Problem | None = None  # the first row that cannot be used
         self.names: dict[str, int] = {}
         self.folders: dict[str, int] = {}  # the first folders of the paths in metadata
@@ -138,14 +138,14 @@ class ListingSurvey:
 
     def _add_label(self, label: Any, row: ListingRow) -> None:
         if isinstance(label, float) or (self._is_text and isinstance(label, str) and is_float(label)):
-            if not math.isfinite(float(label)):  # other labels decide: a missing number, a class name, or an error
+            if not math.isfinite(float(label)):  # a missing number, a class name or an error: the other labels decide
                 self.names.setdefault(str(label), row.number)
             elif isinstance(label, float) or float(label) % 1:
                 self._fraction = self._fraction or row
                 self._is_whole = self._is_whole and float(label) % 1 == 0
             elif self._whole is None:
                 self._whole = row
-                self.names[label] = row.number  # an error, unless there are fractions
+                self.names[label] = row.number  # without a fraction elsewhere, this becomes an error
         elif isinstance(label, str):
             self.names.setdefault(label, row.number)
         else:
@@ -177,7 +177,7 @@ class ListingSurvey:
         return self._has_boxes and not self._has_pixels
 
     def target(self) -> str:
-        """Return the field of the target, if the labels are no classes: of several classes, or of numbers; else ""."""
+        """Return the field for labels that are lists of classes, or numbers; "" if each label is one class."""
         if self._several:
             return CLASS_LISTS
         if self._fraction is None:
@@ -249,7 +249,7 @@ class ListingSurvey:
 def _separator_of(names: Mapping[str, int]) -> str:
     """Return the mark that seems to separate several classes in a name; "" if there is none.
 
-    A | hardly occurs in the name of a class. For other marks, half of the names must consist of parts found elsewhere.
+    A | hardly occurs in the name of a class. For other marks, half of the names must have parts that occur elsewhere.
     """
     for mark in "|;, ":
         joined = {name: [part.strip() for part in name.split(mark)] for name in names if mark in name}

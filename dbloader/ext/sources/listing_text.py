@@ -1,4 +1,4 @@
-"""Read a text file that lists images: a path on each line, alone, or before a label, a text or attributes."""
+"""Read a text file that lists images. Each line has a path, and perhaps a label, a text or attributes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class TextLayout(NamedTuple):
     """How the lines of a text file are written."""
 
     column: str = ""  # what follows the path: "label", "text", or "" for nothing
-    attributes: tuple[str, ...] = ()  # names of the values after each path, from the second line, as in CelebA
-    are_classes: bool = False  # whether these values are 1 and 0 or -1
+    attributes: tuple[str, ...] = ()  # names in the second line for the values after each path, as in CelebA
+    are_classes: bool = False  # whether all these values are 1, 0 or -1
     header: str = ""  # separator in a table with a header; "" if the file is no table
 
 
 def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where: str) -> TextLayout | None:
     """Return how a text file is written; None if it names no image files.
 
-    ``is_table`` gets the parts of the first line and their separator. It returns whether they are the header of a
-    table. Raise SourceError for a file of numbers.
+    ``is_table`` gets the parts of the first line and their separator. It returns whether the file is a table. Raise
+    SourceError for a file of numbers.
     """
     sample = [line.strip() for line in islice(filter(str.strip, lines()), _SAMPLE)]
     separator = next((mark for mark in "\t,;" if sample and is_table(sample[0].split(mark), mark)), "")

@@ -1,4 +1,4 @@
-"""Find LMDB files, and whether they are stores."""
+"""Find LMDB files, and check whether they are stores."""
 
 from __future__ import annotations
 

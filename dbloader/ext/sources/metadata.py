@@ -34,7 +34,7 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 
 def unused_warnings(root: Path, listed: array[int]) -> Iterator[str]:
-    """Yield warnings about images in a folder that no row of the metadata names, and about further metadata files."""
+    """Yield warnings about images that no row of the metadata names, and about unused metadata files."""
     found, unused, top = array("q"), "", os.fsencode(root)
     for folder, folders, files in os.walk(top):
         folders[:] = [name for name in folders if not name.startswith(b".")]

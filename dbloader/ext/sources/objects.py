@@ -1,4 +1,4 @@
-"""Image files in object storage: class folders with images, as on a disk, or the files that a listing names."""
+"""Read images from object storage: from class folders, or with a listing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from dbloader.ext.sources.options import Reading
     from dbloader.sources.base import Listing
 
-# Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud, because most of
-# the time is waiting.
+# Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud: it mostly
+# waits.
 _AT_ONCE = 64
 # Number of classes that are listed at the same time. The keys of their objects are in memory.
 _CLASSES_AT_ONCE = 16
@@ -56,8 +56,8 @@ class _Location(NamedTuple):
     """The key of an object, relative to the URL of the source."""
 
     key: bytes
-    etag: str = ""  # ETag when the folder was listed; "" for an object of a listing
-    size: int | None = None  # bytes when the folder was listed; None for an object of a listing
+    etag: str = ""  # ETag when the folder was listed; "" with a listing
+    size: int | None = None  # bytes when the folder was listed; None with a listing
 
     @property
     def path(self) -> str:
@@ -70,7 +70,7 @@ def read_listed_objects(
     file_fields: Sequence[str] = (),
     encoding: str | None = None,
 ) -> ListingSource:
-    """Return the source of the objects that a listing names, whose paths are keys below the place."""
+    """Return the source for a listing of objects. The paths in the listing are keys below the place."""
     bucket = Bucket(place)
     files = None  # a web server does not list its files
     if not bucket.parts.scheme.startswith("http"):
@@ -81,7 +81,7 @@ def read_listed_objects(
 
 
 class ObjectSource(Source):
-    """Images below a place in object storage. Its threads start with the first read."""
+    """Reads images from object storage. The threads start with the first read."""
 
     asks_again = True
 
@@ -109,7 +109,7 @@ class ObjectSource(Source):
         keys = {_Location(*place).path for place in (entry.location, *(place for _, place in entry.files.values()))}
         if keys.isdisjoint(self._bucket.differing):
             return None
-        self._bucket.differing -= keys  # forget the keys: if KMS encrypts the bucket, there may be millions
+        self._bucket.differing -= keys  # forget the keys: with KMS encryption, there may be millions
         return bool(self._bucket.has_md5)
 
     @override
@@ -118,11 +118,11 @@ class ObjectSource(Source):
 
 
 class ObjectFolder(ObjectSource):
-    """The images below a place, with classes, labels and order as in a `FolderSource`.
+    """Reads the images below a place, with the classes, labels and order of a `FolderSource`.
 
     Raises:
-        SourceError: The place has no class folders, is on a web server, or cannot be listed; or a file beside the class
-            folders, such as a tar, is of a kind that dbloader reads only on a disk.
+        SourceError: The place has no class folders or cannot be listed. Or a file beside the class folders, such as a
+            tar, can be read only on a disk.
     """
 
     follows = ("class_folder",)
@@ -178,7 +178,7 @@ class ObjectFolder(ObjectSource):
         return tally
 
     def _list(self) -> Iterator[list[Item]]:
-        """Yield the objects of each class, in order; several classes are listed at once."""
+        """Yield the objects of each class, in the order of the classes. Threads list several classes concurrently."""
         with ThreadPoolExecutor(_CLASSES_AT_ONCE, thread_name_prefix="dbloader-list") as threads:
             for first in range(0, len(self._folders), _CLASSES_AT_ONCE):
                 with _source_errors():
@@ -223,7 +223,7 @@ def _located(item: Item) -> _Location:
 
 
 def _beside(items: Sequence[Item]) -> dict[str, dict[str, FieldFile]]:
-    """Return {image's key, or its stem: {field: file}} for the files beside images that become fields."""
+    """Return {key of an image, perhaps without its extension: {field: file}} for the files that become fields."""
     images = {item.key for item in items if item.key.lower().encode().endswith(SUFFIXES)}
     images |= {posixpath.splitext(key)[0] for key in images}
     found: dict[str, dict[str, FieldFile]] = {}
@@ -235,7 +235,7 @@ def _beside(items: Sequence[Item]) -> dict[str, dict[str, FieldFile]]:
 
 
 def _is_taken(item: Item, tally: Tally) -> bool:
-    """Return whether an object is an image to convert. Note any other object in ``tally``, as `FolderSource` does."""
+    """Return whether an object is an image to convert. Count any other object in ``tally``, as `FolderSource` does."""
     if is_left_out(item.key, tally):
         return False
     name = posixpath.basename(item.key).encode()

@@ -1,4 +1,4 @@
-"""Open the source at a place, as the options of a conversion say."""
+"""Open a source with the options of a conversion."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_source(
     where: str | None = None,
     reading: Reading = UNDECIDED,
 ) -> Source:
-    """Return the source at a place. The arguments are those of ``convert``; ``reading`` contains several of them.
+    """Return the source at a place. The arguments are options of ``convert``. ``reading`` contains several of them.
 
     Raises:
         SourceError: Nothing at the place can be converted.
@@ -46,8 +46,8 @@ def open_source(
     file_fields = checked_file_fields(file_fields)
     if (name_field is not None or image_field is not None) and not (listing is not None and is_mongo(source)):
         raise OptionError(
-            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: give a "
-            "mongodb:// place as the source, with a listing (--listing), or leave them out"
+            "name_field (--name-field) and image_field (--image-field) are for a collection in MongoDB: leave them "
+            "out, or give a mongodb:// source and a listing (--listing)"
         )
     found = recognize(
         source, listing, reading, name_field=name_field, image_field=image_field, file_fields=file_fields, where=where
@@ -67,8 +67,8 @@ def open_source(
         place = found.place if listing is None else readable(listing.path)
         found.close()
         raise OptionError(
-            f"file_fields (--file-field) {missing}: {place} has no such files: give the name of a column of a listing "
-            "(--listing) or of a Parquet file; in tar files, the name 'mask' means files such as 17.mask.png"
+            f"file_fields (--file-field) {missing}: {place} has no such files: name a column of the listing "
+            "(--listing) or Parquet file; in tar files, 'mask' means files such as 17.mask.png"
         )
     if where is not None and not found.stores:
         found.close()
@@ -81,15 +81,15 @@ def open_source(
 
 
 def open_with(settings: Settings, *, beside: bool = True) -> Source:
-    """Return the source of a conversion, with the classes that the user gives, or else those of ``train`` beside it.
+    """Return the source of a conversion. The user, or ``train`` beside the source, may give its classes.
 
-    Without ``beside``, the source keeps its own classes: a plan, or the store to extend, has decided their labels.
+    Without ``beside``, ignore ``train``: a plan, or the store to extend, has decided the labels.
 
     Raises:
         SourceError: Nothing at the place can be converted.
-        OptionError: An option does not fit the place; or images would shrink, but their masks or other files would not.
+        OptionError: An option does not fit the place, or would shrink images but not their masks.
     """
-    given = settings.given_classes()  # first, because opening the source may take long
+    given = settings.given_classes()  # report a wrong option before opening the source, which may take long
     open_one = partial(
         open_source,
         name_field=settings.name_field,
@@ -109,7 +109,7 @@ def open_with(settings: Settings, *, beside: bool = True) -> Source:
         found.close()
         raise OptionError(
             "short_side (--short-side) and max_side (--max-side) make images smaller, but not the files in the "
-            f"field {', '.join(map(repr, found.file_fields))}, so an image and its files would differ in size: "
-            "leave the option out, or make images and files smaller before the conversion"
+            f"field {', '.join(map(repr, found.file_fields))}: leave the option out, or make images and files smaller "
+            "before the conversion"
         )
     return found

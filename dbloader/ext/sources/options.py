@@ -1,4 +1,4 @@
-"""What the user says about a source: how to read its files."""
+"""Options of the user for reading a source."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FRAMES, UNITS = ("upright", "stored"), ("pixels", "fractions")  # what the optio
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read a source where the files alone do not show it; None where the user has not decided.
+    """Options for reading a source. Each is None if the user has not decided.
 
     Args:
-        class_folder: Whether the ``"first"`` folder of a path is the class, the ``"last"``, or the whole ``"path"``.
-        boxes: Whether boxes are in the ``"upright"`` image, as EXIF turns it, or in the ``"stored"`` one; whether they
-            are ``"pixels"`` or ``"fractions"`` of the width and height; or both, as in ``"upright,fractions"``.
-        encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``.
+        class_folder: Which folder of a path is the class: ``"first"``, ``"last"``, or ``"path"`` for all together.
+        boxes: Which image the boxes fit: ``"upright"`` (turned by EXIF) or ``"stored"``. Or the unit of the boxes:
+            ``"pixels"``, or ``"fractions"`` of the width and height. Or both, as in ``"upright,fractions"``.
+        encoding: Encoding of file names in a zip, or of a listing, such as ``"gbk"``.
 
     Raises:
         OptionError: An option has another value, or Python does not know the encoding.
@@ -37,7 +37,9 @@ class Reading:
             for word in words:
                 check_choice("boxes (--boxes)", word, (*FRAMES, *UNITS))
             if len(words) > sum(decision is not None for decision in decided_boxes(",".join(words))):
-                raise OptionError(f"boxes (--boxes) must be one of {FRAMES}, of {UNITS} or both, got {self.boxes!r}")
+                raise OptionError(
+                    f"boxes (--boxes) must be one of {FRAMES}, one of {UNITS}, or one of each, got {self.boxes!r}"
+                )
         if self.encoding is not None:
             try:
                 codecs.lookup(self.encoding)
@@ -52,7 +54,7 @@ class Reading:
 
 
 def decided_boxes(boxes: str | None) -> tuple[str | None, str | None]:
-    """Return the word of ``FRAMES`` and the word of ``UNITS`` in the option ``boxes``; None for a missing word."""
+    """Return (word from ``FRAMES``, word from ``UNITS``) in the option ``boxes``; None for a missing word."""
     words = (boxes or "").split(",")
     frame, unit = (next((word for word in words if word in choices), None) for choices in (FRAMES, UNITS))
     return frame, unit

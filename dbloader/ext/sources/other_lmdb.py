@@ -1,7 +1,7 @@
-"""Images in LMDB files that other programs made: one file, or a folder with ``data.mdb``.
+"""Read images from LMDB files of other programs: one file, or a folder with ``data.mdb``.
 
-The keys, and the first bytes of some values, show the layout. The file is only read, without LMDB's locks: no other
-program may write to it meanwhile.
+The keys, and the first bytes of some values, show the layout. This module reads without LMDB's locks. No other program
+may write to the file meanwhile.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 _KEYS_AT_ONCE = 1000  # number of keys that one transaction reads
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
 _ABOUT = (b"__keys__", b"__len__")  # keys that tutorials write beside pickles
-_LOOKED_AT = 20  # number of values that are checked for an image
+_LOOKED_AT = 20  # number of values to check for an image
 
 
 class LMDBSource(Source):
-    """The images in an LMDB file; SourceError if the file has no images, or cannot be read."""
+    """Reads the images in an LMDB file. Raises SourceError for an unreadable file, or one without images."""
 
     def __init__(self, place: str | os.PathLike[str], path: Path) -> None:
         super().__init__(Path(os.sep), (), place=full_path(place))
@@ -59,7 +59,7 @@ class LMDBSource(Source):
             (key,) = entry.location
             try:
                 size = self._pairs.size(key)
-                hold(size or 0)  # outside of a transaction: `hold` may wait, and a fork waits for all transactions
+                hold(size or 0)  # not inside a transaction: `hold` may wait, and then a fork would wait too
                 value = self._pairs.get(key)
                 yield Problem(entry.name, "is not in the file") if value is None else self._layout.image(value)
             except SourceError as error:
@@ -76,7 +76,7 @@ class LMDBSource(Source):
 
 
 class Pairs:
-    """The keys and values of an LMDB file, which threads may share."""
+    """Reads the keys and values of an LMDB file. Threads may share an instance."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,13 +125,13 @@ class Pairs:
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """Begin a transaction. Values that it reads are views of the file, which are valid until it ends."""
+        """Begin a transaction. Its values are views of the file. They are valid until the transaction ends."""
         with self._errors(), self._file.env.begin(buffers=True) as txn:
             yield txn
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Prevent a fork of this process while the block uses the file, and turn errors into SourceErrors."""
+        """Delay forks of this process while a ``with`` block uses the file. Turn errors into SourceErrors."""
         try:
             with env.gate:
                 yield
@@ -180,8 +180,8 @@ def _find_layout(pairs: Pairs) -> _Layout:
         raise SourceError(f"{where}: is an LMDB file without any value")
     begin = short_repr((pairs.get(key) or b"")[:16])
     raise SourceError(
-        f"{where}: is an LMDB file of no known layout: its first key is {short_repr(key)}, whose value begins with "
-        f"{begin}; read it with the program that made it, and hand its images to dbloader.write_store"
+        f"{where}: is an LMDB file of no known layout: its first key is {short_repr(key)}, and the value begins with "
+        f"{begin}; read the file with the program that made it, and hand the images to dbloader.write_store"
     )
 
 

@@ -53,11 +53,11 @@ def has_images(path: Path) -> bool:
 
 
 class ParquetSource(Source):
-    """The images in the rows of Parquet or Arrow files, in the order of ``paths`` and rows.
+    """Reads images from the rows of Parquet or Arrow files, in the order of ``paths`` and rows.
 
-    The constructor reads labels that are text, to find the classes. It also reads the paths of the images: if no path
-    occurs twice, the paths are the names of the records. The source takes 8 bytes of memory for each row.
-    ``file_fields`` are columns with image files that become fields, such as masks.
+    The constructor reads text labels to find the classes. It also reads the paths of the images. If no path occurs
+    twice, the paths become the names of the records. This takes 8 bytes of memory for each row. ``file_fields`` names
+    columns with image files, such as masks, that become fields.
 
     Raises:
         SourceError: The columns of the files differ, or no column is the image.
@@ -70,7 +70,7 @@ class ParquetSource(Source):
         file_fields: Sequence[str] = (),
         reading: Reading = UNDECIDED,
     ) -> None:
-        first: dict[str, str] = {}  # where each text of a label occurs first
+        first: dict[str, str] = {}  # {text of a label: file where it occurs first}
         files, hashes = Files(), array("q")
         columns = find_columns(files.open(paths[0]).schema, readable(paths[0]), file_fields)
         for path in paths:
@@ -84,7 +84,7 @@ class ParquetSource(Source):
             is_text = labels and not types.is_integer(kind.value_type if columns.several else kind)
             wanted = [name for name in (labels if is_text else None, None if columns.is_own else columns.path) if name]
             for block in range(len(file.rows) if wanted else 0):
-                with suppress(*UNREADABLE):  # the rows of a bad file become a problem later
+                with suppress(*UNREADABLE):  # an iteration yields a Problem for these rows
                     for batch in file.batches(block, wanted, 16 * _ROWS):
                         if is_text:
                             texts = batch.column(labels)
@@ -110,7 +110,7 @@ class ParquetSource(Source):
             what = "several classes" if columns.several else "numbers"
             labels = f"labels: the column {column!r} ({what} in {self.target!r})"
             self.understood = (f"images: the column {columns.image!r} of {self.place}", labels)
-        # In an export, boxes should fit the stored images. Only the user knows if they fit the upright images instead.
+        # In an export, boxes should fit the stored images. If they fit the upright images, the user must say so.
         names = {name for name, _ in columns.fields.values()}
         is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
         self.follows = ("boxes",) if columns.objects or is_framed else ()
@@ -185,7 +185,7 @@ class ParquetSource(Source):
             yield name, wrong or self._label(label, name), fields
 
     def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:
-        """Move the boxes and labels of a row's objects into fields of their own; return a problem if they are wrong."""
+        """Move the boxes and labels of a row's objects into separate fields. Return a Problem if one is wrong."""
         try:
             boxes, labels, objects = split_objects(fields.pop(field) or {}, part)
             if self.classes and (label := next((at for at in labels if not 0 <= at < len(self.classes)), None)):
@@ -201,7 +201,7 @@ class ParquetSource(Source):
         if isinstance(label, str):
             return label_of(self._labels, label, self.place) if label else None
         count = len(self.classes)
-        if label is None or (count and label == -1):  # -1 means no label to Hugging Face
+        if label is None or (count and label == -1):  # Hugging Face writes -1 for a missing label
             return None
         if abs(label) >= 2**63 or (count and not 0 <= label < count):
             wanted = f"from 0 to {count - 1}" if count else "of 64 bits"

@@ -29,7 +29,7 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _KEPT = 64 * 2**20  # bytes of decoded images to keep; a larger block is decoded in pieces
 _PIECE = 2**20  # bytes of a piece
-_MAX_PASSES = 3  # most passes through a block that is decoded in pieces
+_MAX_PASSES = 3  # most passes through one large block
 _OPEN_FILES = 4
 
 
@@ -49,8 +49,8 @@ class ParquetFile:
         return sum(int(part.total_uncompressed_size) for part in parts if part.path_in_schema.startswith(column))
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of rows of a block with some columns, or parts of columns such as ``image.path``."""
-        # Without buffer_size, pyarrow reads a whole column before its first row.
+        """Yield a block in batches of ``rows`` rows. ``columns`` may name parts of columns, such as ``image.path``."""
+        # Without buffer_size, pyarrow reads a whole column before it returns the first row.
         options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
         with pq.ParquetFile(self._path, metadata=self._metadata, **options) as file:
             yield from file.iter_batches(rows, row_groups=[block], columns=[*columns], use_threads=False)
@@ -67,7 +67,7 @@ class ArrowFile:
             self._starts.append(stream.tell())
             message = pa.ipc.read_message(stream)
             if message.type != "record batch":
-                raise ValueError(f"it has a {message.type}, which dbloader cannot read: write it as Parquet")
+                raise ValueError(f"it has a {message.type}, which dbloader cannot read: write a Parquet file instead")
             self.rows.append(pa.ipc.read_record_batch(message, self.schema).num_rows)
         if stream.read() != _END:
             raise ValueError("it is cut short: copy it again")
@@ -80,7 +80,7 @@ class ArrowFile:
         return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield batches of rows of a block with some columns. Instead of ``image.path``, yield the column ``image``."""
+        """Yield a block in batches of ``rows`` rows. Instead of ``image.path``, yield the column ``image``."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
@@ -115,13 +115,13 @@ class _Block:
         self._decode = partial(file.batches, block, [column], self._rows)
         self._count_pass = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
-        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # another thread may be this many rows ahead
+        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # a slower thread may still need this many earlier rows
         self._kept: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
         self._decoded = 0  # number of batches that this pass has decoded
         self._lock, self._error = threading.Lock(), ""
 
     def read(self, row: int, hold: Callable[[int], object]) -> bytes | str | None:
-        """Return the bytes or the path in a row, None if it has neither; raise one of ``UNREADABLE`` for damage."""
+        """Return the bytes or the path in a row; None without either. Raise one of ``UNREADABLE`` for damage."""
         with self._lock:
             number = row // self._rows
             if self._error:
@@ -163,7 +163,7 @@ def _content(value: Any, hold: Callable[[int], object]) -> bytes | str | None:
 
 
 class Files:
-    """Open files and decoded blocks, shared by threads."""
+    """A cache of opened files and decoded blocks. Threads share it."""
 
     def __init__(self) -> None:
         self.open = lru_cache(_OPEN_FILES)(open_table)
@@ -176,7 +176,7 @@ class Files:
 
         Raises:
             SourceError: The file cannot be read, or its row groups are too large for a random order.
-            Exception: One of ``UNREADABLE``: this row is damaged.
+            Exception: The row is damaged. The type is one of ``UNREADABLE``.
         """
         key = path, block, column
         with self._lock:
@@ -203,7 +203,7 @@ class Files:
 
 
 def check_machine(error: Exception) -> None:
-    """Raise the error if the machine caused it, not the file. Continuing would reject good files."""
+    """Raise an error again if the machine caused it. Continuing would reject good files."""
     if isinstance(error, (MemoryError, SourceError)) or getattr(error, "errno", None) in NOT_THE_FILE:
         raise error
 

@@ -1,7 +1,7 @@
-"""Pickled values in LMDB files of other programs.
+"""Read pickled values in LMDB files of other programs.
 
-A pickle is a program. Only instructions that make plain values are allowed here. Stand-ins replace numpy's functions;
-they only store their arguments.
+A pickle is a program. This module allows only instructions that make plain values. Stand-ins replace numpy's functions,
+and only store their arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Pickles with endless nesting have more.
 _MAX_INSTRUCTIONS = 1000
 
-# Keys of the image and of the label in a dict. The first key that the dict has is used.
+# Possible keys of the image and of the label in a dict. The first key that the dict has is used.
 _IMAGES, _LABELS = ("image", "img", "data", "jpg", "jpeg", "png"), ("label", "class", "target", "cls")
 
 _ALLOWED = re.compile(
@@ -40,7 +40,7 @@ _WRONG = (
 
 
 def unpickled(data: bytes) -> Any:
-    """Return the value of a pickle, with ndarrays; ValueError unless it has only plain values and uint8 arrays."""
+    """Return the value of a pickle. Raise ValueError for anything but plain values and uint8 arrays."""
     try:
         used = set()
         for number, (code, argument, _) in enumerate(pickletools.genops(data)):
@@ -49,7 +49,7 @@ def unpickled(data: bytes) -> Any:
                 raise ValueError(f"it has the instruction {code.name}, which plain values and arrays do not need")
             if number >= _MAX_INSTRUCTIONS or ("PUT" in code.name and int(argument or 0) >= _MAX_INSTRUCTIONS):
                 raise ValueError(f"it has more than {_MAX_INSTRUCTIONS:,} instructions")
-        # BUILD with a dict could set attributes of a stand-in function, which would change how the next pickle is read.
+        # BUILD with a dict could set attributes of a stand-in. This would change how the next pickle is read.
         if "BUILD" in used and {"DICT", "EMPTY_DICT"} & used:
             raise ValueError("it has both a dict and an array")
         value = _Unpickler(data).load()
@@ -90,11 +90,11 @@ class _Array:
 
 
 class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions only, and finds no class or function
-    """Calls only its own methods instead of the functions that a pickle names. A pickle cannot change methods."""
+    """Calls its own methods instead of the functions that a pickle names. A pickle cannot change these methods."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self._left = len(data)  # most bytes that further calls of _encode may make
+        self._left = len(data)  # number of bytes that `_encode` may still make
 
     def find_class(self, module: str, name: str) -> Any:
         known: dict[str, Any] = {
@@ -113,7 +113,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
     def _dtype(self, code: Any, *_: object) -> _Type:
         made = _Type()
-        if not isinstance(code, str):  # not shown, because the repr of a nested value could be endless
+        if not isinstance(code, str):  # the message omits the value: the repr of a nested value could be endless
             raise pickle.UnpicklingError("a dtype's code is not text")
         made.code = code
         return made
@@ -142,7 +142,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions on
 
 
 def image_of(value: Any) -> bytes:
-    """Return the image file in an unpickled value; an array of pixels, gray or RGB, becomes a PNG."""
+    """Return the image file in an unpickled value. An array of pixels becomes a PNG."""
     if isinstance(value, dict):
         value = value.get(_first_of(_IMAGES, value))
     if isinstance(value, tuple) and value:
@@ -151,7 +151,7 @@ def image_of(value: Any) -> bytes:
         return bytes(value)
     if not isinstance(value, np.ndarray):
         raise ValueError(f"a {type(value).__name__} is in place of the image")  # noqa: TRY004
-    if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # cv2.imencode and np.frombuffer make such arrays
+    if value.ndim == 1 or (value.ndim == 2 and 1 in value.shape):  # an encoded file, as cv2.imencode returns it
         return value.tobytes()
     if value.ndim == 3 and value.shape[2] not in (1, 3, 4) and value.shape[0] in (1, 3, 4):
         value = value.transpose(1, 2, 0)
@@ -159,7 +159,7 @@ def image_of(value: Any) -> bytes:
 
 
 def label_of(value: Any) -> tuple[int | None, dict[str, Any]]:
-    """Return the label and fields of an unpickled value; ValueError if the value beside the image is not a label.
+    """Return (label, fields) of an unpickled value; ValueError for a tuple that is not an image and a label.
 
     The values of a dict become fields, except the image and the label.
     """

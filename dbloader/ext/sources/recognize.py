@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from dbloader.ext.sources.options import Reading
     from dbloader.sources.base import Source
 
-# Files that exports, Hugging Face's datasets, LMDB and BasicSR write beside the files with images. A report does not
-# count them as left out.
+# Exports, Hugging Face's datasets, LMDB and BasicSR write these files beside the files with images. A report does not
+# count these files as left out.
 _COMPANIONS = (
     CLASSES,
     FIELDS_FILE,
@@ -77,7 +77,7 @@ def _open_listing(
     file_fields: tuple[str, ...],
     reading: Reading,
 ) -> Source:
-    """Return the source of the images that a listing or annotations (docs/annotations.md) name."""
+    """Return the source for a listing, or for annotations (docs/annotations.md)."""
     if is_remote(source):
         from dbloader.ext.sources.objects import read_listed_objects
 
@@ -89,7 +89,7 @@ def _open_listing(
         from dbloader.ext.sources.listed_zip import read_listed_zip
 
         if kind == ".json" and path.is_file() and read_coco(path, Path(os.sep)) is not None:
-            raise SourceError(f"{readable(source)}: with COCO's annotations, convert reads no zips: extract it first")
+            raise SourceError(f"{readable(source)}: with COCO's annotations, convert reads no zip: extract the zip")
         return read_listed_zip(source, zips, listing, file_fields, reading.encoding)
     if kind == ".json" and path.is_file():
         from dbloader.ext.sources.coco import read_coco
@@ -100,7 +100,7 @@ def _open_listing(
         from dbloader.ext.sources.yolo import YOLOSource
 
         return YOLOSource(path, checked_root(source))
-    folders = path.absolute().parents  # of ImageSets/Main/train.txt, next to Annotations/
+    folders = path.absolute().parents  # VOC has ImageSets/Main/train.txt and Annotations/0.xml
     annotations = folders[2] / "Annotations" if kind == ".txt" and len(folders) > 2 else path
     if annotations.is_dir():
         from dbloader.ext.sources.voc import VOCSource
@@ -171,11 +171,11 @@ def _open_place(
 
 
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:
-    """Count the other files in the folder of a source, and return the source."""
+    """Count the files that lie beside the files of a source, and return the source."""
     known = {*_COMPANIONS, *(path.name for path in paths), *(path.parent.name for path in paths)}
     try:
         names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
-    except OSError:  # a file, a range of files, or a folder that may be searched but not listed
+    except OSError:  # the place is no folder, or the folder must not be listed
         return found
     for name in names:
         if name.startswith("."):
@@ -189,10 +189,10 @@ def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[P
 
 
 def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) -> list[Path]:
-    """Return the tar or zip files that a place names, in order; [] if it names no file with such an extension.
+    """Return the tar or zip files at a place, in order; [] if there are none.
 
-    A place is one file, ``shards/{000..127}.tar``, ``shards/*.tar``, or a folder that contains such files, but no
-    images and no folders.
+    A place is a file, ``shards/{000..127}.tar``, ``shards/*.tar`` or a folder. For a folder that also contains images
+    or folders, return [].
     """
     text = os.fspath(place)
     if text.lower().endswith(extensions) and not os.path.isdir(text):  # noqa: PTH112 - pathlib makes "." of ""
@@ -214,7 +214,7 @@ def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) ->
 
 
 def expand_range(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the files that a path with ``{000..127}`` or ``*`` names, in order; any other path is returned alone."""
+    """Expand ``{000..127}`` or ``*`` in a path, and return the paths in order. Return any other path alone."""
     text = os.fspath(place)
     found = _RANGE.search(text)
     if os.path.exists(text) or (found is None and not glob.has_magic(text)):  # noqa: PTH110 - pathlib makes "." of ""
@@ -235,9 +235,9 @@ def expand_range(place: str | os.PathLike[str]) -> list[Path]:
 
 
 def find_tables(place: str | os.PathLike[str]) -> list[Path]:
-    """Return the Parquet or Arrow files that a place names, in order; [] if it names none.
+    """Return the Parquet or Arrow files at a place, in order; [] if there are none.
 
-    A place is one file, ``train-{00000..00099}-of-00100.parquet``, a folder of the files of one split, or a folder that
+    A place is a file, ``train-{00000..00099}-of-00100.parquet``, a folder with the files of one split, or a folder that
     ``save_to_disk`` wrote.
 
     Raises:
@@ -265,7 +265,7 @@ def find_tables(place: str | os.PathLike[str]) -> list[Path]:
     shards = [shard for shard in map(_TABLE_SHARD.fullmatch, files) if shard]
     if shards and len(shards) < int(shards[0][3]):
         what = f"{len(shards):,} of {int(shards[0][3]):,} files of the split {splits[0]!r} are there"
-        raise SourceError(f"{readable(text)}: only {what}: download the others, or name those to convert")
+        raise SourceError(f"{readable(text)}: only {what}: download the others, or give the files to convert")
     return [Path(text, name) for name in files]
 
 

@@ -1,4 +1,4 @@
-"""The image files in a store, from which a conversion makes another store: smaller, tiled, shuffled or checked."""
+"""Read image files from a store, so a conversion can make another store of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _READ_BYTES = 8 * 2**20  # bytes of images to read at once
 
 
 class _Location(NamedTuple):
-    """A record of the store, and its image's size."""
+    """A record of the store, and the size of its image."""
 
     number: int
     nbytes: int
@@ -37,9 +37,9 @@ class _Location(NamedTuple):
 
 
 class StoreSource(Source):
-    """The image files in a store, or only in the records that the query ``where`` finds, in the store's order.
+    """Reads the image files in a store, in its order. With ``where``, reads only the records that this query finds.
 
-    All fields of a record are kept, except ``tiles``: tiled images are tiled again or stored without tiles.
+    Records keep all fields except ``tiles``. The new store has tiles only with the option ``tile``.
 
     Raises:
         SourceError: The store has no image files.
@@ -69,7 +69,7 @@ class StoreSource(Source):
                     raise SourceError(f"{self.place}: its record 0 {_why_no_file(first)}")
             self._indices = np.asarray(find_matching(store, where or ""))
             if where is not None and not len(self._indices):
-                raise OptionError(f"there is nothing to convert: no record of {self.place} is found by {where!r}")
+                raise OptionError(f"there is nothing to convert: {where!r} finds no record of {self.place}")
             after_error.pop_all()
 
     @override
@@ -98,7 +98,7 @@ class StoreSource(Source):
         yield from self._load(block)
 
     def _load(self, entries: Sequence[Entry]) -> Iterator[Loaded | Problem]:
-        """Yield the file of each record, with all fields, or why there is no file."""
+        """Yield the file and the fields of each record, or a Problem if it has no file."""
         self._check_unchanged(entries)
         try:
             records = self._store.read([_Location(*entry.location).number for entry in entries])

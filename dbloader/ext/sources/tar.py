@@ -1,8 +1,8 @@
-"""Images in tar files: WebDataset's shards, an image folder in a tar, or a tar of one tar for each class.
+"""Read images from tar files: WebDataset's shards, a packed image folder, or a tar that contains a tar for each class.
 
-A tar is not extracted. Its headers give the position of each file, so any thread can read any file. A compressed tar is
-decompressed into a temporary file first. The files of a sample follow each other and have the same path up to the first
-dot of their names, as in WebDataset (https://github.com/webdataset/webdataset). See docs/tars.md.
+A tar is not extracted. Its headers give the position of each file, and threads read the bytes there. A compressed tar
+is decompressed into a temporary file first. As in WebDataset (https://github.com/webdataset/webdataset), a sample
+consists of consecutive files. Their paths are equal up to the first dot of the name. See docs/tars.md.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 LABEL = "cls"
-FIELDS = "fields.json"  # extension of the fields that `dbloader.ext.exports.webdataset` writes
-# Most bytes of a file that becomes one field, and of a FIELDS file. Both are copied into a conversion's list of files.
+FIELDS = "fields.json"  # extension of files with fields, which `dbloader.ext.exports.webdataset` writes
+# Size limits in bytes: for a file that becomes one field, and for a FIELDS file.
 _MAX_FIELD, MAX_FIELDS = 2**20, 2**24
 
 # Exceptions of tarfile for wrong headers.
 _WRONG = (tarfile.TarError, ValueError, EOFError, OverflowError, IndexError, KeyError)
-# Exceptions of bson for objects that are not Extended JSON, and of `unpack` for wrong arrays.
+# bson raises these errors for objects that are not Extended JSON. `unpack` raises them for wrong arrays.
 _NOT_EXTENDED_JSON = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, AssertionError),
     *(BSONError, DamagedRecordError),
@@ -61,23 +61,23 @@ class _TarredFile(NamedTuple):
     """A file in a tar."""
 
     path: str  # bytes that are not UTF-8 are surrogates; in an inner tar, the path begins with the tar's name
-    start: int  # first byte in the outer tar
+    start: int  # position in the outer tar
     size: int  # number of bytes
 
 
 class _Sample(NamedTuple):
-    """The files whose paths are equal up to the first dot of the name. One of them is the image."""
+    """An image, and the files whose paths equal its path up to the first dot of the name."""
 
     image: _TarredFile
     others: dict[str, _TarredFile]  # other files by their extensions
 
 
 class TarSource(ArchiveSource):
-    """The images in tar files, in the order of ``paths``; SourceError if there is no image.
+    """Reads the images in tar files, in the order of ``paths``. Raises SourceError if there is no image.
 
-    Headers and labels are read once for the classes, and again by each iteration. Only the distinct labels and folders
-    are kept in memory. Images such as ``17.mask.png`` become the field ``mask`` if ``file_fields``, or the file
-    ``FIELDS_FILE`` beside the first tar, contains "mask".
+    The constructor reads headers and labels to find the classes. Each iteration reads them again. Only the distinct
+    labels and folders stay in memory. If ``file_fields`` contains "mask", images such as ``17.mask.png`` become the
+    field ``mask``. A ``FIELDS_FILE`` beside the first tar adds names to ``file_fields``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TarSource(ArchiveSource):
     def _read_all(
         self, paths: Sequence[Path], wanted: Collection[str]
     ) -> tuple[set[str], dict[str, str], tuple[str, ...]]:
-        """Return the folders of images, {text of a label: its first place}, and the fields with image files."""
+        """Return (folders of images, {label text: where it occurs first}, fields with image files)."""
         folders: set[str] = set()
         labels: dict[str, str] = {}
         fields: dict[str, None] = {}
@@ -124,7 +124,7 @@ class TarSource(ArchiveSource):
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
                         where = f"{readable(path)}, {readable(sample.image.path)}"
-                        with suppress(ValueError):  # the sample becomes a problem later
+                        with suppress(ValueError):  # an iteration yields a Problem for this sample
                             labels.setdefault(_label(file, sample.others[LABEL]), where)
         labels.pop("", None)
         return folders, labels, (*fields,)
@@ -154,7 +154,7 @@ class TarSource(ArchiveSource):
         fields: dict[str, Any] = {}
         files: dict[str, FieldFile] = {}
         try:
-            # Read FIELDS first: it gives the order of the fields, and null for each field with a file of its own.
+            # Read FIELDS first, because it gives the order of the fields. A field with its own file is null there.
             for extension, other in sorted(sample.others.items(), key=lambda item: item[0] != FIELDS):
                 field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
@@ -199,7 +199,7 @@ def _source_errors(path: Path) -> Iterator[None]:
 
 
 def _decompressed(path: Path) -> IO[bytes] | None:
-    """Decompress a tar into a temporary file, which the caller closes; return None if it is not compressed."""
+    """Decompress a tar into a temporary file, which the caller closes. Return None for an uncompressed tar."""
     with path.open("rb") as file:
         start = file.read(6)
         file.seek(0)
@@ -215,7 +215,7 @@ def _decompressed(path: Path) -> IO[bytes] | None:
                 with suppress(OSError):  # if the disk is full, closing fails too
                     into.close()
                 if isinstance(error, OSError) and error.errno in NO_ROOM:
-                    what = f"{tempfile.gettempdir()} cannot hold it decompressed; set TMPDIR to a folder with room"
+                    what = f"decompressed, it does not fit into {tempfile.gettempdir()}; set TMPDIR to another folder"
                     raise SourceError(f"{readable(path)}: {what}") from error
                 if isinstance(error, _DAMAGED) or (isinstance(error, OSError) and error.errno is None):
                     raise SourceError(f"{readable(path)}: is damaged: {error}; copy it again") from error
@@ -231,7 +231,7 @@ def _zstd(file: IO[bytes]) -> Any:
             from pyarrow import CompressedInputStream
         except ImportError:
             raise SourceError(
-                f"{readable(file.name)}: reading zstd needs Python 3.14 or pyarrow: decompress it first (unzstd), or "
+                f"{readable(file.name)}: reading zstd needs Python 3.14 or pyarrow: decompress the tar (unzstd), or "
                 "pip install 'dbloader[parquet]'"
             ) from None
         return CompressedInputStream(file, "zstd")
@@ -244,19 +244,19 @@ _READERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\xfd7zXZ\0": lzma.open,
     b"(\xb5/\xfd": _zstd,
 }
-# Exceptions for damaged data. bz2, gzip and pyarrow also raise an OSError without a number.
+# Exceptions for damaged data. bz2, gzip and pyarrow also raise an OSError without an errno.
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
 def _key(path: Path) -> bytes:
-    """Return the absolute path of a tar in bytes, as in a location."""
+    """Return the absolute path of a tar as bytes."""
     return os.fsencode(path.absolute())
 
 
 def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
     """Yield the samples of a tar, and a Problem for each group of files with several possible images.
 
-    Files such as ``17.mask.png`` are not the image of a sample if ``file_fields`` contains "mask".
+    If ``file_fields`` contains "mask", a file such as ``17.mask.png`` is a mask, not the image of a sample.
     """
     group: dict[str, _TarredFile] = {}
     key = ("", "")
@@ -275,12 +275,12 @@ def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[
 
 
 def _field_of(extension: str) -> str:
-    """Return the field of an image with an extension such as ``mask.png``; "" for any other file."""
+    """Return "mask" for the extension ``mask.png`` of an image; "" for ``png``, or for another type of file."""
     return extension.rpartition(".")[0] if _is_image(extension) else ""
 
 
 def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
-    """Yield the samples in a group of files, or a Problem. If none is an image, count the files as left out."""
+    """Yield the samples in a group of files, or a Problem. Count a group without an image as left out."""
     images = {
         extension: file
         for extension, file in group.items()
@@ -295,7 +295,7 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
         first = next(iter(images.values()))
         yield Problem(readable(first.path), f"is one of several images in its sample ({', '.join(images)})")
     elif images:
-        for image in images.values():  # several samples: their names differ after the first dot
+        for image in images.values():  # several images without other files are several samples
             yield _Sample(image, others)
     else:
         for file in others.values():
@@ -305,13 +305,13 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
 def _files(
     file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0
 ) -> Iterator[_TarredFile | Problem]:
-    """Yield the files of a tar and of the tars in it. ``start`` is the position of this tar in the outer tar."""
+    """Yield the files of a tar, and of its inner tars. ``start`` is the position of an inner tar in the outer tar."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             end, plain = 0, None
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
-                if member.size < 0 or tar.offset <= end:  # as newer versions of tarfile do
+                if member.size < 0 or tar.offset <= end:  # newer versions of tarfile stop here too
                     break
                 end = tar.offset
                 path = posixpath.normpath(prefix + member.name).lstrip("/")
@@ -344,7 +344,7 @@ def _files(
 
 
 def _plain_files(file: IO[bytes], start: int) -> dict[str, tuple[int, int]]:
-    """Return {name in the header: (position, size)} of each plain file in a tar, to which hard links may refer."""
+    """Return {name in the header: (position, size)} for the plain files in a tar. Hard links refer to these names."""
     file.seek(0)
     found = {}
     with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -356,7 +356,7 @@ def _plain_files(file: IO[bytes], start: int) -> dict[str, tuple[int, int]]:
 
 
 def _check_end(file: IO[bytes], offset: int, where: str) -> Iterator[Problem]:
-    """Yield a problem if a tar has no end mark. tarfile takes a damaged header for the end."""
+    """Yield a Problem if a tar has no end mark. tarfile stops at a damaged header without an error."""
     file.seek(offset)
     if file.read(_BLOCK) != bytes(_BLOCK):
         yield Problem(where, f"has no end mark at byte {offset:,}: it is cut short or damaged, so files may be missing")
@@ -367,7 +367,7 @@ def _is_image(path: str) -> bool:
 
 
 def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
-    """Return the fields in a file that export wrote, with arrays packed for BSON; ValueError or FieldError if wrong."""
+    """Return the fields in a file that an export wrote. Raise ValueError or FieldError if the file is wrong."""
     data = _read(file, found, MAX_FIELDS)
     try:
         fields = json_util.loads(data)
@@ -384,7 +384,7 @@ def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
 
 
 def _label(file: IO[bytes], found: _TarredFile) -> str:
-    """Return the text of a label, without spaces around it; ValueError if it cannot be read."""
+    """Return the stripped text of a label; ValueError if the file cannot be read."""
     return _read(file, found).decode().strip()
 
 
@@ -392,7 +392,7 @@ def _read(file: IO[bytes], found: _TarredFile, most: int = _MAX_FIELD) -> bytes:
     if found.size > most:
         raise ValueError(
             f"{readable(found.path)} has {found.size:,} bytes, more than {most:,}: extract the tar and "
-            "convert the folder, or hand its samples to dbloader.write_store"
+            "convert the folder, or hand the samples to dbloader.write_store"
         )
     data = os.pread(file.fileno(), found.size, found.start)
     if len(data) < found.size:

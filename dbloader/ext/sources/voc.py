@@ -1,4 +1,4 @@
-"""Pascal VOC's annotations: an XML file for each image."""
+"""Read Pascal VOC's annotations. Each image has an XML file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class VOCSource(Source):
-    """The images that XML files name, with their boxes: all files in ``folder``, or the files that ``chosen`` lists."""
+    """Reads the images and boxes of all XML files in ``folder``, or only of the XML files that ``chosen`` lists."""
 
     follows = ("boxes",)
 
@@ -59,7 +59,7 @@ class VOCSource(Source):
                 yield Problem(readable(file), path)
                 continue
             if not os.path.lexists(posixpath.join(os.fsencode(self.root), path)):
-                # Labeling tools leave the extension out, or keep the name from before the file was renamed.
+                # Labeling tools may write the name without its extension, or an old name of the file.
                 same = files.with_stem(posixpath.splitext(posixpath.basename(os.fsencode(file)))[0])
                 path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
             name = name_below(path, prefix)
@@ -73,7 +73,7 @@ class VOCSource(Source):
 
 
 def find_classes(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return the sorted names of all objects in some XML files. Leave out files that cannot be read."""
+    """Return the sorted class names of all objects in XML files. Skip files that cannot be read."""
     parsed = map(_parse, paths)
     return tuple(sorted({name for found in parsed if not isinstance(found, str) for name in object_names(found)}))
 
@@ -90,7 +90,7 @@ def size_of(found: ET.Element) -> tuple[int, int]:
 
 
 def object_fields(found: ET.Element, labels: dict[str, int]) -> dict[str, Any]:
-    """Return the fields for an annotation. ``fit_boxes`` must check the boxes. Raise ValueError if it is wrong."""
+    """Return the fields for an annotation; ValueError if it is wrong. ``fit_boxes`` checks the boxes later."""
     objects = [*found.iterfind("object")]
     boxes = []
     for item in objects:
@@ -100,7 +100,7 @@ def object_fields(found: ET.Element, labels: dict[str, int]) -> dict[str, Any]:
             raise ValueError(f"has an object without four numbers in its <bndbox>: {error}") from error
         if _text(item, "name") not in labels:
             raise ValueError("has an object without a <name>, or its <name> was changed since it was first read")
-        # VOC counts pixels from 1, and its last pixel is within the box.
+        # VOC counts pixels from 1. The pixel at (xmax, ymax) is a part of the box.
         boxes.append((max(left - 1, 0.0), max(top - 1, 0.0), right, bottom))
     fields = box_fields(boxes, [labels[_text(item, "name")] for item in objects])
     for flag in ("difficult", "truncated"):

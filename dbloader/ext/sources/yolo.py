@@ -1,4 +1,4 @@
-"""YOLO's annotations: a text file for each image, with a line for each box."""
+"""Read YOLO's annotations. Each image has a text file, with a line for each box."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _PLAIN = r"""(?:'[^'\\]*'|"[^"\\]*"|\w[^\\'"#:,\[\]{}]*)"""  # a text in YAML, with or without quotes
 _NO_LABELS = (b"classes.txt", b"README.txt", b"README.dataset.txt", b"README.roboflow.txt")
-_TRIANGLE = 7  # numbers in the shortest line of a polygon: a class, and x and y of three corners
-_CLASSES_TXT = "give a classes.txt with a name in each line as the listing (--listing)"
+_TRIANGLE = 7  # a polygon's line has at least 7 numbers: a class, and x and y of three corners
+_CLASSES_TXT = "give a classes.txt with a name in each line, as the listing (--listing)"
 
 
 def _read_names(text: str, where: str) -> list[str]:
-    """Return the ``names`` of a YAML file: a list in brackets, or a list or map with a name in each line."""
+    """Return the ``names`` in a YAML file: a list in brackets, or a list or map with a name in each line."""
     block = re.search(r"^names[ \t]*:((?:.*\n?)(?:[ \t\-#].*\n?|\n)*)", text, re.MULTILINE)
     value = re.sub(r"(?m)(?:^|[ \t])#.*$", "", block[1]).strip() if block else ""
     inline = re.fullmatch(rf"\[\s*({_PLAIN})((?:,\s*{_PLAIN})*),?\s*\]", value)
@@ -48,7 +48,7 @@ def _read_names(text: str, where: str) -> list[str]:
 
 
 def _images_of(root: Path) -> Path:
-    """Return the folder of images in the root of a data set, or the root; SourceError if they are in several splits."""
+    """Return the folder of a data set that contains the images. Raise SourceError if there are several splits."""
     is_whole = (root / "images").is_dir() and (root / "labels").is_dir()
     folder, inside = (root / "images", "") if is_whole else (root, "images")
     splits = sorted(path / inside for path in folder.iterdir() if is_split(path.name) and (path / inside).is_dir())
@@ -61,10 +61,10 @@ def _images_of(root: Path) -> Path:
 
 
 class YOLOSource(Source):
-    """All images in a folder, with the boxes of their label files.
+    """Reads all images in a folder, and their boxes from label files.
 
-    ``listing`` is ``data.yaml`` or ``classes.txt`` with class names. The labels of ``images/train/x.jpg`` are in
-    ``labels/train/x.txt``. If no folder in the path is called ``images``, they are in ``x.txt`` beside the image.
+    ``listing`` is a ``data.yaml`` or ``classes.txt`` with class names. The label file of ``images/train/x.jpg`` is
+    ``labels/train/x.txt``. If no folder in the path is called ``images``, the file is ``x.txt`` beside the image.
     """
 
     follows = ("boxes",)
@@ -85,7 +85,7 @@ class YOLOSource(Source):
             root = _images_of(root)
         super().__init__(root, tuple(names))
         keypoints = re.search(r"^kpt_shape[ \t]*:[ \t]*\[[ \t]*(\d+)[ \t]*,[ \t]*(\d+)[ \t]*\]", text, re.MULTILINE)
-        # numbers in a line with keypoints; None if data.yaml does not say that lines have keypoints
+        # how many numbers a line with keypoints has; None if data.yaml has no kpt_shape
         self._pose = 5 + int(keypoints[1]) * int(keypoints[2]) if keypoints else None
         if keypoints is None and re.search(r"^kpt_shape\b", text, re.MULTILINE):
             raise SourceError(f"{readable(listing)}: its kpt_shape is not a list such as [17, 3]: write one")
@@ -128,7 +128,7 @@ class YOLOSource(Source):
         return images.tally
 
     def _read(self, file: bytes) -> dict[str, Any]:
-        """Return the fields of a label file. Polygons and keypoints become boxes; ``annotations`` keeps the text."""
+        """Return the fields of a label file. A polygon becomes a box. ``annotations`` keeps polygons and keypoints."""
         boxes, labels, is_plain = [], [], True
         text = read_annotation(file).decode("utf-8-sig")
         for number, line in enumerate(text.splitlines(), 1):

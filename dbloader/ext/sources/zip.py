@@ -1,7 +1,7 @@
-"""Image folders in zip files. An image's class is the first folder in which the paths differ, as in a tar.
+"""Read images from zip files. `number_folders` explains which folder of a path is the class.
 
-Python's zipfile reads the directory of a zip, its list of files. This module then reads each file by its position, so
-threads share no open zip, and memory does not hold the directory.
+Python's zipfile reads the central directory, which is the zip's list of files. The list gives the files' positions.
+Threads read the bytes there without zipfile, and share no open zip.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of 
 _END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # give the number of files
 _ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
 _UNIX = 3
-# Errors for a damaged central directory, which is the zip's list of its files.
+# Python raises these errors for a damaged central directory.
 _WRONG = (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
 
 
@@ -45,7 +45,7 @@ class _Location(NamedTuple):
     """The position of an image in a zip."""
 
     path: bytes  # path of the zip
-    start: int  # byte of the header before the image
+    start: int  # where the image's header begins
     packed: int  # number of compressed bytes
     size: int  # number of bytes after unpacking
     crc32: int
@@ -53,10 +53,10 @@ class _Location(NamedTuple):
 
 
 class ZipSource(ArchiveSource):
-    """The images in zip files, in the order of ``paths``; SourceError if there is no image.
+    """Reads the images in zip files, in the order of ``paths``. Raises SourceError if there is no image.
 
-    The constructor reads the directory of each zip for the classes, and each iteration reads it again. The names of
-    folders stay in memory. Reading a directory takes about 600 bytes of memory for each of its files.
+    The constructor reads each zip's list of files to find the classes. Each iteration reads the list again. This takes
+    about 600 bytes of memory for each file of one zip.
     """
 
     def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], reading: Reading = UNDECIDED) -> None:
@@ -78,7 +78,7 @@ class ZipSource(ArchiveSource):
     def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
         for item in _images(path, tally, self._reading.encoding):
             yield item if isinstance(item, Problem) else item._replace(label=self._label(item.name))
-        tally.warnings.clear()  # the constructor has given these warnings
+        tally.warnings.clear()  # the constructor has already given these warnings
 
     @override
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
@@ -86,7 +86,7 @@ class ZipSource(ArchiveSource):
 
 
 def read_members(entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Problem]:
-    """Yield the bytes of files in zips, or why they cannot be read; as in ``Source.read``."""
+    """Yield the bytes of each file in a zip, or a Problem. The arguments are as in ``Source.read``."""
     for entry in entries:
         path, start, packed, size, crc32, method = _Location(*entry.location)
         header = read_file(entry.name, path, hold, start, _LOCAL.size)
@@ -106,10 +106,10 @@ def read_members(entries: Sequence[Entry], hold: Callable[[int], object]) -> Ite
 
 
 def index_zips(paths: Sequence[Path], tally: Tally, encoding: str | None) -> dict[str, _Location]:
-    """Return {path in Unicode's form NFC: location} for the files in zips. Omit paths that mean several files.
+    """Return {path: location} for the files in zips, with paths in Unicode's form NFC. Leave out ambiguous paths.
 
-    A file has its path in the zip, and the same path without the folder that all files of the zip have in common. Both
-    may also follow the name of the zip, as if the zip were extracted into a folder of this name.
+    A file may have several paths. If all files of ``a.zip`` are in the folder ``top``, ``top/x.jpg`` is also
+    ``x.jpg``, ``a/top/x.jpg`` and ``a/x.jpg``. The paths with ``a/`` fit a zip that was extracted into a folder ``a``.
     """
     exact, others = dict[str, _Location | None](), dict[str, _Location | None]()
     for path in paths:
@@ -126,7 +126,7 @@ def index_zips(paths: Sequence[Path], tally: Tally, encoding: str | None) -> dic
 
 
 def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) -> bytes | Problem:
-    """Return the bytes of a deflated file. If they are more than the directory says, stop after one byte too many."""
+    """Decompress a deflated file, but at most ``size`` + 1 bytes: the caller rejects a file of another size."""
     if size > MAX_BYTES:
         return Problem(name, f"has {size:,} bytes, more than a record can hold ({MAX_BYTES:,})")
     hold(size)
@@ -137,7 +137,7 @@ def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) 
 
 
 def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[Entry | Problem]:
-    """Yield an entry without a label for each image in a zip, and a problem for each that cannot be read."""
+    """Yield an entry without a label for each image in a zip. Yield a Problem for an unreadable image or zip."""
     members, images, beside = read_directory(path, tally, encoding), [], dict[str, dict[str, FieldFile]]()
     for item in members:
         if isinstance(item, Problem):
@@ -168,7 +168,7 @@ def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[E
 def read_directory(
     path: Path, tally: Tally, encoding: str | None = None
 ) -> Iterator[tuple[str, zipfile.ZipInfo] | Problem]:
-    """Yield the normalized name and the ZipInfo of each file in a zip, in its order; one problem if it is damaged."""
+    """Yield (normalized name, ZipInfo) for each file in a zip. For a damaged zip, yield one Problem instead."""
     where = readable(path)
     try:
         with path.open("rb") as opened, zipfile.ZipFile(opened) as file:
@@ -200,7 +200,7 @@ def read_directory(
 
 
 def _decoded(name: str, encoding: str) -> str:
-    """Return a name that zipfile has decoded as code page 437, decoded anew; "" if that is impossible."""
+    """Undo zipfile's decoding of a name as code page 437, and decode it with ``encoding``. Return "" on failure."""
     with suppress(UnicodeError):
         return name.encode("cp437").decode(encoding)
     return ""
@@ -212,9 +212,9 @@ def _location(path: Path, found: zipfile.ZipInfo) -> _Location:
 
 
 def _check_count(file: io.BufferedReader, count: int) -> None:
-    """Raise ValueError if the end record of a zip does not give ``count`` as its number of files.
+    """Raise ValueError if the end record of a zip gives another number of files than ``count``.
 
-    zipfile does not check this number. A wrong length in the directory could hide all later files.
+    zipfile does not check this number. Without a check, a wrong length in the central directory could hide files.
     """
     length = file.seek(0, io.SEEK_END)
     start = file.seek(max(0, length - _END.size - 2**16))
@@ -227,7 +227,7 @@ def _check_count(file: io.BufferedReader, count: int) -> None:
         magic, many = _END64.unpack(file.read(_END64.size))
         recorded = many if magic == b"PK\6\6" else recorded
     if recorded != count:
-        raise ValueError(f"its directory has {counted(count, 'file')}, and its end record has {recorded:,}")
+        raise ValueError(f"its directory has {counted(count, 'file')}, but its end record counts {recorded:,}")
 
 
 def _problem(found: zipfile.ZipInfo) -> str:

@@ -100,10 +100,10 @@ def test_annotation_of_voc_becomes_the_fields_that_convert_makes(tmp_path: Path)
         ((IMAGE, True), {}, "field 'label' must be an int, .* got True: give .*fields="),
         ((IMAGE, ["a", "b"]), {}, r"field 'label' must be an int, .* got \['a', 'b'\]: give .*fields="),
         ((IMAGE, (1, 2)), {}, r"field 'label' must be an int, .* got \(1, 2\)"),
-        ((IMAGE, torch.tensor([1, 0])), {}, r"has 2 numbers, .* and 0 names: pass 2 names as classes="),
-        ((IMAGE, torch.tensor([1, 5])), {"classes": ["a", "b"]}, r"has 2 numbers, .* if each is 0 or 1"),
+        ((IMAGE, torch.tensor([1, 0])), {}, r"has 2 numbers: .* and 0 names: pass 2 names as classes="),
+        ((IMAGE, torch.tensor([1, 5])), {"classes": ["a", "b"]}, r"has 2 numbers: .* each must be 0 or 1"),
         ((IMAGE, VOC), {}, "its annotation has the class 'cat': give all names in their order as classes="),
-        ((IMAGE.resize((20, 15)), VOC), {"classes": ["cat", "dog"]}, "has 20 x 15 pixels, but its annotations are of"),
+        ((IMAGE.resize((20, 15)), VOC), {"classes": ["cat", "dog"]}, "has 20 x 15 pixels, but its annotations are for"),
         ((torch.zeros(3, 30, 40), VOC), {"classes": ["cat", "dog"]}, "boxes need the size of their image: give a PIL"),
         (
             {"image": IMAGE, "label": 1.5, "target": 2},
@@ -133,7 +133,7 @@ class Numbered(list[Any]):
 def test_classes_whose_numbers_contradict_them_are_an_error(tmp_path: Path) -> None:
     samples = Numbered([(IMAGE, 1)])
     with pytest.raises(
-        OptionError, match=r"gives 'cat' the label 1, but it is number 0 in its classes: pass .* classes="
+        OptionError, match=r"gives 'cat' the label 1, but its position in classes is 0: pass .* classes="
     ):
         write_store(samples, tmp_path / "s.lmdb")
     assert write_store(samples, tmp_path / "s.lmdb", classes=["dog", "cat"]).classes == ("dog", "cat")

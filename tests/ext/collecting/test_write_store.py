@@ -202,7 +202,7 @@ def test_image_in_another_field_than_before_is_an_error(
 ) -> None:
     samples: list[dict[str, Any]] = [{"caption": "none"}, {first: IMAGE}, {first: IMAGE, "label": 1}, {second: IMAGE}]
     message = (
-        rf"^sample 3: its image is in the field '{second}', but the image of earlier samples in '{first}': call the "
+        rf"^sample 3: its image is in the field '{second}', but earlier samples have it in '{first}': call the "
         "field 'image' in all samples, and give 'image': None if a sample has no image$"
     )
     with pytest.raises(FieldError, match=message):
@@ -215,7 +215,9 @@ def test_image_in_another_field_than_before_is_an_error(
 def test_thumbnail_never_becomes_the_image_of_a_sample_without_one(tmp_path: Path) -> None:
     thumb = noise("RGB")
     for whole in ({"image": IMAGE, "img": thumb}, Record(image=IMAGE), (IMAGE, 1), IMAGE, {"image": None}):
-        with pytest.raises(FieldError, match=r"sample 1: its image is in the field 'img', .* samples in 'image'"):
+        with pytest.raises(
+            FieldError, match=r"sample 1: its image is in the field 'img', .* samples have it in 'image'"
+        ):
             written([whole, {"img": thumb}], tmp_path)
     _, second = written([{"image": IMAGE, "img": thumb}, {"img": thumb, "image": None}], tmp_path)
     assert second.image is None

@@ -199,6 +199,6 @@ def test_collection_needs_a_listing(old: Old, tmp_path: Path) -> None:
         convert(old.uri, tmp_path / "out.lmdb")
     with pytest.raises(
         OptionError,
-        match=r"name_field \(--name-field\) and image_field \(--image-field\) are for a collection in MongoDB: give",
+        match=r"name_field \(--name-field\) and image_field \(--image-field\) are for a collection in MongoDB: leave",
     ):
         convert(tmp_path, tmp_path / "out.lmdb", name_field="file")

@@ -114,7 +114,7 @@ def test_frame_that_nothing_shows_is_a_warning_with_the_option(tmp_path: Path) -
 
 def test_size_that_contradicts_the_chosen_frame_is_rejected(tmp_path: Path) -> None:
     arguments = labels(tmp_path, 6, "COCO", (64, 48))
-    with pytest.raises(ConversionError, match="has 48 x 64 pixels, but its annotations are of an image of 64 x 48"):
+    with pytest.raises(ConversionError, match="has 48 x 64 pixels, but its annotations are for 64 x 48"):
         convert(**arguments, destination=tmp_path / "a.lmdb", boxes="stored")
 
 

@@ -183,5 +183,5 @@ def test_image_of_another_size_than_annotated_is_rejected(photos: Path, tmp_path
     listing = coco(photos, box(10, 1, 2, 3, 4), box(11, 1, 2, 3, 4), images=images)
     assert convert(photos, tmp_path / "out.lmdb", listing=listing).records == 1
     with open_store(tmp_path / "out.lmdb") as store:
-        reason = "has 64 x 48 pixels, but its annotations are of an image of 48 x 64 pixels"
+        reason = "has 64 x 48 pixels, but its annotations are for 48 x 64 pixels"
         assert [*store.events()] == [{"name": "0.jpg", "event": "rejected", "reason": reason}]

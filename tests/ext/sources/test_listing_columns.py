@@ -327,7 +327,7 @@ def test_box_has_one_class(root: Path, label: Any) -> None:
     else:
         rows = [{"path": "a.jpg", "label": value, "x1": 1, "y1": 2, "x2": 9, "y2": 9} for value in (0, label)]
         name, text = "x.jsonl", "\n".join(map(json.dumps, rows))
-    with pytest.raises(SourceError, match=r"row [23]: a box has one class, an integer or a name, and its label is"):
+    with pytest.raises(SourceError, match=r"row [23]: the label of a box must be an integer or a name, got"):
         opened(root, text, name, separator="|")
 
 
@@ -434,7 +434,7 @@ def test_table_without_header_or_with_another_separator_is_read(
 
 @pytest.mark.parametrize("text", ["a.jpg,cat,3\n", "a.jpg,b.jpg\n", "a.jpg,cat,dog,x,y,z\n"])
 def test_first_row_that_may_mean_anything_is_an_error(root: Path, text: str) -> None:
-    with pytest.raises(SourceError, match=r"row 1: is an image, not a header: write the names of the columns above it"):
+    with pytest.raises(SourceError, match=r"row 1: names an image, and is no header: add a header such as path"):
         opened(root, text)
 
 

@@ -102,7 +102,7 @@ def test_truncated_file_is_refused(tmp_path: Path) -> None:
     [
         ({}, "without any value"),
         ({b"k": b"value"}, r"no known layout: its first key is b'k', .* with b'value'"),
-        ({b"__len__": b""}, r"no known layout: its first key is b'__len__', whose value begins with b''"),
+        ({b"__len__": b""}, r"no known layout: its first key is b'__len__', and the value begins with b''"),
         ({b"0": b"\x92\xc4\x01\xff", b"__keys__": b"\x91\xa10"}, "no known layout: .*dbloader.write_store$"),  # msgpack
     ],
 )

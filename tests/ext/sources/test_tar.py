@@ -138,7 +138,7 @@ def test_compressed_tar_without_room_for_its_content_is_refused(tmp_path: Path) 
 
     error = from_child(opened)
     assert isinstance(error, SourceError)
-    assert re.search(r"x\.tar\.gz: .* cannot hold it decompressed; set TMPDIR to a folder with room$", str(error))
+    assert re.search(r"x\.tar\.gz: decompressed, it does not fit into .*; set TMPDIR to another folder$", str(error))
 
 
 def test_compressed_tar_is_not_converted_in_parts(tmp_path: Path) -> None:

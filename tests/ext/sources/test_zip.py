@@ -68,7 +68,7 @@ def test_zip64_and_a_zip_appended_to_a_program_are_read(tmp_path: Path) -> None:
     data = many.read_bytes()
     end = data.rindex(b"PK\6\6") + 32
     many.write_bytes(data[:end] + bytes([data[end] + 1]) + data[end + 1 :])
-    with pytest.raises(SourceError, match="its directory has 65,537 files, and its end record has 65,538"):
+    with pytest.raises(SourceError, match="its directory has 65,537 files, but its end record counts 65,538"):
         source_of(many)
 
 
@@ -182,7 +182,7 @@ def test_metadata_beside_zips_name_their_files(tmp_path: Path) -> None:
 def test_zip_with_annotations_of_coco_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {"1.jpg": photo(1)})
     (tmp_path / "c.json").write_text('{"images": [], "annotations": [], "categories": []}')
-    with pytest.raises(SourceError, match="extract it first"):
+    with pytest.raises(SourceError, match="extract the zip"):
         convert(path, tmp_path / "o.lmdb", listing=tmp_path / "c.json")
 
 
@@ -278,7 +278,7 @@ def test_zip_whose_directory_hides_files_is_a_problem(tmp_path: Path) -> None:
         assert file.namelist() == ["b/0.jpg"]
     assert convert(tmp_path, tmp_path / ".out.lmdb").records == 1
     (event,) = events(tmp_path / ".out.lmdb")
-    assert event["reason"].endswith("none of its files is read: its directory has 1 file, and its end record has 3")
+    assert event["reason"].endswith("none of its files is read: its directory has 1 file, but its end record counts 3")
 
 
 def test_ids_of_a_listing_find_files_in_a_zip(tmp_path: Path) -> None:
