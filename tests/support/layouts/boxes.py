@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.images import plant
 from tests.support.layouts.base import Answer, Box, coco, layout, photo, photos, png, voc, write
 
-TURNED = r"orientation|upright|annotations are of an image of"
+TURNED = r"orientation|upright|annotations are for"
 NO_AREA = r"(?i)no area|empty box|(height|width) (of )?0|0 (pixels )?(high|wide)"
 NAMES = "names: [cat, dog]\n"
 
