@@ -210,7 +210,7 @@ def _each(samples: Any) -> Iterator[Any]:
     else:
         raise OptionError(
             f"samples must be an iterable of samples, a dataset or a DataLoader, got {type(samples).__name__}: "
-            "put a single sample into a list, choose a dataset, such as samples['train'], of a dict of datasets, and "
+            "put a single sample into a list, choose a dataset, such as samples['train'], from a dict of datasets, or "
             "convert a folder of images by convert()"
         )
 

@@ -155,8 +155,8 @@ def copy_store(
         checked_flag("resume", resume)  # no effect: a copy to or from object storage always continues
         if given:
             raise OptionError(
-                f"a copy to or from object storage is always a whole store, so {', '.join(given)} cannot be used: copy "
-                "the store to a path on this machine first, and use these options on that copy"
+                f"a copy to or from object storage is always a whole store, without {', '.join(given)}: copy the store "
+                "to a path on this machine first, and use these options on that copy"
             )
         overwrite = checked_flag("overwrite", overwrite)
         return copy_remote(sources[0], places[0], overwrite=overwrite, progress=progress)

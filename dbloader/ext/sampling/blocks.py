@@ -69,7 +69,7 @@ class BlockShuffleSampler(ResumableSampler):
             own lanes. NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
 
     Raises:
-        OptionError: As in ShuffleSampler; a number is below 1; or ``stick_to_shard`` is used without lanes or shards.
+        OptionError: An option is wrong, as in ShuffleSampler. ``stick_to_shard`` is given without lanes or shards.
 
     Attributes:
         shard_lengths: Records in each block if the blocks are the shards of a store, else None.

@@ -35,7 +35,7 @@ class WeightedSampler(ResumableSampler):
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
 
     Raises:
-        OptionError: As in ShuffleSampler; or the weights are invalid or all 0; or ``num_samples`` is below 1.
+        OptionError: An option is wrong, as in ShuffleSampler. The weights are invalid or all 0.
         TypeError: A number is not an int, or ``drop_last`` is not a bool.
     """
 
@@ -86,7 +86,7 @@ class ClassBalancedSampler(WeightedSampler):
         num_samples, num_replicas, rank, seed, drop_last: As in WeightedSampler.
 
     Raises:
-        OptionError: As in WeightedSampler; or the labels are not integers of that shape; or a label is missing.
+        OptionError: An option is wrong, as in WeightedSampler. The labels are not integers, or a label is missing.
     """
 
     def __init__(
