@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # `printable` keeps zero-width joiners, because Persian and Indian spelling needs them.
 _JOINERS = "\u200c\u200d"
-_LISTED = 10  # a report that is printed shows at most this many items of each list
+_LISTED = 10  # a printed report shows at most this many items of each list
 
 
 def short_repr(value: object, most: int = 100) -> str:
@@ -31,7 +31,7 @@ def cut(text: str, most: int) -> str:
 
 
 def describe(loader: Any) -> str:
-    """Return a repr of a loader: its type, and its numbers of batches, samples and workers if they are known."""
+    """Return a repr of a loader: its type, and the known numbers of batches, samples and workers."""
     dataset = getattr(loader, "dataset", None)
     batch_size = getattr(loader, "batch_size", None)
     if batch_size is None:
@@ -85,7 +85,7 @@ def size(nbytes: float) -> str:
 
 
 def report_in_lines(report: Any) -> str:
-    """Return the attributes of a dataclass or named tuple as text for people. Omit attributes that are empty or 0."""
+    """Format the attributes of a dataclass or named tuple as text for people. Omit attributes that are empty or 0."""
     facts = {name: getattr(report, name) for name in type(report).__annotations__}
     return in_lines({name.replace("_", " "): _fact(name, value) for name, value in facts.items() if value})
 
@@ -97,7 +97,7 @@ def in_lines(facts: Mapping[str, str]) -> str:
 
 
 def print_pretty(shown: object, printer: Any, _cycle: bool) -> None:
-    """Show an object's str, not its repr, in IPython and notebooks. Classes use this as their ``_repr_pretty_``."""
+    """Show an object's str, not its repr, in IPython and notebooks. A class sets ``_repr_pretty_ = print_pretty``."""
     printer.text(str(shown))
 
 
@@ -115,8 +115,8 @@ def _fact(name: str, value: Any) -> str:
 def printable(text: str) -> str:
     r"""Escape the characters of a text that could control a terminal, such as ``\x1b``.
 
-    Control characters, newlines, invisible characters, characters that change the direction of writing, line and
-    paragraph separators, and lone surrogates are escaped. Letters of all scripts are kept.
+    The function escapes control characters, newlines, line and paragraph separators, invisible characters, characters
+    that change the direction of writing, and lone surrogates. It keeps the letters of all scripts.
     """
     if text.isprintable():
         return text

@@ -9,7 +9,7 @@ from typing import Any
 
 from dbloader.errors import DBLoaderError
 
-# For each name, the module that defines it, relative to dbloader.ext.
+# Maps each name to the module that defines it, relative to dbloader.ext.
 EXTENSIONS = {
     "CachedStore": "caching.store",
     "CollectionDataset": "datasets.collection",
@@ -36,7 +36,7 @@ EXTENSIONS = {
     "with_head": "fusing.plan",
 }
 
-# For each command, in the order of ``dbloader --help``: the module that defines it, relative to dbloader.
+# Maps each command to its module, relative to dbloader. ``dbloader --help`` shows the commands in this order.
 COMMANDS = {
     "convert": "cli.convert", "info": "cli.info", "ls": "ext.cli.ls", "show": "ext.cli.show", "view": "ext.cli.view",
     "verify": "cli.verify", "duplicates": "ext.cli.duplicates", "copy": "ext.cli.copy", "export": "ext.cli.copy",
@@ -54,7 +54,7 @@ def has_extensions() -> bool:
 
 
 def installed_commands() -> list[str]:
-    """Return the commands of the command line whose modules are installed."""
+    """Return the names of the commands whose modules are installed."""
     return [name for name, module in COMMANDS.items() if has_extensions() or not module.startswith("ext.")]
 
 
@@ -66,6 +66,6 @@ def extension(name: str) -> Any:
 
 
 def html(name: str, *arguments: Any) -> str | None:
-    """Call a function of ``dbloader.ext`` that returns HTML for a notebook. Return None if it is missing."""
+    """Call a function of ``dbloader.ext`` that returns HTML for a notebook. Without ``dbloader.ext``, return None."""
     shown: str | None = extension(name)(*arguments) if has_extensions() else None
     return shown

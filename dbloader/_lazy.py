@@ -19,7 +19,7 @@ def lazy_exports(
 
     Args:
         package: Full name of the package.
-        modules: For each name, the module that defines it, relative to dbloader.
+        modules: Maps each name to the module that defines it, relative to dbloader.
     """
 
     def get_attribute(name: str) -> Any:

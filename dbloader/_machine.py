@@ -1,8 +1,8 @@
 """Find this machine's CPUs, free memory and training processes, and block SIGINT.
 
-The control groups (cgroups) of a container limit its CPUs and memory. Linux documents the files of control groups in
-admin-guide/cgroup-v2 (``cpu.max``, ``memory.max``), and for version 1 in scheduler/sched-bwc and
-admin-guide/cgroup-v1/memory. The argument ``root`` is the folder that contains ``proc`` and ``sys``.
+Control groups (cgroups) limit the CPUs and memory of a container. The documentation of Linux describes their files:
+version 2 in admin-guide/cgroup-v2, version 1 in scheduler/sched-bwc and admin-guide/cgroup-v1/memory. The argument
+``root`` is the folder that contains ``proc`` and ``sys``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _cpu_quota(root: Path) -> int | None:
 
 
 def available_memory(root: str | os.PathLike[str] = "/") -> int | None:
-    """Return the machine's available memory in bytes, or the container's limit if lower; None if unknown."""
+    """Return the machine's available memory in bytes, at most the container's limit. None means unknown."""
     try:
         lines = (Path(root) / "proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

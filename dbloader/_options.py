@@ -1,4 +1,4 @@
-"""Check the values of options. Each function takes the option's name, which its errors show, and the value."""
+"""Check the values of options. Each function takes the option's name, for error messages, and the value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked_flag(name: str, value: object, *, none: Literal[False] = False) -> b
 @overload
 def checked_flag(name: str, value: object, *, none: bool) -> bool | None: ...
 def checked_flag(name: str, value: object, *, none: bool = False) -> bool | None:
-    """Return a bool of Python or NumPy as Python's bool. If ``none`` is true, None is allowed too.
+    """Convert a bool of Python or NumPy to Python's bool. If ``none`` is true, None is allowed too.
 
     Any other value raises TypeError, because Python would treat the text ``"no"`` as true.
     """
@@ -94,7 +94,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def checked_names(option: str, names: object, example: str) -> tuple[str, ...]:
-    """Return an option with several names as a tuple. Raise OptionError for anything else, such as a single str."""
+    """Return the names in an option as a tuple. Raise OptionError for anything else, such as a single str."""
     if isinstance(names, Iterable) and not isinstance(names, str):
         names = tuple(names)
         if all(isinstance(name, str) for name in names):

@@ -36,7 +36,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """URL of the server: for s3, the environment sets it; for http(s), the place names it. "" means the default."""
+        """URL of the server: a part of the place for http(s), in an environment variable for s3. "" is the default."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         if self.scheme == "s3":
@@ -48,7 +48,7 @@ class RemotePlace(NamedTuple):
 
 
 def is_mongo(place: object) -> bool:
-    """Return whether a place is a MongoDB URI. Mistyped URIs count too, because they may contain a password."""
+    """Return whether a place begins like a MongoDB URI. Mistyped URIs count too: errors must hide their passwords."""
     return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 
@@ -73,8 +73,8 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     secret = "@" in bucket or (":" in bucket and not allowed) or "@" in f"{bucket}/{key}".partition(":")[2]
     if secret or (web and "?" in bucket + key):
         raise PlaceError(
-            f"a place ({scheme}://) must not contain credentials, because others could read them in a store's "
-            "manifest: put the credentials into the environment, as docs/object-storage.md describes"
+            f"a place ({scheme}://) must not contain credentials: give them in environment variables (see "
+            "docs/object-storage.md)"
         )
     if not slash or not bucket:
         what = f"{scheme}:///{key} names no bucket" if slash else f"{scheme}:/{bucket}/{key} is mistyped"
@@ -85,7 +85,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
 
 
 def checked_path(place: str | os.PathLike[str]) -> str:
-    """Return a place as a file path. Raise an error if it is anything else. No message shows a URI's password."""
+    """Check that a place is a file path, and return it. Error messages show no password of a URI."""
     if not isinstance(place, (str, os.PathLike)):
         raise TypeError(f"a place must be {_STORE}, got {type(place).__name__}")
     path = os.fspath(place)
@@ -95,9 +95,8 @@ def checked_path(place: str | os.PathLike[str]) -> str:
         raise PlaceError("expected the path of a file, got a place in MongoDB (MongoDataset reads from MongoDB)")
     if is_remote(path):
         raise PlaceError(
-            f"{parse_place(path)} is in object storage, which this operation does not support: dbloader convert "
-            "--shards makes a store there, dbloader copy uploads or downloads a store, and LMDBDataset(..., "
-            "cache=FOLDER) trains from it"
+            f"{parse_place(path)} is in object storage, which this operation does not support: use dbloader convert "
+            "--shards, dbloader copy or LMDBDataset(..., cache=FOLDER)"
         )
     if "://" in path:
         scheme = path.split("://", 1)[0]

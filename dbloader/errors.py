@@ -24,12 +24,12 @@ DBLoaderError
 │   └── DamagedImageError   (ValueError)         data of the image are missing or corrupted
 ├── SourceError             (ValueError)         a folder or listing cannot be converted
 │   └── SourceNotFoundError (FileNotFoundError)  the folder or listing does not exist
-├── ConversionError         (RuntimeError)       a bad file or a missing part stopped the conversion
+├── ConversionError         (RuntimeError)       the conversion stopped, for example at a bad file
 ├── ExportError             (OSError)            a file cannot be written, or its format cannot contain a record
 ├── LoaderError             (RuntimeError)       a loader cannot go on without losing batches
 └── OptionError             (ValueError)         an option is out of its range, or two options exclude each other
 
-Each class accepts one str, because PyTorch rebuilds an error of a DataLoader worker from its class and its message.
+Each class can be made from one str: PyTorch rebuilds the error of a DataLoader worker from the class and the message.
 """
 
 
@@ -50,7 +50,7 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """Something that may not be replaced is already at the path or URI of the new store."""
+    """Something is at the new store's path or URI already, and dbloader does not replace it."""
 
 
 class StoreLockedError(StoreError, BlockingIOError):
@@ -134,7 +134,7 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class ConversionError(DBLoaderError, RuntimeError):
-    """The conversion cannot go on or be published, for example because a file is bad or a part is missing."""
+    """The conversion stopped, for example at a bad file."""
 
 
 class ExportError(DBLoaderError, OSError):

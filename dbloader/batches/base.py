@@ -1,9 +1,9 @@
 """The base classes that make batches, in one thread or in many.
 
 ``BatchFetcher.begin`` reads the records of the batch, and submits parts of the batch to threads, which decode the
-images. (If the store is a file, a TensorBatchFetcher reads in the threads; ``begin`` only lets the kernel read ahead.)
-The function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number of
-threads and parts.
+images. (A TensorBatchFetcher reads LMDB files in the threads. Its ``begin`` only lets the kernel read ahead.) The
+function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number of threads
+and parts.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class BatchFetcher(ABC):
         dataset: The dataset whose samples are in the batches.
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
-        check_skipped: None if errors are not skipped. Otherwise a function that warns about each skipped sample once,
-            and raises LoaderError if too many are skipped. The loader calls this function with the newly skipped
-            samples, the number of samples that this process has skipped in the epoch, and the first 100 of them.
+        check_skipped: A function that warns about each skipped sample once, and raises LoaderError if too many are
+            skipped. Its arguments: the samples skipped now, and the number and the first 100 of all samples that this
+            process has skipped in the epoch. None if a damaged sample raises its error.
     """
 
     dataset: Any
@@ -53,11 +53,11 @@ class BatchFetcher(ABC):
 
         Args:
             indices: The indices of the samples. SeededIndices decide all random numbers of the batch.
-            submit: Like ``Executor.submit``, it calls a function with some arguments in any thread, now or later.
+            submit: Calls a function with arguments in any thread, now or later, like ``Executor.submit``.
             size: The number of samples in a part.
-            read: Whether to read all samples now. If False, each part reads its own samples when it is made, because
-                this worker makes only some of the parts.
-            slot: Allocates shared memory for images of a shape, as ``SharedBatchPool.allocate`` does; None without it.
+            read: Whether to read all samples now. False if this worker makes only some of the parts. Then each part
+                reads its own samples.
+            slot: Returns shared memory for images of a shape, like ``SharedBatchPool.allocate``. None without it.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
@@ -82,7 +82,7 @@ class DatasetBatchFetcher(BatchFetcher):
     def allocate(self, count: int, slot: Slot) -> tuple[Any, Sequence[Any]]:
         """Return the tensor for the images of a batch, and its memory as an array, to decode images into.
 
-        ``slot`` is as in ``begin``. If the samples contain their images, return (None, ()).
+        ``slot`` is the argument of ``begin``. If ``make`` returns samples with images, return (None, ()).
         """
         return None, ()
 
@@ -90,7 +90,7 @@ class DatasetBatchFetcher(BatchFetcher):
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
         """Read the records at some indices, or let the kernel read them ahead. Return what ``make`` needs.
 
-        ``rows`` has a row of random numbers for each sample. With None, this method draws the random numbers.
+        ``rows`` has a row of random numbers for each sample. If it is None, ``read`` draws the random numbers.
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class DatasetBatchFetcher(BatchFetcher):
         Args:
             given: The result of ``read``.
             part: Which samples to make.
-            pixels: The memory from ``allocate`` to decode each image into. The returned samples then lack the images.
+            pixels: The memory from ``allocate`` to decode each image into. If given, the samples lack the images.
         """
 
     @abstractmethod

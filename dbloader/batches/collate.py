@@ -1,8 +1,4 @@
-"""Make batches of samples.
-
-The boxes of a batch, and each field named in ``lists``, become a list with one element for each sample. Any
-other field of lists of numbers, all of the same length, becomes one tensor.
-"""
+"""Make batches of samples."""
 
 from __future__ import annotations
 
@@ -33,17 +29,16 @@ class Collate:
     """Makes a batch of samples (dicts or tuples), like torch's default_collate. Fields may differ in length.
 
     `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
-    DataLoader, or to `create_loader` if you need ``lists``. A field has the same type in every batch, because the rules
-    do not depend on lengths:
+    DataLoader, or to `create_loader` if you need ``lists``. The rules do not depend on lengths, so a field has the same
+    type in every batch:
 
     - A field in ``lists`` becomes a list with one element for each sample. In this list, arrays and lists of numbers
       become tensors, and other values do not change. Fields with one row for each object in an image become lists too:
       ``boxes``, fields whose names begin with ``box_``, and arrays in ``iscrowd``, ``difficult`` and ``truncated``.
-    - Floats that are the target, as in samples (image, target), become one float32 tensor. default_collate would give
-      float64.
-    - A list of numbers in each sample, such as ``[1, 0, 1]`` for several classes, becomes one tensor of shape (batch,
-      length), like an array. default_collate would give ``length`` tensors of shape (batch,).
-    - A field of lists that contain texts becomes a list of these lists.
+    - If the targets are floats, they become one float32 tensor. default_collate would give float64.
+    - Lists of numbers, such as ``[1, 0, 1]`` for several classes, become one tensor of shape (batch, length), like
+      arrays. default_collate would give ``length`` tensors of shape (batch,).
+    - Lists that contain texts become a list of lists.
     - default_collate makes a batch of everything else.
 
     Args:
@@ -51,8 +46,8 @@ class Collate:
 
     Raises:
         TypeError: ``lists`` contains something other than names.
-        OptionError: ``lists`` is one str. From a call: the arrays or lists of numbers of a field that is not in
-            ``lists`` differ in shape or length.
+        OptionError: ``lists`` is one str. From a call: the arrays or lists of a field have different shapes or lengths,
+            and the field is not in ``lists``.
     """
 
     def __init__(self, lists: Iterable[str] = ()) -> None:
@@ -71,8 +66,8 @@ class Collate:
     ) -> Any:
         """Return the batch of samples.
 
-        ``fields`` maps names in the samples to fields of the store; equal names may be left out. ``names`` are the
-        names of the elements if samples are tuples. ``target`` is the field that is the target, if samples are dicts.
+        ``fields`` maps names in the samples to fields of the store; equal names may be left out. For tuples, ``names``
+        are the names of the elements. For dicts, ``target`` is the field of the store with the target.
         """
         first = samples[0]
         if type(first) is dict:
@@ -120,7 +115,7 @@ def collate(
     """Return the batch of some samples. ``dataset`` is None if the dataset is unknown.
 
     Without ``collate_fn``, the rules of `Collate` apply to a store's dataset, and default_collate to other datasets.
-    ``names`` are the names of the elements if samples are tuples.
+    For samples that are tuples, ``names`` are the names of the elements.
 
     Raises:
         OptionError: A sample has None or a PIL image in a field, or fields differ in length or shape. The message names
@@ -137,7 +132,7 @@ def collate(
         return collate_fn(samples)
     try:
         return function(samples)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:  # torch's message names neither sample nor field
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:  # torch does not name the sample and the field
         if not all(isinstance(sample, (dict, tuple, list)) for sample in samples):
             raise
         named = [sample if isinstance(sample, dict) else dict(zip(names, sample, strict=False)) for sample in samples]
@@ -160,7 +155,7 @@ def _first_of_ours(dataset: Any) -> Any:
 def _explain(
     dataset: Any, indices: Sequence[int], samples: list[dict[str, Any]], function: Callable[[list[Any]], Any]
 ) -> str | None:
-    """Return which field of which sample cannot be collated, why, and the remedy; None if no cause is known."""
+    """Explain which field of which sample cannot be collated, why, and the remedy. Return None if no cause is known."""
     for name in samples[0]:
         with suppress(TypeError, ValueError, RuntimeError, KeyError):
             function([{name: sample[name]} for sample in samples])

@@ -40,7 +40,7 @@ def create_fetcher(
         dataset: The dataset.
         collate_fn: As in SampleBatchFetcher.
         transform: As in SampleBatchFetcher; for a CompositeDataset, a list with the transform for each dataset.
-        pin_memory: Whether the tensor that images are decoded into is in pinned memory, for fast copies to a GPU.
+        pin_memory: Whether to decode images into pinned memory, for fast copies to a GPU.
     """
     if isinstance(dataset, CompositeDataset):
         fetcher: BatchFetcher = dataset.fetcher(_create_parts(dataset, collate_fn, transform, pin_memory), collate_fn)
@@ -80,7 +80,7 @@ class SubsetBatchFetcher(OuterBatchFetcher):
 
 
 class SampleBatchFetcher(DatasetBatchFetcher):
-    """Collates the samples of any map-style dataset, with ``collate_fn``; if that is None, with ``collate.collate``.
+    """Makes the batches of any map-style dataset, with ``collate_fn``, or with ``collate.collate`` by default.
 
     ``transform`` is applied to the first element of each sample, or to the image of a dict. None means that the dataset
     transforms its samples itself. If ``transform`` is a Decoder, images may be PIL images, arrays or encoded files.

@@ -1,9 +1,8 @@
 """Reusable shared memory in which worker processes make batches.
 
-torch makes new shared memory for every batch. The system clears new pages at their first use, torch sends a descriptor
-through a socket with a handshake and a thread of its own, and the training's process maps and unmaps the memory. In
-batches of 64 images of 224 x 224 pixels, this took a sixth to a quarter of the time that two workers needed to load an
-image. Reused memory saves this time.
+torch makes new shared memory for every batch. This takes time: the system clears the pages, torch sends a file
+descriptor through a socket, and the training's process maps and unmaps the memory. For batches of 64 images of
+224 x 224 pixels, new memory took a sixth to a quarter of the time of two workers. Reused memory saves this time.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ class SharedBatchPool:
     """Slots of shared memory, one per batch, for the worker processes of a loader.
 
     The training's process reserves a slot for each batch. One or more workers write the batch into the slot. One byte
-    per slot is 1 while the slot is in use. The training's process clears the byte when it drops the last reference to
-    the batch's memory, so no batch is overwritten while something refers to it. If this process forks, the slots of
-    batches that it still refers to are never reused, because the child may keep the batches.
+    per slot is 1 while the slot is in use. The training's process clears the byte when nothing references the batch's
+    memory any more. So no batch in use is overwritten. If this process forks, the child may keep the batches that are
+    referenced at that time. So their slots are never reused.
 
     The system allocates memory at the first write, and frees it when the workers and all tensors in the slot are gone.
 
@@ -62,8 +61,8 @@ class SharedBatchPool:
         nbytes: The size of each slot.
 
     Raises:
-        LoaderError: A slot is larger than the files of this process may be (ulimit -f).
-        OSError: The process may open no more files: each slot is an open file while the workers start.
+        LoaderError: A slot is larger than the largest file that this process may write (ulimit -f).
+        OSError: Too many files are open. Each slot is an open file while the workers start.
     """
 
     def __init__(self, slots: int, nbytes: int) -> None:
@@ -97,14 +96,14 @@ class SharedBatchPool:
         self._used[slot] = 0
 
     def allocate(self, slot: int | None, shape: tuple[int, ...]) -> tuple[SharedSlot | TensorByValue, Any]:
-        """Return an object that is unpickled as a tensor of images, and its memory: uint8, (count, height, width, 3).
+        """Return an object to pickle, and the memory for its images: uint8, shape (count, height, width, 3).
 
-        A worker process decodes the images into this memory, which is private if ``slot`` is None or too small.
+        Unpickling the object makes a tensor of the images. The memory is private if ``slot`` is None or too small.
         """
         if slot is not None and math.prod(shape) <= self.nbytes:
             shared = SharedSlot(self, slot, shape)
             return shared, shared.pixels
-        # The consumer keeps so many batches that no slot is free. Private memory is less scarce than shared memory.
+        # No slot is free, because the consumer keeps many batches. Private memory is less scarce than shared memory.
         private = torch.empty(shape, dtype=torch.uint8)
         return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
 
@@ -151,7 +150,7 @@ class SharedSlot:
         return _receive_images, (self._token, self._slot, self.pixels.shape)
 
 
-# The arrays of received batches that are still referenced, by id, because arrays cannot be hashed.
+# The arrays of received batches that are still referenced. Keys are ids, because arrays cannot be hashed.
 _received: WeakValueDictionary[int, ReleasingArray] = WeakValueDictionary()
 
 
@@ -174,9 +173,9 @@ os.register_at_fork(before=_keep_received)
 
 
 class TensorByValue:
-    """A contiguous tensor that is pickled with its values; unpickling makes a tensor with memory of its own.
+    """Pickles a contiguous tensor with its values. Unpickling makes a tensor with memory of its own.
 
-    The new tensor has its axes in the order ``axes``; its memory keeps the old order.
+    ``axes`` permutes the new tensor, but its memory keeps the old order.
     """
 
     def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...]) -> None:
@@ -192,17 +191,17 @@ def _to_tensor(array: npt.NDArray[Any], axes: tuple[int, ...] | None = None) -> 
     return tensor if axes is None else tensor.permute(axes)
 
 
-# Up to 256 KiB, a pipe is faster than new shared memory: sending one such tensor and the labels of a batch took 0.7 to
-# 1.2 ms instead of 1.4 to 1.5 ms.
+# Up to 256 KiB, a pipe is faster than new shared memory. Sending such a tensor and the labels of a batch took 0.7 to
+# 1.2 ms through a pipe, and 1.4 to 1.5 ms through shared memory.
 _LARGEST_BY_VALUE = 2**18
 _NUMPY_DTYPES = (torch.int64, torch.int32, torch.float64, torch.float32, torch.uint8, torch.bool)
 
 
 class BatchPickler(ForkingPickler):
-    """Pickles batches for another process: small tensors, such as the labels, with their values.
+    """Pickles batches for another process. Small tensors, such as the labels, are pickled with their values.
 
-    torch puts all other tensors into new shared memory. A small tensor arrives in memory of its own, even if it shared
-    its memory with another tensor or another process.
+    torch puts all other tensors into new shared memory. A small tensor arrives in memory of its own, even if it was in
+    the memory of another tensor or process before.
     """
 
     @override
@@ -214,5 +213,5 @@ class BatchPickler(ForkingPickler):
         # Unpickling changes the strides of arrays that are not contiguous.
         if plain and tensor.is_contiguous() and tensor.nbytes <= _LARGEST_BY_VALUE:
             return _to_tensor, (tensor.numpy(),)
-        # torch loses the marks of lazily conjugated and negated tensors, so their values would be wrong.
+        # torch drops the flags of lazily conjugated and negated tensors. Without the flags, their values are wrong.
         return NotImplemented if tensor is value else reduce_tensor(tensor)  # type: ignore[no-untyped-call]

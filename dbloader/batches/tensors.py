@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A thread plans images until their files exceed this in total, then decodes them: a plan may copy nearly a whole file.
+# A thread plans images, that is, chooses their crops, until their files have more bytes than this. Then the thread
+# decodes the images. The limit saves memory, because a plan may copy nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
@@ -114,8 +115,8 @@ def decode_together(
         pixels: The memory for each image, in the order of the parts.
 
     Returns:
-        For each part: its samples without their images, and the time spent on it. The time for decoding
-        all parts is counted in the first part.
+        For each part: its samples without their images, and the time spent on it. The first part's time contains the
+        decoding of all parts.
     """
     made: list[list[Any]] = [[] for _ in parts]
     read = [0.0] * len(parts)

@@ -56,8 +56,8 @@ class TimedBatch:
     Attributes:
         serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not save these seconds.
         skipped: The damaged samples that other samples replace in this batch.
-        sources: For a mixture, a dict with a pair for the name of each source: the number of its samples in the batch,
-            and the seconds that workers waited for their records.
+        sources: For a mixture, maps the name of each source to two numbers: its samples in the batch, and the seconds
+            that workers waited for these records.
     """
 
     batch: Any

@@ -27,8 +27,8 @@ class Findings:
 
     Attributes:
         counts: Number of findings of each kind.
-        first: The first thousand findings. Each finding is a dict: the keyword arguments of `add`, and ``difference``,
-            the kinds of the finding, joined by commas.
+        first: The first thousand findings. Each finding is a dict with the keyword arguments of `add`. Its
+            ``difference`` contains its kinds, joined by commas.
     """
 
     def __init__(self, file: IO[bytes] | None, found: Callable[[dict[str, Any]], object]) -> None:
@@ -51,7 +51,7 @@ class Findings:
 def collect_findings(
     output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
 ) -> Iterator[Findings]:
-    """Yield Findings for a check to fill. The new file ``output`` appears after the block, unless the block fails."""
+    """Yield Findings to which a check adds. If the block succeeds, the new file ``output`` appears."""
     if output is None:
         yield Findings(None, found)
         return

@@ -36,17 +36,17 @@ class VerifyReport:
         place: Place of the store.
         digest: Content digest of the store.
         records: Number of records in the store.
-        problems: Number of problems of each kind: ``damaged`` (a record, a column, the report or the manifest) and
+        problems: Number of problems of each kind: ``damaged`` (a record or another part of the store) and
             ``undecodable`` (an image). A comparison adds ``missing`` (not in the store, or unreadable in the source),
-            ``extra`` (not in the source), ``bytes`` and ``label`` (they differ). A comparison with a store also adds
-            ``fields`` and ``classes``.
+            ``extra`` (not in the source), ``bytes`` (different bytes) and ``label`` (a different label). A comparison
+            with a store also adds ``fields`` and ``classes``.
         first: The first thousand problems, each with ``index``, ``name``, ``difference`` (its kind) and ``reason``.
-        compared: Number of records and files for which a comparison adds no problem, by kind: ``same``; ``repaired``
-            (the conversion appended the end marker); ``rejected`` (the conversion rejected the file); ``damaged`` (the
-            record is damaged, and was not compared); ``changed`` (the conversion resized or tiled the image, or stored
-            its pixels, so the image was not compared); ``moved`` (the same record has a new index in the other store).
-        notes: Remarks that are not problems, about files that a comparison with a source ignores, and about files in a
-            folder of shards that are not part of the store.
+        compared: Number of records and files in which a comparison found no problem, by kind. ``same``: equal.
+            ``moved``: equal, but with another index in the other store. ``repaired``: the conversion appended an end
+            marker. ``rejected``: the conversion rejected the file. ``damaged``: not compared, because the record is
+            damaged. ``changed``: image not compared, because the conversion resized it, tiled it or stored its pixels.
+        notes: Remarks that are not problems: files of a source that a comparison ignores, and files in a folder of
+            shards that do not belong to the store.
     """
 
     place: str

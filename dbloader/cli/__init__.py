@@ -29,7 +29,7 @@ FAILED = 2
 _NO_MEMORY = re.compile(
     "failed to map segment|[Cc]annot allocate memory|can't start new thread|returned NULL without setting an exception"
 )
-INTERRUPTED = 130  # 128 + SIGINT, as shells return it
+INTERRUPTED = 130  # shells return the same: 128 + SIGINT
 
 
 class _Commands(click.Group):
@@ -116,7 +116,7 @@ def _run(arguments: list[str]) -> int:
         if not is_closed:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
-        # `dbloader ls | head` closes the pipe early, which is no error. A command that writes may not have finished.
+        # `dbloader ls | head` closes the pipe early, which is no error. For a command that writes a store, it is one.
         is_help = not arguments or not {"-h", "--help"}.isdisjoint(arguments)
         is_list = is_help or COMMANDS.get(arguments[0]) in (None, "cli.info", "ext.cli.ls", "ext.cli.show")
         return 0 if is_closed and is_list else FAILED
@@ -130,7 +130,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Flush a standard stream. If that fails, discard the unwritten text, or Python would try to write it at exit."""
+    """Flush a standard stream. If that fails, discard the unwritten text. Otherwise Python would write it at exit."""
     if stream is None:
         return
     try:

@@ -68,8 +68,7 @@ _OPTIONS = (
     click.option(
         "--tile",
         is_flag=True,
-        help="Tile JPEGs, so training decodes only the crops. The pixels stay the same, unless --quality is given or "
-        "an image is shrunk.",
+        help="Tile JPEGs, so training decodes only the crops. Tiling changes no pixels. --quality and shrinking do.",
     ),
     click.option("--tile-width", metavar="PX", type=int, help=f"Target tile width.  [default: {TILE_WIDTH}]"),
     click.option(
@@ -113,7 +112,7 @@ SOURCE is one of these:
 
 \b
 Exit status: 0 every file is stored, 1 some were rejected, 2 error, 130 interrupted.
-With status 2 or 130, DESTINATION is unchanged, unless only the report could not be printed.
+With status 2 or 130, DESTINATION is unchanged. Exception: only the report could not be printed.
 
 \b
 Examples:
@@ -137,8 +136,8 @@ Examples:
     "--workers",
     metavar="N",
     type=int,
-    help="Threads; with --shards, processes; with --executor, threads of each part.  [default: one per CPU; with "
-    "--executor, 1]",
+    help="Number of threads, of processes (--shards), or of threads in each task (--executor).  [default: one per CPU; "
+    "with --executor, 1]",
 )
 @click.option(
     "--shards",
@@ -160,8 +159,8 @@ Examples:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue an interrupted conversion with the same options; if there is none, begin one. A finished store is "
-    "replaced only if --overwrite is given now, or was given to the interrupted conversion.",
+    help="Continue an interrupted conversion with the same options, or begin a conversion. Only --overwrite, now or in "
+    "the interrupted conversion, replaces a finished store.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be converted, without reading images or writing.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")

@@ -24,11 +24,11 @@ _CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE)
 
 
 def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of dbloader in another process, or in this process if none of the places is a file.
+    """Call a function of dbloader in another process. If no place is a file, call the function in this process.
 
     ``function`` is a module and a name, such as ``"stores.open.open_store"``. All positional arguments are places.
-    Return the function's result. A dataclass is returned as a dict. Errors and warnings of the function are raised in
-    this process, and callbacks in the options, such as ``progress``, are called in this process.
+    Return the function's result. A dataclass is returned as a dict. This process raises the function's errors and
+    warnings. It also calls the callbacks among the options, such as ``progress``.
 
     Raises:
         DamagedStoreError: The other process crashed.
@@ -78,8 +78,8 @@ def _run(
 ) -> None:
     signal.signal(signal.SIGTERM, _end_once)  # lets the function clean up before the process ends
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Discard stderr (descriptor 2), because LMDB prints failed assertions there. But if the command was started without
-    # stderr, descriptor 2 may be the pipe to the parent: keep it.
+    # Discard stderr (descriptor 2), because LMDB prints failed assertions there. If the command was started without
+    # stderr, descriptor 2 may be the pipe to the parent. Do not discard the pipe.
     if sender.fileno() != 2:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:

@@ -1,4 +1,4 @@
-"""Print text without passwords, and escape its control characters, which a terminal would obey. All commands use it."""
+"""Print text for all commands, without passwords. Escape control characters, because a terminal would obey them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dbloader._describe import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A password in a place, even if the password is not escaped or the place is mistyped; and MongoDB's secrets.
+# Matches the password in a place, even if the place is mistyped or lacks escapes. Also matches secrets of MongoDB.
 # s3://bucket/a:b@2x.png and https://host:8080/a@2x.png have no password.
 _SECRET = re.compile(
     r"""(?i)((?:://(?!(?<=http://|ttps://)[^\s:/@]+:\d+/)[^\s:/]*|mongo(?:db)?(?:\+srv)?(?::|//)/*[^\s:]*):)"""

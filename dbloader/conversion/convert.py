@@ -60,56 +60,56 @@ def convert(
     """Make a store of images from a folder, tar, zip or Parquet files, an LMDB file, a store, or a listing of files.
 
     Threads read, check and encode files. The calling thread writes their records to ``<destination>.partial``, and
-    renames this file at the end (docs/design.md has a picture). With ``shards``, each of several processes makes one
-    shard after another in this way.
+    renames this file at the end (docs/design.md has a picture). With ``shards``, several processes make shards in this
+    way.
 
-    The number of workers does not change the records. A resumed conversion makes the same records as an uninterrupted
-    conversion. An interruption leaves the destination unchanged, and ``resume`` continues after the last commit. With
-    ``shards``, a repeated call makes only missing shards. With ``overwrite`` but not ``resume``, it makes all shards.
+    Neither the number of workers nor an interruption changes the records. An interruption leaves the destination
+    unchanged, and ``resume`` continues after the last commit. With ``shards``, a repeated call makes only missing
+    shards. With ``overwrite`` and without ``resume``, a repeated call makes all shards.
 
     Args:
-        source: A folder with a folder of images for each class, or with a ``metadata.csv`` or ``metadata.jsonl`` that
-            names its images; tar, zip or Parquet files (``"shard-{000..127}.tar"``, one file, or a folder of only
-            such files); the place of a store with image files (the new records have the same fields); a folder that
-            Hugging Face's ``save_to_disk`` wrote; an LMDB file of another program, or the folder with its
-            ``data.mdb``. With a listing: the folder that its paths are relative to, or the ``mongodb://`` place of a
-            collection with a document for each file. A folder of images may be in object storage (``s3://``,
-            ``gs://``, ``az://``), and with a listing also on a web server (``https://``).
+        source: A folder with a folder of images for each class. Or a folder with a ``metadata.csv`` or
+            ``metadata.jsonl`` that names its images. Or tar, zip or Parquet files: one file, a folder of only such
+            files, or ``"shard-{000..127}.tar"``. Or a store with image files; the new records have the same fields. Or
+            a folder that Hugging Face's ``save_to_disk`` wrote. Or an LMDB file of another program, or the folder of
+            its ``data.mdb``. With a listing: the folder where the listing's paths start, or the ``mongodb://`` place
+            of a collection with a document for each file. A folder of images may be in object storage (``s3://``,
+            ``gs://``, ``az://``). With a listing, it may be on a web server too (``https://``).
         destination: Place of the new store.
         listing: JSON, CSV, TSV, JSON lines or text file that names the files, their labels and extra fields; or
-            annotations of COCO, VOC or YOLO (docs/annotations.md). A `Listing` also names its columns.
+            annotations of COCO, VOC or YOLO (docs/annotations.md). Give a `Listing` to choose its columns.
         name_field: Field with a file's name in a MongoDB collection; default ``"img_name"``.
         image_field: Field with a file's bytes in a MongoDB collection; default ``"bson_img"``.
         file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. The bytes of
             these files are stored in fields of the same names. The files are read, checked and repaired like images,
             and a bad or damaged file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside
-            ``17.jpg`` is the file of the field ``mask``. Leave ``file_fields`` out for a folder with metadata
-            (``mask_file_name``), Hugging Face's Parquet and stores, which name their files (docs/masks.md).
+            ``17.jpg`` is the file of the field ``mask``. Leave ``file_fields`` out for stores, Hugging Face's Parquet
+            and folders with metadata (``mask_file_name``). They name their files themselves (docs/masks.md).
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
-        class_folder: Which folder of an image's path is its class: the ``"first"`` one, as in torchvision; the
-            ``"last"`` one; or all of them, joined by ``/`` (``"path"``).
-        boxes: Where boxes of annotations are: ``"upright"`` if in the image as EXIF turns it, ``"stored"`` if not. And
-            their unit: ``"pixels"`` or ``"fractions"``. Give both as ``"upright,pixels"``.
+        class_folder: Which folder of an image's path is its class: ``"first"`` (as in torchvision) or ``"last"``.
+            ``"path"`` makes a class of the names of all folders, joined by ``/``.
+        boxes: Whether boxes were drawn on the image that EXIF has turned (``"upright"``) or has not turned
+            (``"stored"``). Or their unit: ``"pixels"`` or ``"fractions"``. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels: a list of names, a store's place, a ``.txt`` with a
-            name on each line, or a ``.json`` list; ``"numbers"`` makes names such as ``"7"`` the labels. Any other
-            class is an error. By default, ``val`` gets the classes of the ``train`` beside it if they include its own.
+            name on each line, or a ``.json`` list. Any other class is an error. Instead, ``"numbers"`` uses class
+            names such as ``"7"`` as labels. By default, a folder ``val`` gets the classes of the folder ``train``
+            beside it if ``train`` has all of its classes.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None for one.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only, and ``"none"`` checks
             nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails the check.
-        on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report) it, or
-            ``"fail"``.
+        on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report), or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field
-            ``damaged``). If the source is a store, its records with this field are always kept, except with ``raw``.
+            ``damaged``). Without ``raw``, records of a source store that have this field are always kept.
         shuffle_seed: Seed of a random order of the records; None for the source's order.
         shards: Number of LMDB files in a folder; None for one file, or for MongoDB. The number does not change the
             records or the digest.
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
-            uses tasks of Ray (docs/ray.md). An executor needs a method ``submit(function, *args)``, whose results have
-            ``done()``, ``result()`` and ``cancel()``, such as an executor of Dask, loky, mpi4py or submitit.
-            ``convert`` does not shut down the executor. Its machines must see source and destination at equal paths.
+            uses tasks of Ray (docs/ray.md). Executors of Dask, loky, mpi4py and submitit work too: their
+            ``submit(function, *args)`` returns an object with ``done()``, ``result()`` and ``cancel()``. ``convert``
+            does not shut down the executor. On all machines, source and destination must have the same paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
             open continue to read its old state. On a disk, a warning shows how many images the folder now has twice.
@@ -119,12 +119,12 @@ def convert(
         resume: Continue an interrupted conversion. If no conversion was interrupted, warn, and begin a new conversion.
             If the files or an option that affects records have changed, raise an error.
         progress: ``"bar"`` shows a bar on a terminal or in a notebook, and elsewhere prints a line every 30 s to
-            stderr. None shows nothing. A function is called from the calling thread as the conversion advances.
+            stderr. None shows nothing. A function is called in the calling thread, whenever the conversion advances.
 
     Raises:
         TypeError: An option has the wrong type.
-        OptionError: An option is out of its range; two options exclude each other; the destination is the source or a
-            part of it; or the environment variable DBLOADER_MAX_PIXELS is not a number.
+        OptionError: An option is out of its range, or two options exclude each other. Or the destination is the source
+            or a part of it. Or the environment variable DBLOADER_MAX_PIXELS is not a number.
         SourceError: The source cannot be converted.
         StoreError: The destination cannot be written, or already has a store.
         ConversionError: A file is bad or damaged, and ``on_bad`` or ``on_damaged`` is ``"fail"``; or no file could be

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # After this many unreadable files in a row, the conversion ends, because the whole disk seems to fail.
 _UNREADABLE_IN_A_ROW = 8
 
-# Number of files in a task if pixels are stored: few, because MEMORY_LIMIT does not apply to the oldest task.
+# Number of files in a task if pixels are stored. It is small, because the oldest task may exceed MEMORY_LIMIT.
 _RAW_TASK_FILES = 4
 
 # After one of these events, a file in object storage is read again, because the network may have corrupted its bytes.
@@ -40,8 +40,8 @@ class FileWriter:
     Args:
         writer: Writer of the store.
         settings: Settings of the conversion.
-        source: The source that listed the files, still open.
-        known: Files to leave out, because the store to add to has an equal record, or has rejected them before.
+        source: The source that listed the files. It must be open.
+        known: Results of files to leave out: the store already has an equal record, or has rejected the file before.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
@@ -51,12 +51,12 @@ class FileWriter:
 
     def __init__(self, writer: Writer, settings: Settings, source: Source, known: Container[FileResult] = ()) -> None:
         self._writer = writer
-        # In a plan that adds to a store, the settings already map the source's labels to the store's labels.
+        # If new shards are added to a store, the settings already map the source's labels to the store's labels.
         own = source.label_table if settings.labels is None else settings.labels
         self._settings = replace(settings, labels=own)
         self._source = source
         self._known = known
-        # The store of a part is not resumable. A part that fails is made again from its beginning.
+        # The store of a shard is not resumable. If it fails, the shard is made again from its beginning.
         self._again = "convert again with resume (--resume)" if writer.resumable else "run the same command again"
         self._held_back: list[FileResult] = []
         self.bytes_read = 0
@@ -110,10 +110,10 @@ class FileWriter:
         return convert_file(self._settings, item, data, hold, self._source.file_fields, self._source.target)
 
     def _without_unreadable(self, batch: list[FileResult]) -> list[FileResult]:
-        """Return the results that can be written now, and hold back unreadable files at the end of the batch.
+        """Return the results to write now. Unreadable files at the end of the batch wait for a later call.
 
-        An unreadable file is held back, and not reported as rejected, until a later file can be read or the list ends.
-        If the conversion fails before that, a resumed conversion reads the file again.
+        These files are reported as rejected when a later file can be read or the list ends. If the conversion fails
+        before that, a resumed conversion reads them again.
 
         Raises:
             SourceError: The file system seems to fail for all files.
@@ -124,8 +124,7 @@ class FileWriter:
             if in_a_row == _UNREADABLE_IN_A_ROW or (in_a_row and not os.access(self._source.root, os.R_OK)):
                 raise SourceError(
                     f"{_reason(done)} ({counted(in_a_row, 'file')} in a row): check the disk of {self._source.place}; "
-                    f"when it works, {self._again}; if it is damaged, remove these files from the source and begin "
-                    "again"
+                    f"when it works, {self._again}; or remove these files from the source and begin again"
                 )
         end = len(batch) - in_a_row
         self._held_back = batch[end:]
@@ -145,7 +144,7 @@ class FileWriter:
                 done.events["mismatched"] = "did not match the server's MD5 over two connections (normal with KMS keys)"
             elif differs is not None:
                 done.changes += ("unchecked",)
-            record, done.record = done.record, None  # drops the reference, so a commit frees the record's memory
+            record, done.record = done.record, None  # with no other reference, a commit frees the record's memory
             self._writer.write(
                 [] if record is None else [record],
                 events=[{"name": done.item.name, "event": event, "reason": why} for event, why in done.events.items()],

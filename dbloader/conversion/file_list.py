@@ -2,8 +2,8 @@
 
 With the list, a conversion has the number of files before it reads the first file, and can read files in random order.
 A resumed conversion compares the SHA-256 of its list with the SHA-256 of the interrupted conversion's list, to check
-that the source is unchanged. Only the positions of the entries in the file are in memory. Each entry has a checksum,
-because the list of a conversion in parts may be on a shared disk for days.
+that the source is unchanged. Only the positions of the entries in the file are in memory. Each entry has a checksum:
+several machines may use the list for days, from a shared disk.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FileList:
     """The entries and problems of a source, in order. Threads may share a list. A ``with`` block closes the file.
 
     Attributes:
-        digest: SHA-256 of the list, hex; equal for equal sources. "" for the list of a part.
-        tally: What the source left out; empty unless ``of_source`` made the list.
+        digest: SHA-256 of the list, hex; equal for equal sources. "" if ``of_span`` made the list.
+        tally: What the source left out. Empty if ``of_span`` made the list.
     """
 
     def __init__(self, data: IO[bytes], bounds: array[int], digest: str = "", tally: Tally | None = None) -> None:
@@ -99,7 +99,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # `convert_file` unpacks the arrays of boxes, so an invalid one rejects only its file
+        return Entry(**document)  # `convert_file` unpacks the boxes, so invalid boxes reject only their file
 
     def __enter__(self) -> Self:
         return self

@@ -34,8 +34,8 @@ class FileResult:
 
     item: Entry | Problem
     record: EncodedRecord | None = None  # None if the file is rejected
-    # Lines of the report: each event with its reason. Events are "rejected", "damaged" (but stored), "repaired" and
-    # those in REMARKS. Error messages join the file's name, a colon and the reason.
+    # Maps events of the report to their reasons. Events are "rejected", "damaged" (but stored), "repaired" and those in
+    # REMARKS. Error messages consist of the file's name, a colon and the reason.
     events: dict[str, str] = field(default_factory=dict)
     bad: bool = False  # True if a rejected file is unreadable or not an image, False if it is damaged
     unreadable: bool = False  # whether the file system raised an error, which may affect all files
@@ -61,8 +61,8 @@ def convert_file(
     """Return the result of a file: its record, or the reason why the file is rejected.
 
     ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-    freed. The bytes of stored pixels stay counted, because the record still needs them. If the cause of a failure is
-    not the file, an error is raised: OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
+    freed. The bytes of stored pixels stay counted, because the record still needs them. Failures that have nothing to
+    do with the file raise OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
     """
     files = [name for name in file_fields if name in entry.fields]
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))

@@ -49,8 +49,8 @@ class Meter:
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
 
-        The first call with a total restarts the clock. The ``done`` of this call is work of an earlier run, so the rate
-        excludes it.
+        The first call with a total restarts the clock. Its ``done`` counts work of an earlier run, which the rate
+        excludes.
         """
         bar = self._bar
         if title is not None:

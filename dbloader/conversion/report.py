@@ -36,7 +36,7 @@ class Progress(NamedTuple):
         found: Number of files found so far; final once ``done`` is a number.
         done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
-        understood: As in a Report, but only in the first Progress whose ``done`` is a number; otherwise empty.
+        understood: How the files are read (see `Report`). Only the first Progress after the scan has these lines.
     """
 
     found: int
@@ -70,8 +70,8 @@ class Report:
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
-        turned: Number of images that EXIF turns, and whose boxes fit both the upright and the stored image. dbloader
-            assumes that these boxes belong to the stored image (see ``boxes`` of `convert`).
+        turned: Number of images that EXIF turns, with boxes that fit the image before and after turning. dbloader
+            assumes that the boxes were drawn on the image before turning (see ``boxes`` of `convert`).
         flat: Number of images that had boxes without an area. The images are stored without these boxes.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
         mismatched: Number of files in object storage whose bytes do not match the MD5 that the server states.

@@ -97,7 +97,7 @@ class Settings:
         return names
 
     def decided(self) -> Settings:
-        """Return the settings with the names of the classes instead of the store or file that contains the names."""
+        """Return a copy in which ``classes`` contains the names themselves, not the place of a store or file."""
         return replace(self, classes=self.given_classes())
 
     def open(self) -> Source:

@@ -24,7 +24,7 @@ _TILING = 9  # `tile` has three arrays of 3 bytes to compare pixels; before that
 _ENCODING = 6  # Pillow's image takes 4, and libjpeg's input 2
 _RGB = 3  # the array of stored pixels
 _PILLOW = 4  # Pillow's image, from which the array is made
-_RAW_DEEP = 5  # needed in addition while values of 16 bits become 8 bits
+_RAW_DEEP = 5  # extra memory for the conversion of 16-bit values to 8 bits
 
 
 class Stored(NamedTuple):
@@ -48,12 +48,12 @@ class ImageFormat:
             are encoded again with this quality.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
             field ``tiles`` contains the lengths of the tiles in bytes. The program ``jpegtran`` tiles JPEGs without
-            loss, unless they are made smaller or ``quality`` is given. Bytes after the end of a JPEG, such as a second
-            picture, are left out. An image that cannot be tiled is stored untiled, and reported.
+            loss. Smaller images, and all images if ``quality`` is given, are encoded again. Bytes after the end of a
+            JPEG, such as a second picture, are left out. An image that cannot be tiled is stored untiled, and reported.
         tile_width: Target width of tiles in pixels; default 32.
-        raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, as ``decode_pil`` returns them.
-            Pixels take about six times as many bytes as JPEG photographs. Images with values of unknown range, such as
-            floats, are rejected.
+        raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, the result of ``decode_pil``.
+            JPEG photographs become about six times larger. Images with values of unknown range, such as floats, are
+            rejected.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -104,7 +104,7 @@ def new_size(facts: Facts, images: ImageFormat) -> tuple[int, int] | None:
 
 
 def transcoding_bytes(facts: Facts, images: ImageFormat) -> tuple[int, int]:
-    """Return an upper limit of the memory for transcoding an image: (temporary bytes, bytes of stored pixels)."""
+    """Return the most bytes that transcoding an image needs: (temporary bytes, bytes of stored pixels)."""
     size, pixels = new_size(facts, images), facts.width * facts.height
     smaller = resizing_bytes(facts, size) if size else 0
     if images.raw:

@@ -1,8 +1,8 @@
-"""Send and prepare batches of images on the device of the training.
+"""Send batches of images to a device, and prepare them there.
 
 The preparations are small torch modules without parameters, buffers or other state. For images on a GPU,
 preparations only queue work and never wait for the GPU, so a CUDA stream can run them in parallel with the training.
-Preparations do not change their input, and ``train()`` and ``eval()`` have no effect on them.
+Preparations do not change their input. ``train()`` and ``eval()`` have no effect on preparations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory of batches, reused when nothing refers to a batch any more."""
+"""Reuse the memory of batches that nothing references any more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Number of values computed at a time, so they stay in a CPU's cache. An image of 224 x 224 pixels has 150,528 values.
+# Number of values computed at a time. They fit into a CPU's cache. An image of 224 x 224 pixels has 150,528 values.
 _AT_ONCE = 2**18
 
 
@@ -27,11 +27,10 @@ class ReleasingArray(np.ndarray[Any, Any]):
 
 
 class BatchMemory:
-    """Makes tensors in the memory of earlier tensors that nobody references any more.
+    """Makes tensors in the memory of earlier tensors that nothing references any more.
 
-    The system clears each page of new memory at its first use, 2,352 pages for 64 images of 224 x 224 pixels. Without
-    reuse, a batch of images that are stored as raw pixels took a sixth to a third more CPU time. Threads may share a
-    BatchMemory. Pickling drops the memory.
+    New memory is slow, because the system clears each page at its first use. Without reuse, a batch from a store of
+    pixels took a sixth to a third more CPU time. Threads may share a BatchMemory. Pickling drops the memory.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class BatchMemory:
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, like.stride())
 
     def compute(self, images: torch.Tensor, function: Any, dtype: torch.dtype, layout: Any = None) -> torch.Tensor:
-        """Return the results of ``function(some images, memory for their results)``; on a CPU, in reused memory."""
+        """Call ``function(some images, memory for their results)``, and return all results. Reuse memory on a CPU."""
         shape = tuple(images.shape)
         if type(images) is not torch.Tensor or images.device.type != "cpu" or torch.compiler.is_compiling():
             layout = layout or torch.contiguous_format

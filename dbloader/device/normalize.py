@@ -20,12 +20,12 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Normalize(nn.Module):
-    """Subtracts each channel's mean and divides by its standard deviation, as timm's loader does.
+    """Subtracts each channel's mean and divides by its standard deviation, like timm's loader.
 
-    Normalize takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W): uint8 from 0 to 255, or floats
-    from 0 to 1. So images can be sent to the device as uint8, a quarter of the bytes of floats. The conversion to
-    floats needs no extra pass. The result ranges from about -3 to 3 and keeps the order of channels. On a CPU, images
-    are normalized one by one, into the memory of an unused earlier result: 64 images take 5 ms instead of 41 ms.
+    Normalize takes images of shape (N, C, H, W), or clips of shape (N, frames, C, H, W). Values are uint8 from 0 to
+    255, or floats from 0 to 1. Sending uint8 images to a device is faster: they have a quarter of the bytes. The result
+    ranges from about -3 to 3 and keeps the order of channels. On a CPU, Normalize works on one image at a time, and
+    reuses the memory of earlier results: 64 images take 5 ms instead of 41 ms.
 
     Normalize computes ``(image - mean) * (1 / std)`` in float32 and rounds once to ``dtype``. IEEE 754 defines
     subtraction and multiplication exactly, so a GPU and a CPU give the same bits.
@@ -34,8 +34,8 @@ class Normalize(nn.Module):
         mean: One number from 0 to 1 for each channel; ImageNet's by default.
         std: One number above 0 and at most 1 for each channel; ImageNet's by default.
         dtype: Data type of the result: torch.float32, torch.float16 or torch.bfloat16.
-        channels_last: Return the result in the memory format torch.channels_last, at no extra cost; otherwise it is
-            contiguous. The shape is the same.
+        channels_last: Return the result in the memory format torch.channels_last, not contiguous. The shape is the
+            same, and there is no extra cost.
 
     Raises:
         OptionError: ``mean`` or ``std`` is out of range, their lengths differ, or ``dtype`` is not one of these. From a
@@ -114,7 +114,7 @@ def check_images(images: Any) -> None:
 
 
 def _channels(name: str, values: Any, *, above: bool = False) -> tuple[float, ...]:
-    """Check an option that has a number from 0 to 1 for each channel; with ``above``, 0 is refused."""
+    """Check an option that has a number from 0 to 1 for each channel. With ``above``, refuse 0."""
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise TypeError(f"{name} must be a sequence of numbers, one for each channel, got {values!r}")
     what = f"{name} (on the scale 0 to 1, not 0 to 255)"

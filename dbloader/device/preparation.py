@@ -22,7 +22,7 @@ Batch: TypeAlias = Any
 
 
 class Preparation(nn.Module):
-    """Applies modules, one after another, to the images of a batch; everything else in the batch stays as it is.
+    """Applies modules, one after another, to the images of a batch.
 
     A batch has one of the types below. The result has the same type, and the batch itself is not changed.
 
@@ -37,14 +37,14 @@ class Preparation(nn.Module):
     - ``rng``: the SampleRNG of the batch, or None if the caller passes none. Each module, and each tensor of a list,
       gets its own stream of random numbers.
     - ``targets``: the targets of the batch. The module must return (images, targets). Three kinds of modules get the
-      targets without such a parameter: a torchvision transform (``*inputs``) if the batch has targets, timm's Mixup
-      (``target``), and a module of kornia with two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input",
-      "class"])``.
+      targets under other names: torchvision transforms (``*inputs``), timm's Mixup (``target``), and kornia modules
+      with two ``data_keys``, such as ``RandomMixUpV2(data_keys=["input", "class"])``. Only torchvision transforms also
+      work without targets.
 
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
     Args:
-        *modules: Modules and callables, applied in this order. None is ignored, a Preparation is flattened.
+        *modules: Modules and callables, applied in this order. None is left out. A Preparation adds its modules.
         image: Name of the images in a mapping.
         label: Name of the targets in a mapping.
 
@@ -63,7 +63,7 @@ class Preparation(nn.Module):
                 )
         self.steps = nn.ModuleList()
         for module in modules:
-            if isinstance(module, Preparation):  # flat, or the random streams of its modules would start at 0 again
+            if isinstance(module, Preparation):  # otherwise, the random streams of its modules would start at 0 again
                 self.steps.extend(module.steps)
             elif module is not None:
                 self.steps.append(module if isinstance(module, nn.Module) else _Function(module))
@@ -137,12 +137,12 @@ class Preparation(nn.Module):
 
 
 def _are_crops(images: Any) -> bool:
-    """Return whether images are several tensors of images or clips, one for each crop of a sample."""
+    """Return whether ``images`` is a list of tensors of images or clips, with one tensor for each crop."""
     return isinstance(images, (list, tuple)) and all(isinstance(one, torch.Tensor) and one.ndim > 3 for one in images)
 
 
 class _Function(nn.Module):
-    """A callable as a module, since a ModuleList holds only modules."""
+    """Wraps a callable, because a ModuleList accepts only modules."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class _Function(nn.Module):
 def _parameters(module: nn.Module) -> set[str]:
     """Return the names of the arguments of a module's ``forward``. The name of ``*inputs`` includes the star.
 
-    A ``target`` with a default is left out, because it is an option of the module, such as a brightness.
+    A ``target`` with a default value is left out: it is an option of the module, not the batch's targets.
     """
     module = getattr(module, "_orig_mod", module)  # torch.compile hides the names of the parameters
     try:

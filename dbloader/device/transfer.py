@@ -29,10 +29,10 @@ def to_device(batch: Batch, device: Device) -> Batch:
 
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
-    """Return the batch with ``function(leaf)`` in place of each leaf: a tensor, or an object that moves itself."""
-    # Check for ``to`` first, because a PackedSequence is also a named tuple, and keeps one tensor on the CPU. Look for
-    # ``to`` in the class, because some instances have every attribute. A UserDict, such as the tokenizers'
-    # BatchEncoding, is treated as a container, because its `to` would change the batch, which the loader may still use.
+    """Replace each leaf of a batch by ``function(leaf)``. A leaf is a tensor, or an object that moves itself."""
+    # Check for ``to`` first: a PackedSequence is also a named tuple, but moves itself, because it keeps one tensor on
+    # the CPU. Look for ``to`` in the class, because some instances have every attribute. A UserDict, such as the
+    # tokenizers' BatchEncoding, is a container: its ``to`` would change a batch that the loader may still use.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
     if isinstance(batch, Mapping):
@@ -49,7 +49,7 @@ def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
 
 
 def rebuild(batch: Batch, values: dict[Any, Any]) -> Batch:
-    """Return a container of the same type with these values, by key, position or name of a field."""
+    """Return a container of the same type with other values. Keys of ``values`` are keys, positions or field names."""
     if isinstance(batch, tuple):
         return type(batch)(*values.values()) if hasattr(batch, "_fields") else type(batch)(values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
@@ -125,16 +125,16 @@ class _Copying(NamedTuple):
 class CudaTransfer(Transfer):
     """Copies on a CUDA stream of its own, the side stream, while the consumer's stream works on earlier batches.
 
-    Three rules prevent races between the streams, because PyTorch's allocator considers only the stream on which a
-    tensor was made (docs/notes/cuda-race.md). First, the consumer's stream waits for the copies of a batch before it
-    uses the batch. Second, if the consumer drops a tensor, ``record_stream`` keeps its memory until the work queued on
-    the tensor is done. Third, before the side stream copies a batch, it waits for all work that was in the consumer's
-    stream when the consumer last received a batch, or began the iteration.
+    PyTorch's allocator considers only the stream on which a tensor was made. So three rules prevent races between the
+    streams (docs/notes/cuda-race.md). First, the consumer's stream waits for the copies of a batch before it uses the
+    batch. Second, if the consumer drops a tensor, ``record_stream`` keeps its memory until the work queued on the
+    tensor is done. Third, before a copy, the side stream waits for all work that the consumer's stream had at the last
+    call of ``begin`` or ``receive``.
 
-    Some objects do not allow these rules: objects that move themselves and have no ``record_stream``, and subclasses of
-    Tensor that hide the tensors with their values. The consumer's stream moves such objects when the consumer
-    receives the batch: after ``then``, and without overlap with the training. If ``then`` may have made such an object
-    on the device, the consumer gets a deep copy, and the original is kept until the copy is complete.
+    The rules do not work for objects that move themselves without a ``record_stream``, and for Tensor subclasses that
+    hide their inner tensors. ``receive`` moves such objects on the consumer's stream, after ``then`` and without
+    overlap with the training. ``then`` may also make such objects on the device. So after ``then``, the consumer gets
+    deep copies, and the originals are kept until the copies are complete.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -150,7 +150,7 @@ class CudaTransfer(Transfer):
 
     @override
     def begin(self) -> None:
-        self._record_consumer()  # the loader may return tensors that the consumer's stream has yet to fill
+        self._record_consumer()  # the consumer's stream may still have to fill tensors that the loader will return
 
     def _side_stream(self) -> torch.cuda.Stream:
         with self._lock:  # the threads of two iterators must not make two streams
@@ -186,7 +186,7 @@ class CudaTransfer(Transfer):
             return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)
 
     def await_consumer(self, stream: torch.cuda.Stream) -> None:
-        """Make the side stream wait for the work that was in the consumer's stream at its last begin() or receive()."""
+        """Make the side stream wait for the work that the consumer's stream had at the last begin() or receive()."""
         try:
             while True:
                 stream.wait_event(self._consumer_events.get_nowait())
@@ -225,7 +225,7 @@ class CudaTransfer(Transfer):
 
 
 def find_memory(leaf: Any) -> list[Any] | None:
-    """Return the objects that own a leaf's memory, to call their ``record_stream``; None if they are unknown."""
+    """Return the objects that own a leaf's memory, or None if they are unknown. Each has a ``record_stream``."""
     if isinstance(leaf, PackedSequence):
         return [part for part in leaf if part is not None]
     if not isinstance(leaf, torch.Tensor):

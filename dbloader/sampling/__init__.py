@@ -1,4 +1,4 @@
-"""The order of an epoch, on one process or many, and its random numbers."""
+"""Choose the order of the samples in an epoch, on one process or many, and their random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of all samplers: the share of each rank, epochs, and resuming in the middle of an epoch."""
+"""The base of all samplers: the samples of each rank, epochs, and resuming in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Start(NamedTuple):
 class ResumableSampler(DistributedSampler[int], ABC):
     """A sampler whose order is a pure function of (seed, epoch). An iteration can start anywhere in the order.
 
-    Of W ranks, rank r takes the positions r, r + W, r + 2 W and so on of one global order. So when each rank has taken
-    k samples, the first k * W samples of the order are consumed, and any number of ranks can share the rest.
+    With W ranks, rank r takes the positions r, r + W, r + 2 W and so on in one global order. After k samples on each
+    rank, the first k * W samples of the order are consumed. Any number of ranks can share the remaining samples.
 
     ``iter()`` uses the current epoch; ``set_epoch`` and ``load_state_dict`` do not change existing iterators. ``len()``
-    is the number of this rank's samples in a whole epoch, also after ``load_state_dict``, because training schedules
-    depend on it. ``remaining`` is the number of samples in the next iteration.
+    is the number of this rank's samples in a whole epoch, even after ``load_state_dict``: training schedules depend on
+    ``len()``. ``remaining`` is the number of samples in the next iteration.
 
     **Resuming.** A loader reads ahead of the training. The sampler cannot see how far the training is, so it has no
-    ``state_dict``. Use ``PrefetchLoader(loader).state_dict()``, which counts the batches that the training received, or
-    ``state_after(samples)`` in a loader of your own. After ``load_state_dict``, the next iteration starts at that
-    state. Later iterations start at the beginning of an epoch.
+    ``state_dict``. Use ``PrefetchLoader(loader).state_dict()``, which counts the batches that the training received. In
+    your own loader, use ``state_after(samples)``. After ``load_state_dict``, the next iteration starts at that state.
+    Later iterations start at the beginning of an epoch.
 
     This class is a DistributedSampler, so frameworks do not divide its samples among the ranks again. Unlike torch's
-    sampler, this class asks for the ranks when used, so torch.distributed may be initialized after the sampler is made.
+    sampler, this class asks for the ranks only when used. So torch.distributed may be initialized later.
 
     Attributes:
         length: Positions in the global order, without padding.
@@ -88,7 +88,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        """Return a function that maps positions to indices: arrays of int64, shape (positions,)."""
+        """Return a function that maps positions to indices. Both are arrays of int64, shape (positions,)."""
 
     # Ranks
 
@@ -97,8 +97,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """The number of processes that share the order: the given number, else torch.distributed's, else 1.
 
         Raises:
-            OptionError: No number was given, torch.distributed is not initialized, and torchrun started this process as
-                one of several.
+            OptionError: torchrun started several processes, but torch.distributed is not initialized, and no number was
+                given.
         """
         return resolve_ranks(*self._given_ranks)[0]
 
@@ -108,13 +108,13 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return resolve_ranks(*self._given_ranks)[1]
 
     def end_of(self, position: int) -> int:
-        """Return where an iteration from ``position`` ends in the global order: above ``length`` if it is padded."""
+        """Return the position where an iteration from ``position`` ends. With padding, the end is above ``length``."""
         left = self.length - position
         shares = left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
         return position + shares * self.num_replicas
 
     def _share(self, position: int) -> range:
-        """Return the positions of this rank in the global order that starts at a position."""
+        """Return this rank's positions in an iteration that starts at ``position``."""
         return range(position + self.rank, self.end_of(position), self.num_replicas)
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         yield from indices
 
     def positions(self, since: Mapping[str, Any]) -> range:
-        """Return this rank's positions in an iteration that starts at a state; from ``length`` on, they are padding."""
+        """Return this rank's positions in an iteration that starts at a state. From ``length`` on, they are padding."""
         return self._share(self.start_of(since).position)
 
     @property
@@ -147,8 +147,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next ``iter()``.
 
-        The iteration starts at the beginning of the epoch, unless a state in the middle of this epoch was loaded.
-        If a state in the middle of another epoch was loaded, the rest of that epoch is left out, with a warning.
+        If a state in the middle of this epoch was loaded, the iteration starts there, else at the beginning. If the
+        state is in the middle of another epoch, the rest of that epoch is left out, with a warning.
 
         Raises:
             OptionError: ``epoch`` is negative.
@@ -177,21 +177,21 @@ class ResumableSampler(DistributedSampler[int], ABC):
             yield from order(self.unpadded(positions)).tolist()
 
     def unpadded(self, positions: Array) -> Array:
-        """Return these positions, but replace each position of padding by the position whose sample it repeats."""
+        """Replace each position of padding by the earlier position with the same sample."""
         return np.where(positions < self.length, positions, positions % self.period % self.length)
 
     # States
 
     def state_after(self, consumed: int = 0, *, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state of an iteration after some of its samples: a dict of ints and a str.
+        """Return the state of an iteration after ``consumed`` samples: a dict of ints and a str.
 
-        The state is the same on all ranks that have consumed the same number of samples. If the shares of ranks differ
-        by one sample, use the state of rank 0.
+        The state is the same on all ranks that have consumed the same number of samples. If some ranks have one sample
+        more, use the state of rank 0.
 
         Args:
-            consumed: Samples, not batches, of this rank that the training has received since the iteration started.
-            since: The state where the iteration started. None means the start of the last ``iter()``; or of the next
-                ``iter()``, if ``set_epoch`` or ``load_state_dict`` was called since.
+            consumed: Number of this rank's samples, not batches, that the training has received in the iteration.
+            since: The state where the iteration started. None means the last ``iter()``. After ``set_epoch`` or
+                ``load_state_dict``, None means the next ``iter()``.
 
         Raises:
             OptionError: ``consumed`` is more than the iteration has, or ``since`` is a state of another sampler.
@@ -224,19 +224,19 @@ class ResumableSampler(DistributedSampler[int], ABC):
         return self._state(self._held or self.next_start())
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries of a state that describe the order: the class, length and options of the sampler.
+        """Return the part of a state that describes the sampler: its class, length and options.
 
-        Subclasses add the options that decide the order, besides seed and epoch.
+        Subclasses add the options that affect the order. Seed and epoch are separate parts of a state.
         """
         return {"sampler": type(self).__name__, "length": self.length}
 
     @property
     def is_held(self) -> bool:
-        """Whether ``hold`` has fixed where ``iter()`` starts, and ``release`` has not been called since."""
+        """Whether ``hold`` was called, and ``release`` was not called after it."""
         return self._held is not None
 
     def hold(self, since: Mapping[str, Any]) -> None:
-        """Start each ``iter()`` at this state until ``release`` is called, even if another epoch is chosen meanwhile.
+        """Start each ``iter()`` at this state until ``release`` is called. Until then, ``set_epoch`` has no effect.
 
         Some loaders count epochs themselves and call ``set_epoch`` in their ``iter()``. So PrefetchLoader calls
         ``hold`` before ``iter()`` of the loader that it wraps, and ``release`` after it has delivered the first batch.
@@ -247,8 +247,8 @@ class ResumableSampler(DistributedSampler[int], ABC):
         """Let ``set_epoch`` and ``load_state_dict`` decide again where ``iter()`` starts.
 
         Args:
-            received: Whether the training has received a batch, or has reached the end. If False, the next
-                iteration starts at the same position.
+            received: Whether the training has received a batch, or has reached the end. If not, the next iteration
+                starts at the same position.
 
         Raises:
             LoaderError: ``received`` is true, but ``iter()`` was not called since ``hold``.
@@ -302,7 +302,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
 
 def length_of(dataset: Sized) -> int:
-    """Return the length of a dataset; raise TypeError for a text, whose length is not a number of samples."""
+    """Return the length of a dataset. Raise TypeError for a str, because its length is no number of samples."""
     if isinstance(dataset, (str, bytes)):
         raise TypeError(f"dataset must be a dataset, not its place: got {short_repr(dataset)}")
     return len(dataset)

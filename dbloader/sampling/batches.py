@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 
 class SeededBatchSampler(Sampler[list[int]]):
-    """Batches of a sampler's indices, with their positions in the epoch, in place of torch's BatchSampler.
+    """Yields batches of a sampler's indices and their positions in the epoch. Replaces torch's BatchSampler.
 
     Pass this object to a DataLoader as ``batch_sampler``. The random crops of LMDBDataset and MongoDataset are then a
     pure function of seed, epoch and position, in any process.
 
-    In a DataLoader, torch's Subset passes on the indices without their positions, so torch's generator draws the
-    crops. ``create_loader`` keeps the positions of a Subset too.
+    Exception: in a DataLoader, torch's Subset drops the positions, so torch's generator draws the crops. In
+    ``create_loader``, a Subset keeps the positions.
 
-    ``iter()`` uses the current epoch and starts where the sampler does. ``len()`` is the number of batches in a whole
-    epoch.
+    ``iter()`` uses the sampler's current epoch and position. ``len()`` is the number of batches in a whole epoch.
 
     Args:
         sampler: One of dbloader's samplers.
@@ -54,7 +53,7 @@ class SeededBatchSampler(Sampler[list[int]]):
     def _batches(self, indices: Iterator[int], since: Mapping[str, Any]) -> Iterator[list[int]]:
         positions = self.sampler.positions(since)
         kept = len(positions) - (len(positions) % self.batch_size if self.drop_last else 0)
-        if not kept:  # end the sampler's iteration, so the next epoch is a whole one
+        if not kept:  # tell the sampler that its iteration has ended, so the next iteration is a whole epoch
             next(indices, None)
         for begin in range(0, kept, self.batch_size):
             part = positions[begin : begin + self.batch_size]
@@ -69,10 +68,10 @@ class SeededBatchSampler(Sampler[list[int]]):
 
 
 class ForeignBatchSampler(BatchSampler):
-    """Batches of the indices of a sampler that is not dbloader's, with their positions.
+    """Yields batches of indices with positions, from a sampler of another library.
 
-    The sampler alone decides the order. The random numbers of the samples are a function of the seed, the number of
-    iterations so far, and the position in the iteration. Ranks have different random numbers.
+    The sampler alone decides the order. A sample's random numbers depend on the seed, the rank, the number of
+    iterations so far, and the position in the iteration.
     """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool, *, seed: int, rank: int) -> None:

@@ -1,14 +1,13 @@
 """A random order of n things that is computed, not stored.
 
 The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudorandom Permutations from Pseudorandom
-Functions, SIAM Journal on Computing 17, 1988) in the generalized form of Black and Rogaway (Ciphers with Arbitrary
+Functions, SIAM Journal on Computing 17, 1988). Its form is more general (Black and Rogaway: Ciphers with Arbitrary
 Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
 sqrt(n) rows and columns. One round adds a random function of the column to the row, modulo the number of rows. The next
 round adds a random function of the row to the column. Rounds can be undone. A result of n or above goes through the
-network again until it is below n ("cycle walking"). The table has fewer surplus cells than a column has cells, so for n
-above 4,096 fewer than 2 % of the positions go through the network again. With 2**k rows and 2**k columns, up to three
-quarters go through again. The number of rows is even, and the rounds add instead of xor: with two odd sides, or with
-xor and powers of two, a full table would have only even permutations.
+network again until it is below n ("cycle walking"). The table has few surplus cells: for n above 4,096, fewer than 2 %
+of the positions go through the network again. With 2**k rows and 2**k columns, up to three quarters go through again.
+The number of rows is even, and rounds add instead of xor. Otherwise, some tables would have only even permutations.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 ROUNDS = 8
 LARGEST_TABLE = 4096
 
-# Positions computed at a time. With its temporary arrays, this block fits into a core's second-level cache: a million
-# positions of any n above LARGEST_TABLE take 18 to 23 ms in one thread, and 22 to 29 ms in blocks of 8,192.
+# Number of positions computed at a time. All temporary arrays fit into a core's second-level cache. A million positions
+# take 18 to 23 ms in one thread, and 22 to 29 ms in blocks of 8,192.
 _BLOCK = 16_384
 
 
@@ -76,8 +75,7 @@ class Permutation:
 
     @cached_property
     def _table(self) -> Array:
-        # Sort the positions by 64 random bits each. All orders are equally frequent, except for ties (in one of 10**12
-        # tables).
+        # Sort the positions by random numbers of 64 bits. In one of 10**12 tables, two of these numbers are equal.
         random = bits(np.arange(self.n), derive_keys(2, "table", *self._purpose))
         return np.argsort(random, kind="stable")
 

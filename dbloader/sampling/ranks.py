@@ -53,10 +53,10 @@ def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]
 
 
 def check_shared_once(name: str, num_replicas: int) -> None:
-    """Raise OptionError if a caller would divide the samples of the named sampler among processes a second time.
+    """Raise OptionError if Accelerate would divide a sampler's samples among processes a second time.
 
-    ``iter()`` does not get its caller as an argument, and Accelerate makes its wrapper after the sampler. So this
-    function searches the stack for the wrapper.
+    The sampler does not know the wrapper that Accelerate makes around it. So this function, which ``iter()`` calls,
+    searches the stack for the wrapper.
     """
     module = sys.modules.get(_MODULE)
     if module is None or num_replicas == 1:
@@ -64,7 +64,7 @@ def check_shared_once(name: str, num_replicas: int) -> None:
     sharing = tuple(getattr(module, name) for name in _SHARING if hasattr(module, name))
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        # Read f_locals only in Accelerate's frames: before Python 3.13, this keeps all variables of a frame alive.
+        # Read f_locals only in Accelerate's frames: before Python 3.13, f_locals keeps all variables of a frame alive.
         shares = frame.f_locals.get("self") if frame.f_globals.get("__name__") == _MODULE else None
         if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(

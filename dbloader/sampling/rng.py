@@ -1,4 +1,4 @@
-"""Random numbers as a function of a key and a position, instead of the state of a generator.
+"""Compute a random number from a key and a position, without a generator.
 
 A generator must run from its start to reach its ten-millionth number. A function computes any number directly (Salmon,
 Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). This function is SplitMix64 (Steele, Lea
@@ -69,16 +69,16 @@ def uniform(positions: Array, key: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampleRNG:
-    """The random numbers of the samples of a batch: for each sample a pure function of (seed, epoch, position).
+    """Random numbers for the samples of a batch. Each is a pure function of (seed, epoch, position).
 
     A sample gets the same numbers in any batch, with any number of workers, before and after resuming.
 
     Args:
         seed: The seed of the training.
         epoch: The epoch, from 0.
-        positions: Integers from 0, shape (N,), on the CPU: the position of each sample in the global order of the
-            epoch, which does not depend on the number of ranks. Positions are not indices of the dataset: if a weighted
-            order repeats a sample, the sample gets other numbers each time.
+        positions: Each sample's position in the global order of the epoch: integers from 0, shape (N,), on the CPU. The
+            number of ranks does not change positions. Positions are not indices of the dataset: if a weighted order
+            repeats a sample, the sample gets other numbers each time.
         stream: Modules with different streams draw different numbers for the same samples.
 
     Raises:
@@ -101,7 +101,7 @@ class SampleRNG:
             raise OptionError(f"positions must be at least 0, got {positions.min()}")
         if as_index(self.epoch) < 0:
             raise OptionError(f"epoch must be at least 0, got {self.epoch}")
-        # Keys depend on str() of these numbers, which may differ for NumPy's and torch's integers: make them ints.
+        # Keys depend on str() of these numbers, and str() of NumPy's and torch's integers may differ: make them ints.
         for name, value in (("positions", positions), ("seed", as_index(self.seed)), ("epoch", as_index(self.epoch))):
             object.__setattr__(self, name, value)
 
@@ -137,7 +137,7 @@ class SampleRNG:
 
 
 class SeededIndices(list[int]):
-    """A list of the indices of a batch, with their positions in the epoch, which decide the samples' random numbers.
+    """A list of the indices of a batch. It also has the samples' positions, which decide their random numbers.
 
     In any process, a dataset's ``__getitems__`` receives this list, and can use the random numbers in ``rng``.
 
@@ -170,7 +170,7 @@ class SeededIndices(list[int]):
 
 
 def seed_like(whole: Sequence[int], indices: Sequence[int], places: slice | list[int] = slice(None)) -> Sequence[int]:
-    """Return ``indices`` with the seed, the epoch and the positions of ``whole``, if these are SeededIndices.
+    """Return ``indices`` with the seed, epoch and positions of ``whole``, if ``whole`` is a SeededIndices.
 
     ``places`` selects entries of ``whole``. The indices get the positions of these entries, in this order.
     """

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ShuffleSampler(ResumableSampler):
-    """All indices of a dataset in a random order, in place of DistributedSampler and RandomSampler.
+    """Yields all indices of a dataset in a random order. Replaces DistributedSampler and RandomSampler.
 
-    The sampler computes the order, and makes no list of indices. An epoch of a billion samples starts at any sample
-    within a millisecond. See ResumableSampler for resuming.
+    The sampler computes the order, and makes no list of indices. So an epoch of a billion samples can start at any
+    sample within a millisecond. See ResumableSampler for resuming.
 
     Args:
         dataset: Anything that has a length; only the length is used.
@@ -30,9 +30,9 @@ class ShuffleSampler(ResumableSampler):
         drop_last: Leave out the tail that the ranks cannot share evenly, instead of repeating some samples.
 
     Raises:
-        OptionError: ``num_replicas`` is below 1, or ``rank`` is not 0 to ``num_replicas - 1``; or only one of the two
-            is given and torch.distributed is not initialized. From ``len()`` and ``iter()``: neither is given,
-            torch.distributed is not initialized, and torchrun started this process as one of several.
+        OptionError: ``num_replicas`` is below 1, or ``rank`` is not 0 to ``num_replicas - 1``. Or torch.distributed is
+            not initialized, and only one of the two is given. From ``len()`` and ``iter()``: torchrun started several
+            processes, but torch.distributed is not initialized, and neither is given.
         TypeError: ``dataset`` has no length; ``num_replicas``, ``rank`` or ``seed`` is not an int; or
             ``drop_last`` is not a bool.
     """
@@ -55,10 +55,10 @@ class ShuffleSampler(ResumableSampler):
 
 
 class OrderedSampler(ResumableSampler):
-    """All indices of a dataset in order, each on exactly one rank.
+    """Yields all indices of a dataset in order, each on exactly one rank.
 
-    A sum over all ranks is therefore the sum over the dataset. The shares of two ranks may differ by one sample, so one
-    rank may have a batch less: do not call a collective operation for each batch. All epochs have the same order.
+    So a sum over all ranks is the sum over the dataset. Some ranks may have one sample less, and so one batch less: do
+    not call a collective operation, such as all_reduce, for each batch. All epochs have the same order.
 
     Args:
         dataset: Anything that has a length; only the length is used.

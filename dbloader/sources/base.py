@@ -22,37 +22,36 @@ if TYPE_CHECKING:
 
     from dbloader.stores.base import Store
 
-# These errors concern the machine, not the file. Continuing would reject good files.
+# These errors concern the machine, not the file. If the conversion continued, it would reject good files.
 NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # The network file system cannot be reached, so all files fail.
 _UNREACHABLE = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT)
 # A bad part of a disk causes these errors for one file. A removed disk, or an NFS server that does not answer, causes
 # these errors for all files.
 _FAILED = (errno.EIO, errno.EREMOTEIO)
-# A record is a BSON document, whose length is an int32; 64 kB are left for everything but the image.
+# A record is a BSON document, which must be smaller than 2 GiB. 64 KiB remain for everything but the image.
 MAX_BYTES = 2**31 - 2**16
 _MAX_EXTENSIONS = 1000  # count no more extensions, because files called x.0001, x.0002, … could fill the memory
 
-# In ``Entry.fields``, the values of these keys become attributes of the record, not extra fields. Entries from
-# stores, and from exports of stores, have such keys. A ``name`` of None makes a record without a name.
+# Values of ``Entry.fields`` with these keys become attributes of the record, not extra fields. Such keys occur if the
+# source is a store or an export of a store. If ``name`` is None, the record has no name.
 KEPT_FIELDS = ("name", "damaged", "resized_from")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing with columns whose names do not show their meaning. For other listings, give `convert` only the path.
+    """A table of image paths and labels. If `convert` recognizes its columns, give `convert` only the table's path.
 
     Args:
         path: Path of the file.
-        image: Column with the paths of the images, or with their names without the extension.
-        label: Column with the labels; or several columns, one for each class, whose values are 1 or 0 (or -1). ``"*"``
-            means all other columns.
-        separator: What separates several classes in a label, such as ``"|"``.
-        text: Columns of a CSV or TSV that stay text, though all their values look like numbers or booleans.
+        image: Column with the paths of the images. A path may lack its extension.
+        label: Column with the labels, or one column of 1 and 0 (or -1) for each class. ``"*"`` means all other columns.
+        separator: Text between two classes in one label, such as ``"|"``.
+        text: Columns of a CSV or TSV file to keep as text, even if all values look like numbers or booleans.
 
     Raises:
         TypeError: ``path`` is neither a str nor a path.
-        OptionError: An option is not the name of a column, or ``separator`` is given with several columns of labels.
+        OptionError: An option is not text, or ``separator`` is given with several columns of labels.
     """
 
     path: str | os.PathLike[str]
@@ -78,11 +77,11 @@ class Listing:
 
     @classmethod
     def of(cls, listing: str | os.PathLike[str] | Listing) -> Listing:
-        """Return a listing, or the listing at a path."""
+        """Return the argument if it is a Listing, else make a Listing from the path."""
         return listing if isinstance(listing, Listing) else cls(listing)
 
     def named(self) -> dict[str, Any]:
-        """Return the options about columns that the user has given."""
+        """Return all options but the path that the user has given."""
         options = {"image": self.image, "label": [*self.label], "separator": self.separator, "text": [*self.text]}
         return {name: value for name, value in options.items() if value}
 
@@ -102,22 +101,22 @@ class Entry(NamedTuple):
     # root or absolute. Other sources use keys or numbers of their own. A conversion stores locations as BSON.
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
-    fields: dict[str, Any]  # values that the source gives besides the label, by field name or a name in KEPT_FIELDS
-    # Width and height of the image for which fields["boxes"] were made, in pixels; (1, 1) if boxes are fractions of the
-    # width and height, (0, 0) if boxes are in pixels and the source does not give the size of the image.
+    fields: dict[str, Any]  # all other values from the source; keys are names of fields or in KEPT_FIELDS
+    # fields["boxes"] refers to an image of this width and height in pixels. (1, 1): boxes are fractions of the width
+    # and height. (0, 0): boxes are in pixels, but the source does not give the size of the image.
     boxes_in: tuple[int, int] | None = None  # None without boxes
     files: dict[str, FieldFile] = {}  # by field name; a field is None until `load` reads its file  # noqa: RUF012
 
 
 class Loaded(NamedTuple):
-    """The bytes of a file, and its entry with fields that are known only after reading."""
+    """The bytes of a file, and its entry. Reading the file may have added fields to the entry."""
 
     entry: Entry
     data: bytes
 
 
 class Problem(NamedTuple):
-    """A file or row that cannot be converted: its name or ``"row 17"``, as valid UTF-8, and the reason."""
+    """A file or row that cannot be converted. ``name`` is the file's name in valid UTF-8, or ``"row 17"``."""
 
     name: str
     reason: str
@@ -139,7 +138,7 @@ class Tally:
     not_utf8: int = 0  # number of names with invalid bytes
     not_utf8_example: str = ""
     system: set[str] = field(default_factory=set)  # paths of folders that a Mac, a NAS or Windows has added
-    backslashes: int = 0  # number of names with the separator of Windows, which was read as /
+    backslashes: int = 0  # number of names with a backslash; it was read as /
     files: int = 0  # number of images, if files beside them are counted
     beside: Counter[str] = field(default_factory=Counter)  # number of files beside images, by the field they become
 
@@ -189,34 +188,34 @@ def count_bytes(fields: dict[str, Any], names: Iterable[str]) -> int:
 
 
 class Source(ABC):
-    """A stream of entries, the same at every iteration as long as the files stay the same.
+    """A stream of entries. While the files do not change, each iteration yields the same entries.
 
     Memory does not grow with the number of entries. Each iterator belongs to one thread.
     """
 
     follows: tuple[str, ...] = ()  # options of `Reading` that affect how this source is read
-    numbers_classes = False  # whether the files give each class its number, as COCO's do
-    has_columns = False  # whether the options of a `Listing` can name its columns
-    asks_again = False  # whether to read a bad file once more, since its bytes may be corrupted in transit
+    numbers_classes = False  # whether the files number the classes, like COCO's files
+    has_columns = False  # whether this source has columns, which the options of a `Listing` can name
+    asks_again = False  # whether to read a bad file once more: the network may have corrupted its bytes
 
     def __init__(self, root: Path, classes: tuple[str, ...], warnings: Iterable[str] = (), *, place: str = "") -> None:
         self.root = root  # relative paths start from this folder
         self.place = place or full_path(root)  # for messages
         self.classes = classes  # names in the order of their labels; empty if they are unknown
         self.given_classes: tuple[str, ...] | None = None  # classes that the user gives, see `use_classes`
-        self.label_table: Sequence[int] | None = None  # maps labels of entries to labels to store; None keeps them
-        self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; the Tally has more
+        self.label_table: Sequence[int] | None = None  # maps an entry's label to the stored label; None changes nothing
+        self.warnings = tuple(warnings)  # sentences about the source as a whole, for people; see also Tally.warnings
         self.stores: tuple[Store, ...] = ()  # stores that this source reads
         self.file_fields: tuple[str, ...] = ()  # extra fields whose values are image files
-        self.field_classes: dict[str, list[str]] = {}  # class names for fields of integers, as in a Manifest
+        self.field_classes: dict[str, list[str]] = {}  # class names of integer fields, by field name
         self.target = ""  # the field that training predicts, in place of the label
         self.understood: tuple[str, ...] = ()  # how the source is read, for people
-        self.beside = Tally()  # counts the files that lie beside the tars, tables or LMDB file and are not read
-        self.compressed = ""  # path of the first tar that must be decompressed whole to open it; "" if there is none
+        self.beside = Tally()  # counts files that are not read, beside the tars, tables or LMDB file
+        self.compressed = ""  # path of the first compressed tar, which must be decompressed whole; "" if there is none
 
     @property
     def stored_classes(self) -> tuple[str, ...]:
-        """The classes that a store of this source has."""
+        """Classes to store: the classes that the user gives, else the classes of the source."""
         return self.classes if self.given_classes is None else self.given_classes
 
     @abstractmethod
@@ -228,22 +227,22 @@ class Source(ABC):
         """
 
     def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
-        """Yield a report line for each file that was added after ``listed`` was made. Only folders have such files."""
+        """Yield a report line for each file that was added to the folder after ``listed`` was made."""
         yield from ()
 
     def read(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
-        """Yield the bytes of each entry's file, or why it cannot be read; any thread may call it.
+        """Yield the bytes of each entry's file, or a Problem. Any thread may call ``read``.
 
-        ``hold`` limits memory: it is called with a number of bytes, if possible before they are read, and may wait
-        until other bytes are freed. An OSError is raised only if the machine fails. This implementation reads files. A
-        location is (path,), or (path, start, number of bytes) for a part of a file.
+        To limit memory, ``read`` calls ``hold`` with a number of bytes, if possible before it reads them. ``hold`` may
+        wait. ``read`` raises an OSError only if the machine fails. This implementation reads files. A location is
+        (path,), or (path, start, number of bytes) for a part of a file.
         """
         for entry in entries:
             path, *part = entry.location
             yield read_file(entry.name, os.path.join(os.fsencode(self.root), path), hold, *part)  # noqa: PTH118 - bytes
 
     def load(self, entries: Sequence[Entry], hold: Callable[[int], object]) -> Iterator[bytes | Loaded | Problem]:
-        """Yield what ``read`` yields, with the bytes of each entry's ``files`` in its fields."""
+        """Call ``read``, and also read each entry's ``files`` into its fields."""
         if not self.file_fields and not any(entry.files for entry in entries):
             yield from self.read(entries, hold)
             return
@@ -267,7 +266,7 @@ class Source(ABC):
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     def differs(self, entry: Entry) -> bool | None:
-        """Return None if no ETag contradicts an entry's bytes, else whether the ETags of this server are MD5s."""
+        """Return None if no ETag contradicts an entry's bytes. Else return whether this server uses MD5s as ETags."""
         return None  # overridden for object storage
 
     def in_words(self, tally: Tally) -> list[str]:
@@ -281,14 +280,14 @@ class Source(ABC):
 
 
 def name_range(classes: Sequence[str], labels: Sequence[int] | None = None) -> str:
-    """Return how many classes there are, and the labels of the first and last class; by default, their positions."""
+    """Return text: how many classes there are, and the labels of the first and last. Default labels are positions."""
     labels = range(len(classes)) if labels is None else labels
     last = f" and {short_repr(classes[-1], 40)} is {labels[-1]:,}" * (len(classes) > 1)
     return f"{counted(len(classes), 'class')}, {short_repr(classes[0], 40)} is {labels[0]:,}{last}"
 
 
 def field_value(extension: str, data: bytes) -> Any:
-    """Return the field's value from the bytes of a file beside an image. Raise ValueError for wrong UTF-8 or JSON."""
+    """Return the bytes of a file as the value of a field. Raise ValueError for wrong UTF-8 or JSON."""
     if extension == "json":
         return json.loads(data)
     return data.decode("utf-8-sig") if extension == "txt" else data
@@ -303,10 +302,10 @@ def read_file(
     *,
     opened: int | None = None,
 ) -> bytes | Problem:
-    """Return bytes of a file, or why they cannot be read; raise an OSError only if the machine fails.
+    """Return bytes of a file, or a Problem. Raise an OSError only if the machine fails.
 
-    ``wanted`` is the number of bytes to read from ``start`` on; None for all. ``opened`` is an open descriptor of the
-    file, which stays open; None to open the file here.
+    ``wanted`` is the number of bytes to read from ``start`` on; None means all. ``opened`` is an open descriptor of the
+    file. It stays open. If it is None, ``path`` is opened.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait forever.
@@ -348,7 +347,7 @@ def problem_of(error: OSError, name: str, path: bytes) -> Problem:
 
 
 def checked_root(folder: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder; SourceError if it does not exist or cannot be read."""
+    """Return the path of a folder. Raise SourceError if the folder does not exist or cannot be read."""
     if not os.fspath(folder).strip():  # pathlib reads "" as the working directory
         raise SourceError(f"the source must be the path of a folder, got {folder!r} (the working directory is '.')")
     root = Path(folder)
@@ -361,20 +360,20 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     if not stat.S_ISDIR(mode):
         raise SourceError(
             f"{readable(root)}: convert cannot read this file: give a folder of images, or a tar, zip, Parquet, "
-            "Arrow or LMDB file; with a listing (--listing), give the folder where its paths start"
+            "Arrow or LMDB file; with --listing, give the folder where the listing's paths start"
         )
     return root
 
 
 def readable(path: bytes | str | os.PathLike[str]) -> str:
-    r"""Return a path as valid text: unchanged if it is UTF-8, else with each invalid byte written as ``\xe9``."""
+    r"""Return a path as valid text. Each byte that is not UTF-8 is escaped, as in ``\xe9``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def full_path(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a file or folder as valid text, the same for every spelling of the path.
+    """Return an absolute path as valid text, the same for every spelling of the path.
 
-    Symbolic links are kept, unless the path has a ``..``, whose meaning depends on them.
+    Symbolic links are kept. Only a path with ``..`` is resolved, because the meaning of ``..`` depends on the links.
     """
     full = Path(path).absolute()
     if ".." in full.parts:

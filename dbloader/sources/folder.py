@@ -1,10 +1,10 @@
 """A folder of images, with one folder for each class, in the order of torchvision's ImageFolder.
 
-dbloader differs from ImageFolder in six ways. It reads more formats, such as GIF and HEIC. It leaves out names that
-begin with a dot (macOS puts a ``._x.jpg`` without an image next to each ``x.jpg`` that it copies), and folders that a
-Mac, a NAS or Windows has added. In each class, it reads a folder only once, so loops of links end. A class without
-images stays, with a warning. If no folder has images, it reads the images directly in the root, without labels. A
-``x.txt`` or ``x.json`` beside ``x.jpg`` becomes a field.
+dbloader differs from ImageFolder in six ways. It reads more formats, such as GIF and HEIC. It leaves out folders that a
+Mac, a NAS or Windows has added, and names that begin with a dot (macOS adds a ``._x.jpg`` to ``x.jpg``). In each class,
+it reads a folder only once, so loops of links end. A class without images keeps its label, with a warning. If no folder
+has images, dbloader reads the images directly in the root, without labels. A ``x.txt`` or ``x.json`` beside ``x.jpg``
+becomes a field of its record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     _Found = tuple[bytes, dict[bytes, dict[str, bytes]]]  # path of an image, and `_Contents.beside` of its folder
 
-# Extensions of torchvision.datasets.folder, then others of the formats in images/pillow.py; upper case matches too.
+# Extensions of torchvision's ImageFolder, then more for the formats in images/pillow.py. Upper case matches too.
 EXTENSIONS = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
     ".gif", ".avif", ".heic", ".heif", ".hif", ".jpe", ".jfif", ".mpo", ".apng", ".jp2", ".j2k", ".jpc", ".jpf", ".jpx",
@@ -48,8 +48,8 @@ EXTENSIONS = (
 LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12} more extensions"
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # Hugging Face's imagefolder reads them
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
-SIDECARS = (b".txt", b".json")  # extensions of files beside an image that become its fields
-# Folders that macOS and netatalk, Windows, Synology, QNAP, and other file servers add, in a path.
+SIDECARS = (b".txt", b".json")  # a file beside an image with such an extension becomes a field of the record
+# Matches a path below a folder that macOS, netatalk, Windows, Synology, QNAP or another file server has added.
 SYSTEM = re.compile(
     r"(?:^|/)(?:RECYCLER|(?i:__macosx|network trash folder|temporary items|thevolumesettingsfolder"
     r"|\$recycle\.bin|\$extend|system volume information|found\.[0-9]{3}|msocache"
@@ -74,9 +74,9 @@ class _Contents(NamedTuple):
 class FolderSource(Source):
     """The images in a folder of class folders.
 
-    Classes are sorted. Within a class, folders are sorted by their path as a string (``a-b`` before ``a/b``), and
-    the files of a folder by their names. Links are followed. Names are kept byte for byte. At any time, only the names
-    in one folder and the paths of one class's folders are in memory.
+    Classes are sorted. Within a class, folders are sorted by path, as strings (``a-b`` before ``a/b``). Within a
+    folder, files are sorted by name. Links are followed. Names are kept byte for byte. Memory contains only the names
+    in one folder and the folders of one class.
 
     With ``as_one_class``, all images below the folder are one class, and their names begin with ``./``.
     """
@@ -104,15 +104,15 @@ class FolderSource(Source):
         self.understood = (f"images: {self.place}", describe_classes(self.classes))
 
     def class_of(self, folder: str) -> str:
-        """Return the class of the images in a folder, given by its path below the root."""
+        """Return the class of the images in a folder. ``folder`` is a path below the root."""
         return folder.partition("/")[0]
 
     def labelled_folders(self) -> Iterable[bytes]:
-        """Return folders of all classes, by their paths below the root."""
+        """Return the paths of folders below the root. Together they have all classes."""
         return self._top.folders
 
     def image_folders(self) -> Iterator[bytes]:
-        """Yield the folder of each image in a class folder, by its path below the root."""
+        """Yield the path of each image's folder below the root. Images directly in the root are left out."""
         for folder in self._top.folders:
             for found in self._walk(folder, Tally()):
                 if not isinstance(found, Problem):
@@ -146,7 +146,7 @@ class FolderSource(Source):
 
     @override
     def late(self, listed: Iterable[Entry | Problem]) -> Iterator[dict[str, str]]:
-        # An array, because a set would need several times the memory.
+        # A set would need several times the memory of this array.
         known = np.unique(np.fromiter((hash(item.name) for item in listed), "i8"))
         with suppress(SourceError):  # the folder or all its images are gone
             for item in self.opened_again().entries():
@@ -154,13 +154,13 @@ class FolderSource(Source):
                     yield {"name": item.name, "event": "rejected", "reason": LATE}
 
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[_Found | Problem]:
-        """Yield the images of one class; each folder is listed once, when its turn comes.
+        """Yield the images of one class in sorted order.
 
-        A folder's path sorts before the paths of its subfolders, so a heap of known folders gives the sorted order.
+        A folder's path sorts before the paths of its subfolders. So a heap always contains the next folder.
         """
         root = os.fsencode(self.root)
         pending = [(_order(folder), folder)]
-        visited = {self._identity: b"."}  # with the root, because a link to it would mix all classes into one
+        visited = {self._identity: b"."}  # do not follow links to the root: they would mix all classes into one
         while pending:
             path = heapq.heappop(pending)[1]
             try:
@@ -199,7 +199,7 @@ def _entry(found: _Found, label: int | None, tally: Tally) -> Entry:
 
 
 def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = True) -> _Contents:
-    """Return the contents of a folder, sorted; the names of problems are paths below the root."""
+    """Return the sorted contents of a folder. Problems are named by their paths below the root."""
     contents, others = _Contents([], [], [], {}), list[bytes]()
     with os.scandir(posixpath.join(root, path)) as entries:
         for entry in entries:
@@ -230,7 +230,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = Tru
             contents.beside.setdefault(stem, {})[extension[1:].decode().lower()] = name
             continue
         tally.skip(name)
-        if readable(name) in METADATA_FILES:  # usable metadata would have made another kind of source
+        if readable(name) in METADATA_FILES:  # not usable: otherwise, this would be another kind of source
             tally.metadata = tally.metadata or readable(posixpath.join(path, name))
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
@@ -244,7 +244,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = Tru
 
 
 def class_names(folders: Sequence[bytes] | Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the names of some class folders as text; SourceError if two become the same text."""
+    """Return the names of class folders as text. Raise SourceError if two names become the same text."""
     classes = tuple(map(readable, folders))
     if len({*classes}) < len(classes):
         raise SourceError(
@@ -269,7 +269,7 @@ def _order(path: bytes) -> str:
 
 
 def describe_classes(classes: tuple[str, ...], folders: str = "the first folder") -> str:
-    """Return the line that says which folders of a path the labels are from."""
+    """Return a line of text that shows which folder of each path gives the label."""
     found = f"{folders} of each path: {name_range(classes)}" if classes else "none, for lack of class folders"
     return f"labels: {found}"
 
@@ -277,7 +277,7 @@ def describe_classes(classes: tuple[str, ...], folders: str = "the first folder"
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:
     """Raise SourceError if no class has an image, and add the last warnings to the tally.
 
-    The warnings are about classes without images, metadata that is not used, and names that are not UTF-8.
+    The warnings are about classes without images, unused metadata, and names that are not UTF-8.
     """
     if not any(filled):
         others = tally.skipped.most_common(3)
@@ -302,7 +302,7 @@ def describe_unused(path: str) -> str:
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Return the first ten of some names in quotation marks, and how many more there are."""
+    """Return text with the first ten names in quotation marks, and how many more there are."""
     some = ", ".join(map(repr, names[:_MAX_NAMED]))
     more = len(names) - _MAX_NAMED
     return some if more <= 0 else f"{some} and {more} more"
