@@ -1,1 +1,1 @@
-"""Serve the records of a store as samples, in place of torchvision's ImageFolder."""
+"""Make samples from the records of a store. The datasets replace torchvision's ImageFolder."""

@@ -1,6 +1,6 @@
-"""The base class of datasets that read a store, with the attributes of torchvision's ImageFolder.
+"""The base class of datasets that read a store. It has the attributes of torchvision's ImageFolder.
 
-Making a dataset reads the store's manifest. The labels and names of all records are read when they are first needed.
+Making a dataset reads only the store's manifest. Labels and names are read when they are first used.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 
-_READ_AT_ONCE = 256  # records to read at a time for their classes; an LMDB file yields them without copying images
+_READ_AT_ONCE = 256  # records to read at a time for their classes; LMDB does not copy their images
 # Attributes that are computed once and kept in __dict__. The public attributes are properties, because a user could
-# assign to a cached_property.
+# assign to a cached_property by mistake.
 _CACHED = ("targets", "names", "_indices_digest")
 
 _SELECT = "torch.utils.data.Subset(dataset, indices) or where= selects records"
 _LABELS = "target_transform= changes labels, and copy_store(labels=) makes a store with other labels"
-# What to use instead of attributes and options of ImageFolder that a store cannot have, or cannot change.
+# Remedies in error messages: ImageFolder has these attributes and options, but here they are missing or read-only.
 _INSTEAD = {
     "samples": _SELECT, "imgs": _SELECT, "names": _SELECT, "extensions": _SELECT, "is_valid_file": _SELECT,
     "targets": _LABELS, "classes": _LABELS, "class_to_idx": _LABELS, "make_dataset": "convert() finds the files",
@@ -65,7 +65,7 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        # The indices that the selected records have in the store, ascending; None without a query.
+        # Indices in the store of the records that the query selects, ascending. None without a query.
         self._indices = None if where is None else find_selected(store, where)
 
     @property
@@ -89,7 +89,7 @@ class RecordDataset(Dataset[Any]):
         return {name: label for label, name in enumerate(self.classes)}
 
     def find_classes(self, _directory: object = None) -> tuple[list[str], dict[str, int]]:
-        """Return ``classes`` and ``class_to_idx``, as ImageFolder does."""
+        """Return ``classes`` and ``class_to_idx``, like ImageFolder."""
         return self.classes, self.class_to_idx
 
     @property
@@ -100,8 +100,8 @@ class RecordDataset(Dataset[Any]):
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
 
-        Other targets (numbers, booleans or texts) have the dtypes of ``column``. If a target is a list of classes, each
-        class has a column of 0 and 1: uint8, shape (len, classes). To fill this array, dbloader reads all records.
+        Other targets (numbers, booleans or texts) have the dtypes of ``column``. If each target is a list of classes,
+        the array is uint8, shape (len, classes), with 0 and 1. To fill this array, dbloader reads all records.
 
         Raises:
             OptionError: The target has no column, or the array for several classes does not fit into memory.
@@ -131,12 +131,13 @@ class RecordDataset(Dataset[Any]):
         return result
 
     def column(self, name: str) -> np.ndarray[Any, Any]:
-        """Return one value of every record, without reading the records: an array of shape (len,).
+        """Return one value of every record as an array of shape (len,). This does not read the records.
 
         Args:
             name: ``"label"``, ``"width"``, ``"height"``, ``"nbytes"``, ``"crc32"``, or an extra field with numbers,
-                booleans or short texts. An extra field is float64, int64, bool or object (str). Missing values are NaN
-                in float64, the least int64 in int64, "" in object, and -1 in bool, which then becomes int8.
+                booleans or short texts. An extra field is float64, int64, bool or object (str). A missing value is NaN
+                in float64, the least int64 in int64, and "" in object. If a bool is missing, the dtype is int8, and -1
+                means missing.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -158,7 +159,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def samples(self) -> Samples:
-        """The pairs (name, label) of all records, as in ImageFolder, packed; labels are as in ``targets``."""
+        """The pairs (name, label) of all records. ImageFolder has a list; this sequence makes a pair when indexed."""
         return Samples(self.names, self.targets)
 
     @property
@@ -170,8 +171,8 @@ class RecordDataset(Dataset[Any]):
     def content_digest(self) -> str:
         """A digest of the records and their order, equal for datasets with the same records.
 
-        The digest begins with the store's digest. If a query selected records, a slash and the SHA-256 (hex) of their
-        indices (int64, little-endian) follow.
+        The digest is the store's digest. If a query selected records, the digest also has a slash and the SHA-256 (hex)
+        of the indices (int64, little-endian).
         """
         if self._indices is None or len(self._indices) == self.manifest.length:
             return self.manifest.digest
@@ -186,7 +187,7 @@ class RecordDataset(Dataset[Any]):
         return self.records([index])[0]
 
     def records(self, indices: Sequence[int]) -> list[Record]:
-        """Return the records at some indices, in the order of the indices, read in one transaction or round trip.
+        """Return the records at some indices, in this order. Read them in one transaction or round trip.
 
         Raises:
             RecordIndexError: An index is not from -len to len - 1.
@@ -196,12 +197,12 @@ class RecordDataset(Dataset[Any]):
         return store.read(positions)
 
     def labels_at(self, indices: Sequence[int]) -> list[int]:
-        """Return the labels of a few records, each by one lookup; ``targets`` reads all labels."""
+        """Return the labels of a few records, with one lookup each. For all labels, ``targets`` is faster."""
         store, positions = self.locate(indices)
         return [store.label(position) for position in positions]
 
     def expect_order(self, sampler: ResumableSampler, since: Mapping[str, Any], *, margin: int, check: bool) -> None:
-        """Pass the order of a new iteration to the store; arguments are as in ``Store.expect_order``."""
+        """Pass the order of a new iteration to the store. ``Store.expect_order`` describes the arguments."""
         self._same_store().expect_order(sampler, since, self._indices, margin=margin, check=check)
 
     def find(self, name: str) -> int:
@@ -222,7 +223,7 @@ class RecordDataset(Dataset[Any]):
         raise RecordNotFoundError(f"the query does not select the record {name!r} of {self.root}")
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
-        """Return the name of a sample, as timm's datasets do, for results and for ImageNet's "real" labels.
+        """Return the name of a sample. timm calls this for results and for ImageNet's "real" labels.
 
         Args:
             index: Index of the sample, from -len to len - 1.
@@ -246,7 +247,7 @@ class RecordDataset(Dataset[Any]):
         self.store.close()
 
     def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:
-        """Return the store, and the indices that some samples have in the store.
+        """Return the store, and the indices in the store for some indices of this dataset.
 
         Raises:
             RecordIndexError: An index is not from -len to len - 1.
@@ -285,7 +286,7 @@ class RecordDataset(Dataset[Any]):
         return self.manifest.length if self._indices is None else len(self._indices)
 
     def _repr_html_(self) -> str | None:
-        """Return the dataset as HTML, with some of its images, for notebooks."""
+        """Return HTML with some images of the dataset, for notebooks."""
         return html("store_html", self, self.locate)
 
     def __enter__(self) -> Self:
@@ -295,11 +296,11 @@ class RecordDataset(Dataset[Any]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # The labels and names are left out, because workers seldom need them.
+        # Workers seldom need the labels and names, so leave them out.
         return {key: value for key, value in self.__dict__.items() if key not in _CACHED}
 
     def _same_store(self) -> Store:
-        """Return the store, after checking that it has not been replaced since this dataset was made."""
+        """Check that the store has not been replaced since this dataset was made, and return the store."""
         manifest = self.store.manifest
         if manifest is not self.manifest:
             if manifest.digest != self.manifest.digest:
@@ -313,11 +314,11 @@ class RecordDataset(Dataset[Any]):
 
 
 class CompositeDataset(Dataset[Any], ABC):
-    """A dataset whose samples come from several datasets of stores, such as the dataset that `mix` returns.
+    """A dataset that takes samples from several datasets of stores, such as the result of `mix`.
 
     Attributes:
         datasets: The datasets that make the samples.
-        fields: The fields of a sample, as in LMDBDataset.
+        fields: The fields of a sample (see LMDBDataset).
         target: The field that is the target, in all datasets.
     """
 
@@ -327,11 +328,11 @@ class CompositeDataset(Dataset[Any], ABC):
 
     @abstractmethod
     def origin(self, index: int) -> tuple[Any, int, str]:
-        """Return the dataset that makes a sample, the sample's index in it, and the name of the sample's source."""
+        """Return the dataset that makes a sample, the sample's index in that dataset, and the name of its source."""
 
     @abstractmethod
     def sampler(self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0) -> ResumableSampler:
-        """Return the sampler for training; arguments and errors are as in ShuffleSampler."""
+        """Return the sampler for training. ShuffleSampler describes the arguments and errors."""
 
     @abstractmethod
     def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
@@ -343,14 +344,14 @@ class CompositeDataset(Dataset[Any], ABC):
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:
-    """Return the dataset that makes a sample of any dataset, and the index of the sample in that dataset."""
+    """Return the inner dataset that makes a sample, and the sample's index in the inner dataset."""
     while type(dataset) is Subset:
         dataset, index = dataset.dataset, dataset.indices[index]
     return dataset.origin(index)[:2] if isinstance(dataset, CompositeDataset) else (dataset, index)
 
 
 def find_selected(store: Store, query: str) -> np.ndarray[Any, Any]:
-    """Return the indices of the records that a query finds, ascending. Warn if there are none.
+    """Return the indices of the records that a query finds, ascending. Warn if no record is found.
 
     The dtype is uint32, or int64 for a store of at least 2**32 records.
 
@@ -411,7 +412,7 @@ class Samples(Sequence[tuple[str, Any]]):
 
 
 def describe_record(record: Record, root: str) -> str:
-    """Return the index and the name of a record and the place of its store, for messages."""
+    """Return text for messages: the index and name of a record, and the place of its store."""
     return f"record {record.index} ({record.name or 'without a name'}) of {root}"
 
 
@@ -424,7 +425,7 @@ def check_whole(record: Record, root: str) -> None:
         )
 
 
-class NotedErrors:  # used for each sample, so not a @contextmanager, which takes three times as long
+class NotedErrors:  # a @contextmanager takes three times as long, which matters for each sample
     """A context that adds a note with the record to each error raised inside."""
 
     __slots__ = ("dataset", "record")

@@ -39,7 +39,7 @@ _WITH_VALUE = {
 
 
 def checked_fields(fields: Any) -> tuple[str, ...] | dict[str, str] | None:
-    """Return the option ``fields`` as a tuple of fields, or as a dict from names in the sample to fields."""
+    """Check the option ``fields``. Return a tuple of fields, or a dict that maps names in the sample to fields."""
     if isinstance(fields, str):
         raise OptionError(f"fields must be several names, such as ({fields!r},), got the one str {fields!r}")
     if fields is None:
@@ -93,7 +93,7 @@ def image_and_label(dataset: Any) -> dict[str, str]:
 
 
 def check_fields(dataset: Any, manifest: Manifest) -> None:
-    """Raise OptionError if one of the dataset's fields is in no record."""
+    """Raise OptionError if no record has one of the dataset's fields."""
     known = (*_OWN_FIELDS, *manifest.fields)
     for field in names_of(dataset.fields, dataset.target).values():
         if field not in known:
@@ -109,7 +109,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
 
 
 def target_names(dataset: Any) -> list[str]:
-    """Return the names in a sample to which ``target_transform`` applies: all names of the target, or else "label".
+    """Return the names in a sample that ``target_transform`` changes: all names of the target field, else "label".
 
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.
@@ -121,7 +121,7 @@ def target_names(dataset: Any) -> list[str]:
         return []
     labels = [name for name, field in names.items() if field == dataset.target]
     found = labels or [name for name in names if name == "label"]
-    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # a mixture wraps it in UnitedLabels
+    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # UnitedLabels of a mixture has `then`
     if not found or (own is not None and labels and names.get("label", "label") not in ("label", dataset.target)):
         what = "two fields may be the label" if found else "fields= has no label"
         raise OptionError(f"target_transform= changes the label, but {what}: call one field 'label' by a dict; {way}")
@@ -134,7 +134,7 @@ def value_of(record: Record, field: str) -> Any:
 
 
 def has_fields_to_crop(dataset: Any) -> bool:
-    """Return whether samples have an image, and files or boxes that must be cropped together with the image."""
+    """Return whether samples have an image, and also masks or boxes, which a crop of the image must crop too."""
     if dataset.fields is None and dataset.target == "label":
         return False
     fields = {*names_of(dataset.fields, dataset.target).values()}
@@ -147,14 +147,14 @@ def has_image(fields: tuple[str, ...] | dict[str, str] | None) -> bool:
 
 
 def join_image(fields: tuple[str, ...] | dict[str, str] | None, image: Any, rest: Any) -> Any:
-    """Return a sample, given its image and its other fields; or a batch, given its images and its other fields."""
+    """Join the image and the other fields of a sample. Or join the images and the other fields of a batch."""
     if fields is None:
         return (image, *rest)
     return {name: image if field == "image" else rest[name] for name, field in names_of(fields).items()}
 
 
 def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, Any]:
-    """Return all fields of a sample but its image, by their names in the sample.
+    """Return all fields of a sample without its image. Keys are the names in the sample.
 
     Args:
         dataset: The StoreDataset.
@@ -162,7 +162,7 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
         plan: A Decoder's plan for the image, or None. The plan also crops files and boxes.
 
     Raises:
-        OptionError: The image is cropped, and a file or boxes cannot be cropped with it.
+        OptionError: The image is cropped, but a file or boxes cannot be cropped with the image.
     """
     names = {name: field for name, field in names_of(dataset.fields, dataset.target).items() if field != "image"}
     values = {field: value_of(record, field) for field in names.values()}
@@ -195,12 +195,12 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
 
 
 def _target_value(dataset: Any, record: Any, value: Any) -> Any:
-    """Return the target of a sample, given the field's value: several classes become a float32 tensor of 0 and 1.
+    """Return the target of a sample. ``value`` is the stored value. Several classes become a tensor of 0 and 1.
 
     Raises:
-        OptionError: The record has no value, but samples are (image, target); or the value is no list of classes.
+        OptionError: The record has no value, but samples are (image, target). Or the value is no list of classes.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):  # columns and queries treat NaN as no value
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # for columns and queries, NaN is no value
         if dataset.fields is not None:
             return value
         name = dataset.target if dataset.target.isidentifier() else f'"{dataset.target}"'
@@ -208,7 +208,7 @@ def _target_value(dataset: Any, record: Any, value: Any) -> Any:
         way = f"where={query!r} selects the records with a value" if query else "leave such records out with a Subset"
         raise OptionError(f"{describe_record(record, dataset.root)} has no {dataset.target}: {way}")
     if isinstance(value, np.ndarray) and not value.shape:
-        return value.item()  # write_store stores NumPy numbers as arrays without axes, to keep the dtype
+        return value.item()  # to keep the dtype, write_store stores a NumPy number as an array without axes
     names = class_names(dataset.manifest, dataset.target)
     if not names or not isinstance(value, (list, np.ndarray)):
         return value
@@ -231,7 +231,7 @@ def has_row_for_each_box(field: str) -> bool:
 
 
 def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
-    """Return boxes, which may be lists, as an array: float64, shape (n, 4)."""
+    """Check boxes, and return them as an array: float64, shape (n, 4). ``value`` may be a list or an array."""
     with suppress(TypeError, ValueError):  # the values are not numbers, or the rows differ in length
         boxes = np.asarray(value, np.float64)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
@@ -244,7 +244,7 @@ def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _rows_of_boxes(values: dict[str, Any], boxes: Any) -> dict[str, Any]:
-    """Drop cropped boxes without an area. Return the other boxes, and their rows in fields with a row for each box."""
+    """Drop boxes that have no area after the crop. Return the other boxes, and their rows in other fields."""
     kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
     result = {_BOXES: boxes[kept]}
     for name, value in values.items():

@@ -23,26 +23,27 @@ if TYPE_CHECKING:
 
 
 class MongoDataset(StoreDataset):
-    """The images and labels of a store in MongoDB, in place of torchvision's ImageFolder.
+    """Makes samples from a store in MongoDB. Replaces torchvision's ImageFolder.
 
-    MongoDataset works like LMDBDataset. Each batch needs one query, and each reading process one client. Reading
-    continues after dropped connections, restarts of the server and elections. A minute without an answer is an error.
+    MongoDataset works like LMDBDataset. It sends one query for each batch, and makes one client in each process.
+    Reading continues after dropped connections, restarts of the server and elections. A minute without an answer is an
+    error.
 
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
             credentials. Other pickles of the dataset do not contain the credentials.
         transform, target_transform, decode, transforms, target, fields, resize, where: As in LMDBDataset.
-        query: A MongoDB query that selects records, instead of ``where``, such as ``{"label": {"$in": [3, 5]}, "width":
-            {"$gte": 256}}``. The query may name any field. The server runs the query when the dataset is made. Records
-            keep the store's order. Index 0 is the first record found; the field ``"index"`` is the index in the store.
+        query: Selects records by a MongoDB query, in place of ``where``: ``{"label": {"$in": [3, 5]}, "width": {"$gte":
+            256}}``. The query may name any field. The server runs the query when the dataset is made. Records keep the
+            store's order. Index 0 is the first record found. The field ``"index"`` is the index in the store.
         cache, cache_bytes, root: As in LMDBDataset. dbloader copies the records to the folder in shards of about 64 MB.
 
     Raises:
         PlaceError: The place is not a MongoDB URI, or names no database or collection.
         StoreUnreachableError: No server answers within seconds.
         StoreAccessError: The server refuses the user.
-        OptionError: As in LMDBDataset; or the query cannot be sent to a server.
-        NotAStoreError: As in LMDBDataset; or the cache belongs to another store.
+        OptionError: As in LMDBDataset. Or the query contains values that MongoDB does not have.
+        NotAStoreError: As in LMDBDataset. Or the cache belongs to another store.
         StoreError: As in LMDBDataset.
     """
 
@@ -88,7 +89,7 @@ class MongoDataset(StoreDataset):
         return extension("CollectionDataset")(place, listing, *args, **options)
 
     def _find(self, origin: MongoStore, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Return the indices of the records that a query finds, 4 bytes each."""
+        """Return the indices of the records that a query finds, as uint32 if possible."""
         indices = origin.matching(query)
         if origin.manifest.digest != self.manifest.digest:
             raise NotAStoreError(f"the store at {self.root} has been replaced just now: make the dataset again")
@@ -105,7 +106,7 @@ class MongoDataset(StoreDataset):
 
 
 def _check_query(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a query if it can be sent to a server."""
+    """Check that BSON can encode a query, and return a copy of the query."""
     try:
         bson.encode(query)
     except (bson.errors.BSONError, TypeError, OverflowError) as error:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class StoreDataset(RecordDataset):
-    """The records of a store as samples. LMDBDataset documents the options."""
+    """Makes samples from the records of a store. LMDBDataset documents the options."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class StoreDataset(RecordDataset):
         check_fields(self, self.manifest)
 
     def random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return random numbers for the samples at some indices: float64, shape (indices, n); None if none are used."""
+        """Return random numbers for some samples: float64, shape (indices, n). None if no transform is random."""
         return random_numbers_for(self.decode, indices, self.transforms if self.transform is None else self.transform)
 
     @override
@@ -84,7 +84,7 @@ class StoreDataset(RecordDataset):
         return self._batch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Return a batch of samples, read in one transaction; torch's DataLoader calls this."""
+        """Return a batch of samples. Read them in one transaction. torch's DataLoader calls this method."""
         if type(self).__getitem__ is not StoreDataset.__getitem__:
             return [self._subclass_sample(index) for index in indices]
         return self._batch(indices)
@@ -97,12 +97,12 @@ class StoreDataset(RecordDataset):
 
     @property
     def makes_own_samples(self) -> bool:
-        """Whether a subclass makes samples itself: it overrides ``__getitem__``, ``__getitems__`` or ``sample``."""
+        """Whether the class is a subclass that overrides ``__getitem__``, ``__getitems__`` or ``sample``."""
         names = ("__getitem__", "__getitems__", "sample")
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        # With resize="exact", the transform is called exactly as with ImageFolder.
+        # With resize="exact", transforms are called in the same way as by ImageFolder.
         fuses = self.transform is not None and self.resize not in (None, "exact") and has_extensions()
         dataset = extension("with_head")(self) if fuses else self
         random_numbers, records = dataset.random_numbers(indices), dataset.records(indices)
@@ -129,7 +129,7 @@ class StoreDataset(RecordDataset):
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record; ``random_numbers`` is one row of the result of ``self.random_numbers``."""
+        """Return the sample of a record. The argument ``random_numbers`` is a row from the method of this name."""
         if not has_image(self.fields):
             return self._transformed(record, self.rest(record), random_numbers)
         decode: Any = self.decode
@@ -151,7 +151,7 @@ class StoreDataset(RecordDataset):
             return (*apply_to_pair(self.transforms, *sample[:2]), *sample[2:])
 
     def plan(self, record: Record, random_numbers: np.ndarray[Any, Any] | None) -> Plan:
-        """Return a Decoder's plan for the image of a record; arguments are as in ``sample``."""
+        """Return a Decoder's plan for the image of a record. The arguments are the same as in ``sample``."""
         decode: Any = self.decode
         with NotedErrors(self, record):
             plan: Plan = decode.plan(record.image, _drawn_for(decode, random_numbers), **self._decoder_options(record))
@@ -169,9 +169,9 @@ class StoreDataset(RecordDataset):
             return image if unchanged else apply_transform(self.transform, image, random_numbers)
 
     def rest(self, record: Record, plan: Plan | None = None) -> Any:
-        """Return a sample without its image: a tuple of the target, or a dict of all other fields.
+        """Return a sample without its image: the tuple ``(target,)``, or a dict of all other fields.
 
-        With the ``plan`` of the image, files and boxes are cropped like the image.
+        If the ``plan`` of the image is given, files and boxes are cropped like the image.
         """
         with NotedErrors(self, record):
             only_label = self.fields is None and self.target == "label"
@@ -196,7 +196,7 @@ class StoreDataset(RecordDataset):
 
     @property
     def loader(self) -> Callable[[str], Any]:
-        """A function that takes the name of a record and returns its decoded image; read-only, unlike ImageFolder's."""
+        """A function from the name of a record to its decoded image. Unlike in ImageFolder, it cannot be replaced."""
         return self._load
 
     def _load(self, name: str) -> Any:
@@ -209,7 +209,7 @@ class StoreDataset(RecordDataset):
         if isinstance(record.image, np.ndarray):
             return {}
         check_whole(record, self.root)
-        # Conversion with the option ``tile`` stores the field ``tiles``. Otherwise, ``tiles`` is a field of the user.
+        # The option ``tile`` of a conversion stores the field ``tiles``. Without it, ``tiles`` is a field of the user.
         tiles = record.fields.get("tiles") if self.manifest.source.get("tile") else None
         return {"tiles": tiles, "known_intact": self.manifest.has_decoded_images}
 
@@ -219,10 +219,10 @@ def _drawn_for(decode: Decoder, random_numbers: np.ndarray[Any, Any] | None) -> 
 
 
 def checked_place(place: Any, root: Any, wanted: str) -> Any:
-    """Return the place of a store, with ``~`` replaced. ``root`` is ImageFolder's name of the place.
+    """Return the place of a store. Replace ``~`` by the home folder. ``root`` is ImageFolder's name for ``place``.
 
     Raises:
-        TypeError: The place is not a str or a path, or both names are given. The message does not show the place.
+        TypeError: The place is not a str or a path, or ``place`` and ``root`` are both given.
     """
     if place is not None and root is not None:
         raise TypeError("root is another name of place: give one of them")

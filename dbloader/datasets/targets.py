@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def class_names(manifest: Manifest, target: str) -> Sequence[str]:
-    """Return the names of the classes in a target field; () if there are none."""
+    """Return the names of the classes in a target field, or () if the classes have no names."""
     return manifest.classes if target == "label" else manifest.field_classes.get(target, ())
 
 
 def checked_classes(target: str, value: Any, count: int) -> list[int]:
-    """Return the classes of a record, which are different integers from 0 to ``count`` - 1."""
+    """Check that the classes of a record are different integers from 0 to ``count`` - 1, and return them."""
     classes = value.tolist() if isinstance(value, np.ndarray) else value
     is_list = isinstance(classes, list) and all(type(one) is int and 0 <= one < count for one in classes)
     if not is_list or len({*classes}) < len(classes):

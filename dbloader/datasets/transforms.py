@@ -1,8 +1,8 @@
 """Apply transforms to images and samples, including transforms of albumentations.
 
 Transforms of albumentations take arrays as keyword arguments and return a dict. Each transform has its own random
-generator. From this generator, all forked workers would draw the same numbers, and a resumed training would draw other
-numbers than an uninterrupted training. So each call gets a new generator, seeded with a random number of its sample.
+generator. With that generator, all forked workers would draw the same numbers, and resuming a training would change the
+numbers. So each call gets a new generator, seeded with a random number of the sample.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_of_this_thread = threading.local()  # the thread's own copies of transforms, because a call changes a transform
+_of_this_thread = threading.local()  # each thread has its own copies of transforms, because a call changes a transform
 
 
 def is_albumentations(transform: Any) -> bool:
-    """Return whether this is a transform of albumentations, single or composed."""
+    """Return whether a transform is from albumentations, single or composed."""
     module: Any = sys.modules.get("albumentations")
     return module is not None and isinstance(transform, (module.BaseCompose, module.BasicTransform))
 
@@ -39,7 +39,7 @@ def is_albumentations(transform: Any) -> bool:
 def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = None) -> np.ndarray[Any, Any] | None:
     """Return random numbers in [0, 1): float64, shape (indices, n); None if ``decode`` and ``transform`` need none.
 
-    A row has ``draws`` numbers for a Decoder, and one more for albumentations or a transform that takes a seed.
+    A row has ``decode.draws`` numbers, and one more if ``transform`` is from albumentations or takes a seed.
     """
     draws = decode.draws if isinstance(decode, Decoder) else 0
     is_seeded = is_albumentations(transform) or getattr(transform, "takes_seed", False)
@@ -64,7 +64,7 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
     Raises:
         OptionError: Albumentations gets a dict without ``"image"``.
     """
-    if getattr(transform, "takes_seed", False):  # the steps of torchvision that create_loader did not fuse
+    if getattr(transform, "takes_seed", False):  # steps of torchvision that create_loader did not fuse with decoding
         return transform(value, None if row is None else int(row[-1] * 2**53))
     if not is_albumentations(transform):
         return transform(value)

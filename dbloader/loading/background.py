@@ -3,8 +3,8 @@
 The consumer has a ``BackgroundIterator``, which refers to a ``BackgroundThread``. The thread does not refer to the
 iterator. So the iterator can be garbage-collected while the thread waits, and the iterator's finalizer ends the thread.
 A finalizer can run at any point of either thread. If a finalizer ran inside ``Condition.wait``, the waiting thread
-could miss the wake-up and never end. Therefore finalizers take no lock, and both threads use only a ``SimpleQueue`` to
-wake each other, because its ``put`` is reentrant.
+could miss the wake-up and never end. So finalizers take no lock. Both threads wake each other only through a
+``SimpleQueue``, because its ``put`` is reentrant.
 """
 
 import atexit
@@ -27,7 +27,7 @@ from dbloader.errors import LoaderError
 from dbloader.loading.stats import Clock
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
-EXIT_WAIT_S = 2.0  # wait, because a thread still in C++ code when the interpreter ends can abort the process
+EXIT_WAIT_S = 2.0  # if a thread is still in C++ code when the interpreter ends, it can abort the process
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
     def take(self) -> T:
         """Wait for the next item, in the consumer's thread. Raise StopIteration at the end.
 
-        Call ``make_room`` when the item has been received: only then may the thread begin another item.
+        Call ``make_room`` when the item has been received. Before that, the thread does not begin another item.
         """
         if self._pid != os.getpid():
             raise LoaderError(f"this iterator belongs to process {self._pid}: call iter() after the fork")
@@ -155,7 +155,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
         _close(source)
 
     def stop_after(self, error: BaseException) -> None:
-        """Stop the thread, because ``next()`` raises this error or StopIteration. Later calls of ``take`` name it."""
+        """Stop the thread after an error or StopIteration in ``next()``. Later calls of ``take`` name the error."""
         line = format_exception_only(error)[0].splitlines()[0]  # unlike str(error), this never raises an error
         what = cut(line.removeprefix(f"{type(error).__module__}."), 200)
         ended = isinstance(error, StopIteration)
@@ -203,17 +203,17 @@ def end_all_threads() -> None:
 
 
 class BackgroundIterator(Iterator[T]):
-    """The items of a source, in order, produced ahead in a background thread.
+    """Iterates over a source in a background thread, ahead of the consumer. Items stay in order.
 
     The thread starts with the first ``next()``. Only the thread uses the source. At the end, the thread calls the
     source's ``close``, if there is one. If the source raises an error, ``next()`` first returns the items before the
     error, and then raises the error with its traceback. Any exception from ``next()``, even Ctrl-C, ends the iteration:
     later calls raise a LoaderError, because a StopIteration would look like the end of the epoch.
 
-    The thread ends after the last item, after ``close()``, or when nothing refers to this object any more, as after a
-    ``break``. The thread first finishes the item in production, because it cannot be interrupted. Only ``close()`` (for
-    at most 10 s) and the exit of the interpreter (2 s) wait for an item in production. An error of this last item is
-    lost. If closing the source raises an error, ``threading.excepthook`` gets it.
+    The thread ends after the last item, after ``close()``, or when nothing refers to this object, for example after
+    ``break``. The thread first finishes its current item, because nothing can interrupt the source. Only ``close()``
+    (for at most 10 s) and the exit of the interpreter (2 s) wait for this item. An error of this item is lost. If
+    closing the source raises an error, ``threading.excepthook`` gets it.
 
     Args:
         source: The items.

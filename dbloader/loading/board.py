@@ -1,9 +1,9 @@
 """Shared memory and a pipe, through which worker processes make batches together.
 
-A part is some samples of a batch. Each unfinished batch has a cell: the description of the batch (the task), the
-numbers of taken and of unfinished parts, and the finished parts. All workers read messages from one pipe. A message is
-the number of a cell. The next free worker reads the message, and makes one part of this cell's batch after another
-until no part is left. A worker reads all 8 bytes of a message at once, so no killed worker leaves half a message.
+A part is some samples of a batch. Each unfinished batch has a cell in the memory. The cell contains a description of
+the batch (the task), counts of its parts, and finished parts. All workers read messages from one pipe. A message is the
+number of a cell. The next free worker reads the message, and makes one part of this cell's batch after another until no
+part is left. A worker reads all 8 bytes of a message at once, so no killed worker leaves half a message.
 
 The states of a cell with n parts, by its counts::
 
@@ -49,7 +49,7 @@ class Board:
 
     Raises:
         LoaderError: The limit on the size of files (ulimit -f) is too low.
-        OSError: The process may open no more files.
+        OSError: Too many files are open.
     """
 
     def __init__(self, context: BaseContext, cells: int) -> None:
@@ -123,7 +123,7 @@ class Board:
             self.counts[cell, 2] -= parts - taken
 
     def finish(self, cell: int, count: int) -> bool:
-        """Return whether this worker's ``count`` parts were the last, so this worker must join all parts."""
+        """Return whether this worker must join all parts, because its ``count`` parts were the last."""
         with self.lock:
             last = bool(self.counts[cell, 2] == count)
             if last:

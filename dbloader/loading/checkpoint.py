@@ -61,7 +61,7 @@ def keeps_order(batches: Any) -> bool:
 
 
 class Position:
-    """How many batches of an iteration the consumer has received, for a loader whose order of samples is unknown.
+    """Counts the batches of an iteration that the consumer has received. Suits any loader.
 
     Args:
         loader: The loader, with or without a length.
@@ -94,16 +94,16 @@ class Position:
         return None if self._state_dict is None else self._state_dict()
 
     def receive(self, snapshot: State | None) -> None:
-        """Record that the consumer has received the next batch. ``snapshot`` is the loader's state after this batch."""
+        """Count a batch that the consumer has received. ``snapshot`` is the loader's state after this batch."""
         self._batches_received += 1
         self.received = snapshot
 
     def end(self) -> None:
-        """Record that the consumer has reached the end of the iteration."""
+        """Handle the end of the iteration."""
         self.received = None
 
     def fail(self) -> None:
-        """Record that the iteration ended with an error."""
+        """Handle an error that ended the iteration."""
 
     def draw_seed(self) -> None:
         """Draw the seed of ``sample_rng`` from torch's generator, in the consumer's thread."""
@@ -150,7 +150,7 @@ class SamplerCheckpoint:
         self._drop_last = drop_last
         self._dataset = dataset
         self._latest: SamplerPosition | None = None
-        self._later: State | None = None  # where to begin after the next iteration, if load() makes that one empty
+        self._later: State | None = None  # if load() makes the next iteration empty, the iteration after it begins here
 
     def begin(self) -> Position:
         """Return the position of a new iteration."""
@@ -170,7 +170,7 @@ class SamplerCheckpoint:
         return self._latest is not None and self._sampler.times_chosen != self._latest.times_chosen
 
     def state(self) -> State:
-        """Return the state after the last received batch, or the epoch or state that was chosen since."""
+        """Return the state after the last received batch, or the epoch or state that was chosen later."""
         if self._latest is None or self._was_chosen:
             return {**self._sampler.next_state(), **self._digest()}
         return {**self._latest.state(), **self._digest()}
@@ -182,8 +182,8 @@ class SamplerCheckpoint:
         if own and isinstance(state, Mapping) and state.get(_DATASET, own[_DATASET]) != own[_DATASET]:
             raise OptionError(
                 f"the state belongs to another dataset, with the digest {state[_DATASET]}: this loader's "
-                f"{type(self._dataset).__name__} has the digest {own[_DATASET]}, and would "
-                "continue with other samples: make the loader with the dataset that the state was saved with"
+                f"{type(self._dataset).__name__} has the digest {own[_DATASET]}. Make the loader with the dataset that "
+                "the state was saved with"
             )
         self._sampler.load_state_dict(state)
         self._later = None
@@ -220,7 +220,7 @@ def _longest_in_combined_loader() -> State | None:
 
 
 class SamplerPosition(Position):
-    """The position in an iteration over the order of one of dbloader's samplers.
+    """Counts the received batches of an iteration over one of dbloader's samplers.
 
     Until the consumer has received a batch, this object holds the sampler (``sampler.hold``), so each iteration over
     the sampler begins at ``start``.

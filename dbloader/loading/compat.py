@@ -31,7 +31,7 @@ class BackgroundGenerator(BackgroundIterator[T]):
         self.thread.ensure_started()
 
     def next(self) -> T:
-        """Return the next item, as the built-in ``next()`` does."""
+        """Return the next item, like the built-in ``next()``."""
         return next(self)
 
 
@@ -52,8 +52,7 @@ class DataLoaderX(PrefetchLoader[T]):
     """A PrefetchLoader that makes its own DataLoader.
 
     This class replaces the recipe ``class DataLoaderX(DataLoader): def __iter__(self): return
-    BackgroundGenerator(super().__iter__())``, with the promises of PrefetchLoader on order, errors, ``break``, threads
-    and resuming.
+    BackgroundGenerator(super().__iter__())``. It also handles errors, ``break``, threads and resuming.
 
     PrefetchLoader documents ``device``, ``depth`` and ``preparation``; all other arguments go to DataLoader.
     """

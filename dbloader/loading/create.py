@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 _IMAGENET = Normalize()
 
-# The least number of samples made ahead for each thread, so other threads stay busy while one sample takes 20 times
-# longer than usual.
+# Threads make at least this many samples ahead for each thread. So all other threads stay busy while one sample takes
+# 20 times longer than usual.
 _SAMPLES_AHEAD = 24
 
-# For options of torch's DataLoader and of timm's create_loader: what to pass to this create_loader instead.
+# Remedies in error messages: what to pass in place of options of torch's DataLoader and timm's create_loader.
 _INSTEAD = {
     "shuffle": "is_training=True, which also crops at random and flips, or sampler=ShuffleSampler(dataset)",
     "generator worker_seeding": "seed=0, which decides all random numbers",
@@ -105,14 +105,14 @@ def create_loader(
 
     Each ``iter()`` begins the next epoch, in a new order. ``state_dict()`` and ``load_state_dict()`` resume in the
     middle of an epoch. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the
-    same for any number and kind of workers. Code that draws from global random generators, such as torchvision's
-    transforms, is an exception, unless `create_loader` fuses it.
+    same for any number and kind of workers. Exception: transforms that draw from global random generators, such as
+    transforms of torchvision that are not fused (see ``fuse``).
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
             torchvision or timm. The dataset is not changed. If it has ``fields``, batches are dicts, and a Decoder
             crops image, masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as
-            ``transform``. As ``decode`` of an inner dataset, it would crop by torch's generator, not by ``seed``.
+            ``transform``. If inner datasets have it as ``decode``, torch's generator chooses the crops, not ``seed``.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, an image's shorter side is first resized to max(height, width) / 0.875,
             then the center is cropped. ``input_size`` is refused with ``transform``, and for a dataset that has its own
@@ -124,20 +124,20 @@ def create_loader(
             ``transform`` or ``decode``. A transform that you pass replaces the transform of a store's dataset. For
             other datasets, your transform is applied after their own. None adds no transform.
         collate_fn: Makes a batch of a list of samples. None means torch's default_collate. For a store's dataset, None
-            means `Collate`, which is faster. From the boxes of the samples, `Collate` makes a list of tensors, and from
-            lists of numbers one tensor.
+            means `Collate`, which is faster. `Collate` turns boxes into a list of tensors, and lists of numbers into
+            one tensor.
         device: The device for the batches, as in PrefetchLoader; None leaves them in the memory of the CPU.
         normalize: Turns the uint8 images into floats on the device: a ``dbloader.device.Normalize``, which has mean,
             std, dtype and memory format. The default has ImageNet's mean and std, and does nothing if the transform has
             a step that makes floats, such as ToTensor. None leaves the images uint8.
         preparation: Further steps for each batch on the device, after normalizing: a callable that takes the images,
             such as ``RandomErasing(0.25)``, or a Preparation of several steps.
-        fuse: Whether to run known steps of a transform of torchvision or timm as a Decoder, and on batches on the
-            device (docs/transforms.md). ``print(loader)`` shows these steps.
+        fuse: Whether to replace known steps of torchvision's and timm's transforms by a Decoder, and by steps on whole
+            batches on the device (docs/transforms.md). This is faster. ``print(loader)`` shows these steps.
         sampler: The order, in place of ShuffleSampler or OrderedSampler. A sampler of dbloader must be made for a
             dataset of this length, but may draw any number of samples. With any other sampler, the loader cannot be
-            resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random decoding
-            is still the same for any number of workers.
+            resumed, and each ``iter()`` draws a seed for RandomErasing from torch's global generator. Random crops are
+            still the same for any number of workers.
         distributed: Whether torch.distributed's processes share the samples; None means yes if it is initialized.
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.
@@ -146,16 +146,16 @@ def create_loader(
             False for repeated samples.
         on_error: ``"raise"`` raises the error of a damaged record or image. ``dbloader.Skip(share)`` uses another
             sample instead.
-        num_workers: Number of threads or processes. None means this process's share of the CPUs: the CPUs that it and
-            its container may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in
-            the background thread.
+        num_workers: Number of threads or processes. None means the number of CPUs that this process and its container
+            may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in the background
+            thread.
         worker_type: ``"processes"`` are faster, because threads wait for each other in Python's code. ``"threads"``
-            start at once and need less memory. ``"auto"`` uses processes, with an exception. A store's dataset with
-            a Decoder gets threads if Python does not fork processes, or if this process is daemonic (daemonic processes
-            may not start others). Worker processes do not see later changes of the dataset.
+            start at once and need less memory. ``"auto"`` uses processes. Exception: a store's dataset with a Decoder
+            gets threads where Python does not fork processes, and in daemonic processes, which may not start others.
+            Worker processes do not see later changes of the dataset.
         prefetch_factor: Limit for the batches that each worker process makes ahead of the batch that is copied next.
             Threads share one such limit. None means 2 for processes. For threads, None means at least 2 batches, and
-            at least 24 samples for each thread, so the other threads stay busy during a slow sample.
+            at least 24 samples for each thread. This keeps the other threads busy during a slow sample.
         unknown: Any other option raises a TypeError, which names the option to pass instead.
 
     Raises:
@@ -199,7 +199,7 @@ def create_loader(
         whose = "the dataset has a transform or decode of its own" if automatic else "transform= was passed"
         remedy = "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder alone"
         raise OptionError(f"input_size={input_size!r} has no effect, because {whose}: {remedy}")
-    # With a collate_fn, nothing is fused, because it must get samples exactly as the transform makes them.
+    # A collate_fn must get exactly the samples that the transform makes. So with a collate_fn, nothing is fused.
     plan = extension("make_plan")(dataset, transform, fuse=fuse and collate_fn is None) if has_extensions() else None
     if plan and plan.makes_floats and normalize is _IMAGENET:
         normalize = None
@@ -270,7 +270,7 @@ def default_transform(dataset: Any, size: tuple[int, int], *, is_training: bool)
         return None
     if is_training:
         return RandomResizedCrop(size)
-    # Resize as for a square with the longer side of `size`. Otherwise the image could be smaller than the output.
+    # Resize for a square output with the longer side of `size`. Otherwise the image could be smaller than the output.
     return ResizeCenterCrop(size, resize=ResizeCenterCrop(max(size)).resize)
 
 
@@ -374,7 +374,7 @@ def choose_workers(fetcher: BatchFetcher, num_workers: int) -> Literal["threads"
     if not fetcher.releases_gil:
         return "processes"
     # A fetcher that releases the GIL still holds it for a tenth of the work on an image, or half if the image is small.
-    # So processes are faster, except for batches that are not one tensor, which must be sent through pipes.
+    # So processes are faster. Exception: if a batch is not one tensor, processes must send it through a pipe.
     if not num_workers or fetcher.image_nbytes is None:
         return "threads"
     # Processes that are not forked import torch, which takes seconds. A daemonic process may not start processes.

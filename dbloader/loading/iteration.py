@@ -100,7 +100,7 @@ class Iteration(Iterator[BatchInTransit]):
             worker = find_killed_worker(self._iterator, error)
             if worker is None:
                 raise
-            # torch itself names a dead worker, but not a worker that dies while torch receives a batch from it.
+            # If a worker dies while torch receives its batch, the error of torch does not name the worker.
             raise LoaderError(f"DataLoader worker (pid {worker.pid}) exited unexpectedly: {error}") from error
         self._number += 1
         return BatchInTransit(made, snapshot)
@@ -120,7 +120,7 @@ class Iteration(Iterator[BatchInTransit]):
     def receive(self, in_transit: BatchInTransit) -> Any:
         """Count a batch as received and return it. This is called in the consumer's thread."""
         made = in_transit.made
-        if made.skipped and self._check_skipped is not None:  # before the batch is counted: this may raise an error
+        if made.skipped and self._check_skipped is not None:  # may raise an error, so do not count the batch yet
             self._check_skipped(made.skipped, *self.clock.stats.skip(made.skipped))
         self._position.receive(in_transit.snapshot)
         self._active.receive(self._position)
@@ -132,7 +132,7 @@ class Iteration(Iterator[BatchInTransit]):
         return made.batch if self._transfer is None else self._transfer.receive(made.batch)
 
     def finish(self, error: BaseException) -> None:
-        """Record the StopIteration or the error that ended the iteration. This is called in the consumer's thread."""
+        """Handle the StopIteration or error that ended the iteration. This is called in the consumer's thread."""
         self._active.finish()
         if not isinstance(error, StopIteration):
             self._position.fail()
@@ -147,7 +147,7 @@ class Iteration(Iterator[BatchInTransit]):
 
 
 def _is_from_a_sample(stop: StopIteration) -> bool:
-    """Return whether a sample or a preparation raised this StopIteration, so the epoch has not ended."""
+    """Return whether a sample or a preparation raised this StopIteration. In this case, the epoch has not ended."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
         # _MapDatasetFetcher reads map-style datasets. For an iterable-style dataset, StopIteration is the normal end.
@@ -188,7 +188,7 @@ class ActiveLoader:
         self.end_of_dataloader = False
 
     def receive(self, position: Position) -> None:
-        """Record that the consumer receives a batch, which ``position`` already counts."""
+        """Tell Accelerate whether the received batch, which ``position`` already counts, is the last."""
         state = self._gradient_state()
         if state is not None:
             self.end_of_dataloader = position.is_at_end
@@ -198,7 +198,7 @@ class ActiveLoader:
                 state._add_dataloader(self)
 
     def finish(self) -> None:
-        """Record that the iteration has ended."""
+        """Tell Accelerate that the iteration has ended."""
         state = self._gradient_state()
         if state is not None:
             state._remove_dataloader(self)

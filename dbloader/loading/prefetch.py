@@ -37,41 +37,41 @@ _OPTIONS = ("collate_fn", "generator", "num_workers", "pin_memory", "prefetch_fa
 
 
 class PrefetchLoader(Generic[T]):
-    """The batches of a DataLoader, or of any iterable, prepared ahead in a background thread.
+    """Prepares the batches of a DataLoader, or of any iterable, ahead of the training in a background thread.
 
     Each ``iter()`` is a new run over the loader, with every batch in order. An error is raised in place of its batch.
     The loader's iterator is made in the caller's thread: in ``iter()``, or in the first ``next()`` if the loader can be
     resumed. The background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its
     workers in the same thread as without prefetching, and ``torch.manual_seed`` gives the same order. With
-    ``num_workers=0`` the background thread makes the samples, so samples and training draw from the global random
-    generators in an undefined order: use workers, or dbloader's samplers and decoders.
+    ``num_workers=0`` the background thread makes the samples. Then samples and training draw from the same global
+    random generators in an undefined order. Use workers, or dbloader's samplers and decoders.
 
     After ``break`` the next ``iter()`` waits for the batch in production. Several iterators may run side by side. But a
     DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier
     iterator, whose ``next()`` then raises LoaderError.
 
-    **Epochs and resuming.** With one of dbloader's samplers, ``iter()`` begins the next epoch if a batch was received
-    last. If ``set_epoch`` or ``load_state_dict`` was called last, ``iter()`` begins at the chosen epoch or state. An
-    iteration begins with its first ``next()``, so ``set_epoch`` may be called between ``iter()`` and ``next()``. This
-    object has two more methods if the loader has its own ``state_dict``, or one of dbloader's samplers inside torch's
-    BatchSampler or a SeededBatchSampler:
+    **Epochs and resuming.** With one of dbloader's samplers, ``iter()`` begins the next epoch after a received batch.
+    After ``set_epoch`` or ``load_state_dict``, it begins at the chosen epoch or state. An iteration begins with its
+    first ``next()``, so ``set_epoch`` may be called between ``iter()`` and ``next()``.
 
-    - ``state_dict()`` returns, for torch.save, the position after the last received batch of the latest iteration.
-      After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one of
-      dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and what
-      the order depends on. The position does not count samples that were only prefetched. The state also fits other
-      numbers of workers and ranks, and another batch size. With other samplers, the state is the loader's own state
-      after the last received batch.
+    This object has two more methods if the loader has its own ``state_dict``. The same is true for dbloader's samplers
+    inside torch's BatchSampler or a SeededBatchSampler:
+
+    - ``state_dict()`` returns a state for torch.save: the position after the last received batch of the latest
+      iteration. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one of
+      dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and the
+      sampler's options. The position does not count samples that were only prefetched. The numbers of workers and
+      ranks and the batch size may change. With other samplers, the state is the loader's own state after the last
+      received batch.
     - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. The call
       takes the same time at any position. The call ends all live iterators, so end your loop over the loader first.
-      ``load_state_dict`` raises OptionError for a state of another order or dataset, or with missing or unknown keys,
-      and TypeError for anything but a dict of ints and strs.
+      A state of another order or dataset, or with missing or unknown keys, raises OptionError. A state that is not a
+      dict of ints and strs raises TypeError.
 
-    The state for an LMDBDataset or a MongoDataset also has the dataset's ``content_digest``, as ``"dataset"``. The
-    state fits a copy of the store, but no store with other images. For a Subset or another dataset, only the length is
-    compared.
+    For an LMDBDataset or a MongoDataset, the state also contains the dataset's ``content_digest``. So the state fits a
+    copy of the store, but no store with other images. For a Subset or another dataset, only the length is compared.
 
-    Reading or assigning any other public attribute reads or assigns the loader's attribute.
+    All other public attributes belong to the loader. Reading or assigning them here affects the loader.
 
     Args:
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
@@ -89,11 +89,11 @@ class PrefetchLoader(Generic[T]):
         OptionError: ``depth`` is below 1, or ``device`` is not present. From ``iter()``: torch.distributed has several
             processes, and a DataLoader without a sampler would give all samples to each of them.
         LoaderError: From ``iter()``: ``loader`` is an iterator that was iterated before. From ``next()``: a sample
-            raised StopIteration, which would silently end the epoch; or an error ended the iterator; or the loader was
-            closed; or the process was forked.
+            raised StopIteration, which would silently end the epoch. Or an error has ended the iterator, the loader was
+            closed, or the process was forked.
     """
 
-    fused = ""  # where the steps of a transform run, in words, if create_loader has made the loader
+    fused = ""  # for repr(): how create_loader runs the steps of a transform
 
     def __init__(
         self,
@@ -265,9 +265,9 @@ class PrefetchLoader(Generic[T]):
             LoaderError: Always.
         """
         raise LoaderError(
-            "accelerate.skip_first_batches and the resume of the Hugging Face Trainer make a new loader of the parts "
-            "of a PrefetchLoader, and the new loader would not prepare its batches: save state_dict(), and continue "
-            "with load_state_dict() (with the Trainer, pass ignore_data_skip=True; docs/loading.md shows how)"
+            "accelerate.skip_first_batches and the Hugging Face Trainer would make a new loader that does not prepare "
+            "its batches: save state_dict(), and continue with load_state_dict() (with the Trainer, pass "
+            "ignore_data_skip=True; docs/loading.md shows how)"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -280,7 +280,7 @@ class PrefetchLoader(Generic[T]):
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Assign an attribute of the loader, such as ``worker_init_fn``, to the loader, where it has an effect."""
+        """Assign the loader's attributes, such as ``worker_init_fn``, to the loader. Here they would have no effect."""
         loader = vars(self).get("_loader")
         own = loader is None or name.startswith("_") or name in (*vars(self), *_STATE) or hasattr(type(self), name)
         if own or (name not in _OPTIONS and not hasattr(loader, name)):
@@ -292,9 +292,9 @@ class PrefetchLoader(Generic[T]):
             raise AttributeError(f"{name} is an option of a DataLoader, and this loader is a {kind}: wrap a DataLoader")
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the loader, or else of its samplers and dataset, for the next iteration.
+        """Choose the epoch of the next iteration, for the loader, or for its samplers and dataset.
 
-        Inside a loop over the loader, this has no effect, because the next received batch overrides the epoch.
+        Inside a loop over the loader, ``set_epoch`` has no effect: the next received batch overrides the epoch.
         """
         parts: list[Any] = [self._loader]
         if not hasattr(self._loader, "set_epoch"):

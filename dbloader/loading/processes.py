@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from dbloader.batches.base import BatchFetcher, Finish
     from dbloader.loading.worker_process import Reply
 
-# Batches that have left the workers but still use shared memory: three in the PrefetchLoader, and two in the training,
-# which may refer to its current batch and to the previous batch.
+# Batches that have left the workers but still use shared memory. The PrefetchLoader has three. The training has two:
+# its current batch and the previous batch.
 _HELD_BATCHES = 5
 # Most samples in a part, if the fetcher releases the GIL.
 _LARGEST_PART = 16
-# Samples in each part, if the fetcher runs Python code. The size is fixed: random generators of such code are seeded
-# for each part, so another size would give other random numbers. Handing over a part takes 30 us, and seeding 15 us.
+# Samples in each part, if the fetcher runs Python code. The size is fixed: each part seeds the random generators of
+# this code, so another size would give other random numbers. Handing over a part takes 30 us, and seeding 15 us.
 _SEEDED_PART = 2
 
 
 class ProcessLoader(ThreadLoader):
-    """A ThreadLoader whose workers are processes, which make the batches in memory shared with this process.
+    """Like a ThreadLoader, but the workers are processes. They make the batches in memory shared with this process.
 
     The workers are at most ``num_workers * prefetch_factor`` batches ahead of the batch that the consumer takes. They
-    start with the first ``iter()``, and end with ``end_workers()``, or when nothing refers to this object and its
-    iterators any more. A forked child starts its own workers. Without workers, the caller's thread makes the batches.
+    start with the first ``iter()``. ``end_workers()`` ends them, and they also end when nothing refers to this object
+    and its iterators. A forked child starts its own workers. Without workers, the caller's thread makes the batches.
     """
 
     advice = None
@@ -125,7 +125,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A finished batch keeps its cell until workers have answered all its messages, so each worker needs one more.
+        # A finished batch keeps its cell until all its messages are answered. So each worker may need one more cell.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration
@@ -139,11 +139,11 @@ class _Team:
         self._board = Board(multiprocessing.get_context(), cells)
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []
-        self._busy = [0]  # number of unanswered messages, in a list because the finalizer reads it too
+        self._busy = [0]  # number of unanswered messages; the finalizer has the same list
         self.end = weakref.finalize(self, _end, self.pid, self._processes, self._board, self._busy)
 
     def start(self) -> None:
-        """Start the workers, unless they have started. A worker that has started makes batches while others start."""
+        """Start the workers that have not started yet. The first workers make batches while others start."""
         context = multiprocessing.get_context()
         for number in range(len(self._processes), self._workers):
             reading, writing = context.Pipe(duplex=False)
@@ -262,7 +262,7 @@ class _Team:
 def _end(pid: int, processes: list[BaseProcess], board: Board, busy: list[int]) -> None:
     """End the worker processes. Kill busy workers at once, because nobody will receive their batches.
 
-    Garbage collection can call this at any point of any thread, so it takes no lock.
+    Garbage collection can call this function at any point of any thread, so the function takes no lock.
     """
     board.close()
     if os.getpid() != pid:  # a forked child has a copy of the team, but the workers belong to the parent

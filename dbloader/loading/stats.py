@@ -23,8 +23,8 @@ class SourceStats:
     Attributes:
         samples: Number of samples received.
         waited_s: Seconds that workers waited for the records of these samples, summed over all workers.
-        passes: Number of passes over the source since the training began, counting the samples of all ranks. 0 if
-            unknown, as for a Subset of a mixture.
+        passes: Number of passes over the source since the training began, with the samples of all ranks. 0 if unknown,
+            for example in a Subset of a mixture.
     """
 
     samples: int = 0
@@ -99,7 +99,7 @@ class Stats:
 
     @property
     def enough_workers(self) -> int | None:
-        """Number of workers that would keep up with the consumer; None if unknown, or if the consumer does no work."""
+        """Number of workers that would keep up with the consumer. None if unknown or if the consumer does no work."""
         if self.num_workers is None or self._measures_only:
             return None
         if self.work is not None:
@@ -173,7 +173,7 @@ class Clock:
         self._received: float | None = None
 
     def start_waiting(self) -> float:
-        """Record that the consumer asks for a batch, and return the time."""
+        """Start to measure how long the consumer waits for a batch. Return the time."""
         asked = now()
         if self._received is not None:
             self.stats.computed_s += asked - self._received
@@ -182,19 +182,19 @@ class Clock:
         return asked
 
     def stop_waiting(self, asked: float) -> None:
-        """Record that the consumer got a batch, an error or the end. ``asked`` is the result of ``start_waiting``."""
+        """Add the seconds since ``asked``, when the consumer asked for a batch, to the waiting time."""
         if self.stats.batches:
             self.stats.waited_s += now() - asked
         else:
             self.stats.first_s += now() - asked
 
     def receive(self) -> None:
-        """Record that the consumer starts to work with a batch."""
+        """Count a batch. The consumer now starts to work with it."""
         self.stats.batches += 1
         self._received = now()
 
     def add_batch(self, batch: TimedBatch, seconds: float) -> None:
-        """Record the number of seconds in which the loader made a batch."""
+        """Count a batch that the loader made in this number of seconds."""
         self.stats.ahead += 1
         self.stats.produced_s += seconds
         if batch.work.total:

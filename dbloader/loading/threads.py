@@ -40,14 +40,14 @@ class ThreadLoader:
 
     Batches and errors are in order. The threads start with the first ``next()``. The iterator waits for their end in
     ``close()``, and before ``next()`` raises an error or StopIteration. If the consumer only drops the iterator, the
-    threads first finish the batches that they have begun.
+    threads finish the batches that they have begun, and then end.
 
     Args:
         fetcher: Makes the batches.
         batch_sampler: The indices of each batch.
-        num_workers: Number of threads. With 0 the caller's thread makes each batch when it is asked for.
+        num_workers: Number of threads. With 0, the caller's thread makes each batch in ``next()``.
         dataset: The dataset whose samples are in the batches.
-        prefetch_factor: Most batches ahead of the last received batch, finished or not, for all threads together.
+        prefetch_factor: Most batches that all threads together make ahead of the last received batch.
     """
 
     # The same values as in a DataLoader that has a batch_sampler; frameworks read them.
@@ -110,14 +110,14 @@ class Team(Protocol):
 class Batches(Iterator["TimedBatch"]):
     """One iteration over a ThreadLoader or a ProcessLoader.
 
-    A generator that shuts its executor down in a ``finally`` would be shorter, but could wait forever: garbage
-    collection may run the ``finally`` of a dropped generator at any moment, even in a thread that holds a lock that the
-    shutdown needs. If this object is dropped, its executor is dropped too, and ends its threads without locks.
+    A generator that shuts down its executor in a ``finally`` would be shorter, but could wait forever. Garbage
+    collection may run the ``finally`` in a thread that already holds a lock, and the shutdown needs this lock. If this
+    object is dropped, its executor is dropped too, and ends its threads without locks.
 
     Args:
         team: Makes the batches.
         order: The indices of each batch.
-        ahead: Most batches that are begun while the consumer waits for an earlier batch.
+        ahead: Most batches to begin after the batch that the consumer waits for.
     """
 
     def __init__(self, team: Team, order: Iterator[Sequence[int]], ahead: int) -> None:
@@ -194,11 +194,11 @@ class _Threads:
 
 
 class PartSize:
-    """How many samples of the next batch a worker makes at a time: fewer while other workers are idle.
+    """The number of samples that a worker makes at a time. It becomes smaller while other workers are idle.
 
     A worker that gets slow images delays its batch and the batches after it, because batches come in order.
-    If parts are small, the other workers can make the rest of the batch. But small parts take more time for each image:
-    compared with parts of 32 images, up to 3 % more in parts of 16, 8 % in parts of 4, and 20 % in parts of one.
+    If parts are small, the other workers can make the rest of the batch. But small parts take more time. Compared with
+    parts of 32 images, parts of 16 take up to 3 % more time for each image, parts of 4 8 %, and parts of one 20 %.
     """
 
     def __init__(self, workers: int, largest: int) -> None:
@@ -231,7 +231,7 @@ class _Idling:
         self._ends: deque[float] = deque(maxlen=max(1, threads))
 
     def submit(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Submit a part, and record when it ends."""
+        """Submit a part, and note the time at which it ends."""
         with self._lock:
             self._open += 1
         future = pool.submit(function, *arguments)
@@ -244,7 +244,7 @@ class _Idling:
             self._ends.append(now())
 
     def since(self, asked: float) -> float:
-        """Return how many seconds the threads that are idle now have been idle since ``asked``, added up."""
+        """Return the sum of the seconds that the threads that are idle now have been idle since ``asked``."""
         ended = now()
         with self._lock:
             idle = self._threads - self._open
@@ -263,7 +263,7 @@ def limit_intraop_threads() -> None:
     workers would slow each other down. OpenMP, which torch uses for this, stores a team size for each calling thread.
     ``torch.set_num_threads`` would also change the size for all later threads.
     """
-    torch.get_num_threads()  # a thread's first call of torch sets the number of threads: later, it would undo the limit
+    torch.get_num_threads()  # torch's first call in a thread sets the number of threads, and so would undo the limit
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

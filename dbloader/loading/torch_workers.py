@@ -1,8 +1,8 @@
 """End the worker processes of a DataLoader when its iterator is dropped, and find a worker that was killed.
 
-torch's own shutdown asks each worker through a queue to end, and may wait 10 s. If the iterator is in a cycle of
-references, Python finalizes its queues first, so torch cannot ask. In a forked child, torch would ask the workers of
-the parent to end.
+torch's own shutdown sends each worker a request through a queue, and may wait 10 s. If the iterator is in a reference
+cycle, Python finalizes the queues first. Then torch cannot send the request. In a forked child, torch would end the
+parent's workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def own_workers(iterator: Any) -> None:
     """Replace the shutdown of a DataLoader's iterator, if it has worker processes.
 
     The new shutdown lets torch end idle workers, and kills workers that are making a batch. Killing needs no queue and
-    no lock, which could block forever: garbage collection may call the shutdown in a thread that holds the lock.
+    no lock. A lock could block forever: garbage collection may call the shutdown in a thread that holds the lock.
 
     An iterator with a thread for pinned memory keeps torch's shutdown, because only torch can end this thread.
     """
@@ -32,7 +32,7 @@ def own_workers(iterator: Any) -> None:
     if not workers or "_shutdown_workers" in vars(iterator):
         return
     if hasattr(iterator, "_pin_memory_thread"):
-        # These queues must outlive the iterator, because its shutdown asks the workers through them to end.
+        # These queues must outlive the iterator, because its shutdown needs them to end the workers.
         queues = (iterator._index_queues, iterator._worker_result_queue, iterator._workers_done_event)
         weakref.finalize(iterator, lambda *_: None, *queues).atexit = False
         return
@@ -64,7 +64,7 @@ def _kill(pid: int, workers: list[BaseProcess], forget: Callable[[], None]) -> N
 
 
 def close_iterator(iterator: Any) -> None:
-    """Close a loader's iterator, and end the workers of a DataLoader's iterator unless they are persistent."""
+    """Close a loader's iterator, and end its workers. Persistent workers of a DataLoader continue."""
     if hasattr(iterator, "close"):
         iterator.close()
     elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):

@@ -1,10 +1,10 @@
 """The program of a worker process of a ProcessLoader.
 
 Usually one worker makes all parts of a batch. If the training already waits for the batch, free workers make some of
-the parts. A worker takes a part before it reads the part's records. A cache keeps the shards of a batch until the
-workers have made all parts that they took. Workers write images into the shared memory of the batch. The worker that
-finishes last joins all parts. The other workers store everything but the images in the Board for this worker. The batch
-is the same as if one worker had made it.
+the parts. A worker marks a part as taken before it reads the part's records. This protects the records: a cache may
+remove them only after all taken parts are made. Workers write images into the shared memory of the batch. The worker
+that finishes last joins all parts. The other workers store everything but the images in the Board. The result is the
+same as the batch of one worker.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run_worker(
 def _reply(board: Board, fetcher: BatchFetcher, pool: SharedBatchPool | None, cell: int, where: str) -> Reply:
     """Make parts of a batch until none is left, and join all parts if this worker finishes last."""
     task: Task = ForkingPickler.loads(board.task(cell))
-    # One worker makes the whole batch if its images are not in shared memory, or if damaged samples may be replaced.
+    # Without shared memory for images, or if damaged samples may be replaced, one worker makes the whole batch.
     whole = fetcher.check_skipped is not None or (fetcher.image_nbytes is not None and task.slot is None)
     taken = board.take(cell, task.run, all_parts=whole)
     if not taken:  # other workers have taken all parts, or the batch is no longer wanted
@@ -129,7 +129,7 @@ class _Parts:
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Keep a part for later. After the last part, run further functions at once, such as a search for damage."""
+        """Keep a part for later. If the fetcher has submitted all parts, call the function now."""
         if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()
