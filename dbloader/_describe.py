@@ -57,7 +57,7 @@ def _length(sized: Any) -> int | None:
 def stop_iteration_error(what: str) -> LoaderError:
     """Return the error to raise if a user's function raises StopIteration, which would silently end the epoch."""
     return LoaderError(
-        f"StopIteration was raised while {what} was made; without this error, the epoch would end early: "
+        f"StopIteration was raised while {what} was made, and would silently end the epoch: "
         "catch StopIteration in the function that raises it, or give next() a default value"
     )
 
@@ -113,7 +113,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a text that could control a terminal, such as ``\x1b``.
+    r"""Escape characters that could control a terminal, such as ``\x1b``.
 
     The function escapes control characters, newlines, line and paragraph separators, invisible characters, characters
     that change the direction of writing, and lone surrogates. It keeps the letters of all scripts.

@@ -45,9 +45,10 @@ def whole_number(
 def whole_number(
     name: str, value: Any, least: int | None = None, most: int | None = None, *, none: bool = False
 ) -> int | None:
-    """Return an int of Python or NumPy from ``least`` to ``most``. If ``none`` is true, None is allowed too.
+    """Check an int of Python or NumPy, and return it as int. If ``none`` is true, None is allowed too.
 
-    An int outside this range raises OptionError. Values of other types, such as text, 3.0 and True, raise TypeError.
+    An int below ``least`` or above ``most`` raises OptionError. Values of other types, such as text, 3.0 and True,
+    raise TypeError.
     """
     if none and value is None:
         return None
@@ -64,9 +65,9 @@ def whole_number(
 
 
 def real_number(name: str, value: Any, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> float:
-    """Return a finite number from ``least`` to ``most``. If ``above`` is true, ``least`` itself is not allowed.
+    """Check a number, and return it as float. If ``above`` is true, ``least`` itself is not allowed.
 
-    A number outside this range, infinity and NaN raise OptionError. Values that are not numbers raise TypeError.
+    A number below ``least`` or above ``most``, infinity and NaN raise OptionError. Other values raise TypeError.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {short_repr(value)}")

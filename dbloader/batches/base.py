@@ -80,7 +80,7 @@ class DatasetBatchFetcher(BatchFetcher):
         return functools.partial(self._finish, indices, images, futures, now() - began)
 
     def allocate(self, count: int, slot: Slot) -> tuple[Any, Sequence[Any]]:
-        """Return the tensor for the images of a batch, and its memory as an array, to decode images into.
+        """Return a tensor for the images of a batch, and an array to decode images into. They share their memory.
 
         ``slot`` is the argument of ``begin``. If ``make`` returns samples with images, return (None, ()).
         """

@@ -57,7 +57,7 @@ class TimedBatch:
         serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not save these seconds.
         skipped: The damaged samples that other samples replace in this batch.
         sources: For a mixture, maps the name of each source to two numbers: its samples in the batch, and the seconds
-            that workers waited for these records.
+            that workers waited for the source's records.
     """
 
     batch: Any

@@ -51,7 +51,7 @@ class Findings:
 def collect_findings(
     output: str | os.PathLike[str] | None, found: Callable[[dict[str, Any]], object] = lambda row: None
 ) -> Iterator[Findings]:
-    """Yield Findings to which a check adds. If the block succeeds, the new file ``output`` appears."""
+    """Yield a Findings object for the findings of a check. If the block succeeds, the new file ``output`` appears."""
     if output is None:
         yield Findings(None, found)
         return

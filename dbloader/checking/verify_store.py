@@ -72,7 +72,7 @@ def verify_store(
 ) -> VerifyReport:
     """Read a whole store, and report every problem.
 
-    Reading a damaged LMDB file can crash the process. ``dbloader verify`` therefore reads in a separate process.
+    Reading a damaged LMDB file can crash the process. So ``dbloader verify`` reads in a separate process.
 
     Args:
         place: Place of the store.

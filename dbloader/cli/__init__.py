@@ -116,7 +116,7 @@ def _run(arguments: list[str]) -> int:
         if not is_closed:
             _fail(": ".join(str(part) for part in (error.filename, error.strerror or error, *notes) if part))
         _flush(sys.stdout)
-        # `dbloader ls | head` closes the pipe early, which is no error. For a command that writes a store, it is one.
+        # `dbloader ls | head` closes the pipe early, which is no error. Other commands may leave unfinished work.
         is_help = not arguments or not {"-h", "--help"}.isdisjoint(arguments)
         is_list = is_help or COMMANDS.get(arguments[0]) in (None, "cli.info", "ext.cli.ls", "ext.cli.show")
         return 0 if is_closed and is_list else FAILED

@@ -36,7 +36,7 @@ Examples:
     help="Print the report of the conversion, one JSON line for each event, such as a rejected or repaired file.",
 )
 def info_command(place: str, *, as_json: bool, report: bool) -> None:
-    """Show the number of records and images, the classes and the origin of the store PLACE.
+    """Show the records, images, classes and source of the store PLACE.
 
     info reads only the store's header, which takes milliseconds for a store of any size. PLACE may be in object
     storage: s3://bucket/train.lmdb.

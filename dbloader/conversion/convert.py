@@ -77,7 +77,7 @@ def convert(
             ``gs://``, ``az://``). With a listing, it may be on a web server too (``https://``).
         destination: Place of the new store.
         listing: JSON, CSV, TSV, JSON lines or text file that names the files, their labels and extra fields; or
-            annotations of COCO, VOC or YOLO (docs/annotations.md). Give a `Listing` to choose its columns.
+            annotations of COCO, VOC or YOLO (docs/annotations.md). Pass a `Listing` to name the columns yourself.
         name_field: Field with a file's name in a MongoDB collection; default ``"img_name"``.
         image_field: Field with a file's bytes in a MongoDB collection; default ``"bson_img"``.
         file_fields: Columns of the listing with the paths of further files, such as ``("mask", "depth")``. The bytes of
@@ -91,9 +91,9 @@ def convert(
         boxes: Whether boxes were drawn on the image that EXIF has turned (``"upright"``) or has not turned
             (``"stored"``). Or their unit: ``"pixels"`` or ``"fractions"``. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
-        classes: Names of the classes in the order of their labels: a list of names, a store's place, a ``.txt`` with a
-            name on each line, or a ``.json`` list. Any other class is an error. Instead, ``"numbers"`` uses class
-            names such as ``"7"`` as labels. By default, a folder ``val`` gets the classes of the folder ``train``
+        classes: Names of the classes in the order of their labels. Pass a list of names, a store's place, a ``.txt``
+            with a name on each line, or a ``.json`` list. Any other class is an error. Instead, ``"numbers"`` uses
+            class names such as ``"7"`` as labels. By default, a folder ``val`` gets the classes of the folder ``train``
             beside it if ``train`` has all of its classes.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
@@ -102,10 +102,10 @@ def convert(
             nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails the check.
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report), or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field
-            ``damaged``). Without ``raw``, records of a source store that have this field are always kept.
+            ``damaged``). If the source is a store, records with this field are always kept. ``raw`` cannot keep them.
         shuffle_seed: Seed of a random order of the records; None for the source's order.
-        shards: Number of LMDB files in a folder; None for one file, or for MongoDB. The number does not change the
-            records or the digest.
+        shards: Make a folder with this number of LMDB files. None makes one file, or a MongoDB collection. The number
+            does not change the records or the digest.
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``
             uses tasks of Ray (docs/ray.md). Executors of Dask, loky, mpi4py and submitit work too: their
             ``submit(function, *args)`` returns an object with ``done()``, ``result()`` and ``cancel()``. ``convert``

@@ -70,7 +70,7 @@ class FileWriter:
         workers: int,
         progress: Callable[[], object] = lambda: None,
     ) -> None:
-        """Convert the files at the positions in ``order`` in ``workers`` threads, and write records in that order.
+        """Convert files in ``workers`` threads. ``order`` contains positions in ``files``, in the order of the records.
 
         Raises:
             ConversionError: A file is bad or damaged, and ``on_bad`` or ``on_damaged`` is ``"fail"``.
@@ -144,7 +144,7 @@ class FileWriter:
                 done.events["mismatched"] = "did not match the server's MD5 over two connections (normal with KMS keys)"
             elif differs is not None:
                 done.changes += ("unchecked",)
-            record, done.record = done.record, None  # with no other reference, a commit frees the record's memory
+            record, done.record = done.record, None  # without this reference, a commit frees the record's memory
             self._writer.write(
                 [] if record is None else [record],
                 events=[{"name": done.item.name, "event": event, "reason": why} for event, why in done.events.items()],

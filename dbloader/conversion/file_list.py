@@ -2,8 +2,8 @@
 
 With the list, a conversion has the number of files before it reads the first file, and can read files in random order.
 A resumed conversion compares the SHA-256 of its list with the SHA-256 of the interrupted conversion's list, to check
-that the source is unchanged. Only the positions of the entries in the file are in memory. Each entry has a checksum:
-several machines may use the list for days, from a shared disk.
+that the source is unchanged. Only the positions of the entries in the file are in memory. Each entry has a checksum,
+because the list may be on a shared disk for days, and may be damaged there.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Meter:
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
 
-        The first call with a total restarts the clock. Its ``done`` counts work of an earlier run, which the rate
-        excludes.
+        The first call with a total restarts the clock. There, ``done`` counts the work of an earlier run. The rate
+        excludes this work.
         """
         bar = self._bar
         if title is not None:

@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     """The progress of a conversion.
 
     Attributes:
-        found: Number of files found so far; final once ``done`` is a number.
+        found: Number of files found so far. It is final when ``done`` is a number.
         done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
         understood: How the files are read (see `Report`). Only the first Progress after the scan has these lines.
@@ -58,7 +58,7 @@ class Report:
 
     Attributes:
         place: Place of the store.
-        digest: Content digest of the store, as in its manifest.
+        digest: Content digest of the store.
         records: Number of records in the store.
         files: Number of files found.
         repaired: Number of JPEG files that lacked only their end marker, which was appended.
@@ -81,7 +81,7 @@ class Report:
         seconds: Duration of this run in seconds.
         understood: How the files were read, in at most six lines: where images, labels and extra fields are from.
         warnings: Warnings about the conversion as a whole.
-        skipped: Number of files left out because they are not images, by extension, the most frequent first.
+        skipped: Number of files that were left out because they are not images, by extension, most frequent first.
         hidden: Number of files and folders left out because their names begin with a dot.
         report_file: Path of a JSON lines file. Each line is an event of a file, with ``name``, ``event`` (rejected,
             damaged, repaired, untiled, deep, frames, transparent, turned, flat or mismatched) and ``reason``. The file
@@ -171,7 +171,7 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
 
 
 def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Write the report lines (events) of a store, then lines about ``late`` files. On failure, return a warning."""
+    """Write the report lines (events) of a store and of files that came ``late``. On failure, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
         aside.unlink(missing_ok=True)  # a symbolic link of this name could lead to another file
@@ -200,7 +200,6 @@ def nothing_stored(files: int, first_rejected: str) -> str:
 
 
 def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool) -> list[str]:
-    """Return warnings about deep values, several frames, boxes of turned images, and bytes that differ from an MD5."""
     warnings = []
     if deep := outcome.get("deep", 0):
         images = f"{deep:,} image{' has' if deep == 1 else 's have'}"

@@ -92,7 +92,7 @@ class Settings:
         return {name: value for name, value in options.items() if value is not None}
 
     def given_classes(self) -> str | tuple[str, ...] | None:
-        """Return the class names from the option ``classes``; "numbers" or None if the option has this value."""
+        """Return the class names that the option ``classes`` gives. Return "numbers" and None unchanged."""
         names: str | tuple[str, ...] | None = None if self.classes is None else extension("given_classes")(self.classes)
         return names
 
@@ -127,7 +127,7 @@ class Settings:
             place["classes"] = "given" if found.given_classes else "numbers"
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
-        # The target's classes may get new numbers, so only ``Manifest.classes`` lists them.
+        # Leave out the classes of the target. They may get new numbers, and ``Manifest.classes`` lists them.
         if named := {name: classes for name, classes in found.field_classes.items() if name != found.target}:
             place[FIELD_CLASSES] = named
         options = {"shuffle_seed": self.shuffle_seed, "check": self.check, "keep_damaged": self.on_damaged == "keep"}

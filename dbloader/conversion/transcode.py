@@ -33,7 +33,7 @@ class Stored(NamedTuple):
     image: bytes | npt.NDArray[np.uint8]  # the file; or uint8, shape (height, width, 3), RGB
     facts: Facts | None  # the format is "" for pixels; None for a file of unknown format
     lengths: bytes | None = None  # lengths of the tiles; None if the image is not tiled
-    untiled: str = ""  # reason why the image could not be tiled; "" if it was tiled or tiles were not wanted
+    untiled: str = ""  # reason why the image could not be tiled; "" if there is no such reason
     reencoded: bool = False  # whether pixels changed, because the image was made smaller or encoded with a quality
 
 
@@ -48,8 +48,9 @@ class ImageFormat:
             are encoded again with this quality.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
             field ``tiles`` contains the lengths of the tiles in bytes. The program ``jpegtran`` tiles JPEGs without
-            loss. Smaller images, and all images if ``quality`` is given, are encoded again. Bytes after the end of a
-            JPEG, such as a second picture, are left out. An image that cannot be tiled is stored untiled, and reported.
+            loss. Only JPEGs that become smaller are encoded again, or all JPEGs with ``quality``. Bytes after the end
+            of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored untiled, and
+            reported.
         tile_width: Target width of tiles in pixels; default 32.
         raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, the result of ``decode_pil``.
             JPEG photographs become about six times larger. Images with values of unknown range, such as floats, are
@@ -157,7 +158,7 @@ def _tiled(data: bytes, facts: Facts, images: ImageFormat, size: tuple[int, int]
         try:
             jpeg, lengths = tile(data, tile_width=tile_width)
         except DamagedImageError as error:
-            # jpegtran also rejects files that dbloader's check accepts, for example with padding before the end marker.
+            # jpegtran rejects some files that the check accepts, such as files with padding before the end marker.
             raise NotTiledError(str(error)) from error
         return Stored(jpeg, facts, lengths)
     picture = load_image(data, size)

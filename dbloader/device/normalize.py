@@ -34,8 +34,8 @@ class Normalize(nn.Module):
         mean: One number from 0 to 1 for each channel; ImageNet's by default.
         std: One number above 0 and at most 1 for each channel; ImageNet's by default.
         dtype: Data type of the result: torch.float32, torch.float16 or torch.bfloat16.
-        channels_last: Return the result in the memory format torch.channels_last, not contiguous. The shape is the
-            same, and there is no extra cost.
+        channels_last: Return the result in the memory format torch.channels_last, in place of contiguous. The shape is
+            the same, and there is no extra cost.
 
     Raises:
         OptionError: ``mean`` or ``std`` is out of range, their lengths differ, or ``dtype`` is not one of these. From a

@@ -31,8 +31,8 @@ class Preparation(nn.Module):
     - a mapping: the images under the name ``image``, the targets, if any, under ``label``.
 
     A module is any callable that takes images of shape (N, C, H, W) and returns new images. If the images are a list of
-    such tensors, as `MultiCrop` makes them, the module is called with each tensor. These parameters of a module get
-    their values by name:
+    tensors (see `MultiCrop`), the module is called with each tensor. These parameters of a module get their values by
+    name:
 
     - ``rng``: the SampleRNG of the batch, or None if the caller passes none. Each module, and each tensor of a list,
       gets its own stream of random numbers.

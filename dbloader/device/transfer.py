@@ -30,9 +30,9 @@ def to_device(batch: Batch, device: Device) -> Batch:
 
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     """Replace each leaf of a batch by ``function(leaf)``. A leaf is a tensor, or an object that moves itself."""
-    # Check for ``to`` first: a PackedSequence is also a named tuple, but moves itself, because it keeps one tensor on
-    # the CPU. Look for ``to`` in the class, because some instances have every attribute. A UserDict, such as the
-    # tokenizers' BatchEncoding, is a container: its ``to`` would change a batch that the loader may still use.
+    # Check for ``to`` first: a PackedSequence is also a named tuple, but must move itself, because one of its tensors
+    # stays on the CPU. Look for ``to`` in the class, because some instances have every attribute. A UserDict, such as
+    # the tokenizers' BatchEncoding, is a container: its ``to`` would change a batch that the loader may still use.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
     if isinstance(batch, Mapping):

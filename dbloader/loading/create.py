@@ -222,7 +222,7 @@ def create_loader(
         if not isinstance(batches.sampler, ResumableSampler):
             name = type(batches.sampler).__name__
             raise OptionError(
-                f"on_error={on_error} needs one of dbloader's samplers, to find the sample that comes next, got {name}"
+                f"on_error={on_error} needs one of dbloader's samplers, to find the next sample, got {name}"
             )
         # ``tester`` makes single samples, and collates with len, because the user's collate_fn may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
@@ -358,8 +358,8 @@ def create_batch_sampler(
     samples = len(sampler) if isinstance(sampler, Sized) else batch_size
     if drop_last and 0 < samples < batch_size:
         raise OptionError(
-            f"batch_size={batch_size} is more than the {samples} samples of this process, and incomplete "
-            "batches are left out (drop_last), so no batch remains: pass a smaller batch_size, or drop_last=False"
+            f"batch_size={batch_size} is more than the {samples} samples of this process, so drop_last leaves out "
+            "the only batch: pass a smaller batch_size, or drop_last=False"
         )
     return batches
 

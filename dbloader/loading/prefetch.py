@@ -54,8 +54,8 @@ class PrefetchLoader(Generic[T]):
     After ``set_epoch`` or ``load_state_dict``, it begins at the chosen epoch or state. An iteration begins with its
     first ``next()``, so ``set_epoch`` may be called between ``iter()`` and ``next()``.
 
-    This object has two more methods if the loader has its own ``state_dict``. The same is true for dbloader's samplers
-    inside torch's BatchSampler or a SeededBatchSampler:
+    This object has two more methods if the loader has its own ``state_dict``. The same is true for a loader with one of
+    dbloader's samplers inside torch's BatchSampler or a SeededBatchSampler:
 
     - ``state_dict()`` returns a state for torch.save: the position after the last received batch of the latest
       iteration. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one of

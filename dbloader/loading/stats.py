@@ -173,7 +173,7 @@ class Clock:
         self._received: float | None = None
 
     def start_waiting(self) -> float:
-        """Start to measure how long the consumer waits for a batch. Return the time."""
+        """Start to measure how long the consumer waits for a batch. Return the start time."""
         asked = now()
         if self._received is not None:
             self.stats.computed_s += asked - self._received
@@ -182,7 +182,7 @@ class Clock:
         return asked
 
     def stop_waiting(self, asked: float) -> None:
-        """Add the seconds since ``asked``, when the consumer asked for a batch, to the waiting time."""
+        """Stop the measurement that began at ``asked``. The consumer got a batch, an error or the end."""
         if self.stats.batches:
             self.stats.waited_s += now() - asked
         else:

@@ -198,7 +198,7 @@ class PartSize:
 
     A worker that gets slow images delays its batch and the batches after it, because batches come in order.
     If parts are small, the other workers can make the rest of the batch. But small parts take more time. Compared with
-    parts of 32 images, parts of 16 take up to 3 % more time for each image, parts of 4 8 %, and parts of one 20 %.
+    parts of 32 images, an image takes up to 3 % longer in parts of 16, 8 % in parts of 4, and 20 % in parts of one.
     """
 
     def __init__(self, workers: int, largest: int) -> None:
@@ -244,7 +244,7 @@ class _Idling:
             self._ends.append(now())
 
     def since(self, asked: float) -> float:
-        """Return the sum of the seconds that the threads that are idle now have been idle since ``asked``."""
+        """For the threads that are idle now, return the sum of their idle seconds since ``asked``."""
         ended = now()
         with self._lock:
             idle = self._threads - self._open
@@ -263,7 +263,7 @@ def limit_intraop_threads() -> None:
     workers would slow each other down. OpenMP, which torch uses for this, stores a team size for each calling thread.
     ``torch.set_num_threads`` would also change the size for all later threads.
     """
-    torch.get_num_threads()  # torch's first call in a thread sets the number of threads, and so would undo the limit
+    torch.get_num_threads()  # torch's first call in a thread sets the number of threads: do this before the next line
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

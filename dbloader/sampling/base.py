@@ -291,7 +291,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         for name, value in order.items():
             if state[name] != value:
                 raise OptionError(
-                    f"the state must have {name} {value}, as this sampler has, to continue its order, got {state[name]}"
+                    f"the state must have {name} {value}, like this sampler, to continue its order, got {state[name]}"
                 )
         start = Start(*(whole_number(f"{name!r} in the state", state[name]) for name in Start._fields))
         if start.epoch < 0:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from dbloader.sampling.rng import Array
 
 # With too few rounds, this test fails: take two positions in one column, and count how many rows are between their
-# values (chi-square). Over 1,464 orders of n = 4,097, 4 rounds are 7,000 standard deviations off, and 6 rounds pass.
-# Over 3,000 orders of n = 1,000, 6 rounds are 10 standard deviations off, and 8 pass. For n = 5, all n! orders are
-# equally frequent only with 10 rounds. So there are 8 rounds, and a small n gets an exact shuffle in a table (32 kB).
+# values (chi-square). In 1,464 orders of 4,097 values, 4 rounds differ from chance by 7,000 standard deviations, and 6
+# rounds pass. In 3,000 orders of 1,000 values, 6 rounds differ by 10 standard deviations, and 8 pass. Only with 10
+# rounds, all 5! orders of 5 values are equally frequent. So there are 8 rounds, and a small n is shuffled in a table.
 ROUNDS = 8
 LARGEST_TABLE = 4096
 

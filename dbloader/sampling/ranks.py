@@ -43,7 +43,7 @@ def resolve_ranks(num_replicas: int | None, rank: int | None) -> tuple[int, int]
             if started != "1":
                 raise OptionError(
                     "call torch.distributed.init_process_group() first, or give num_replicas and rank "
-                    f"(1 and 0 for all samples in each process): got neither in one of WORLD_SIZE={started} processes"
+                    f"(1 and 0 for all samples in each process), because WORLD_SIZE is {started}"
                 )
             num_replicas, rank = 1, 0
     num_replicas, rank = whole_number("num_replicas", num_replicas, 1), whole_number("rank", rank)

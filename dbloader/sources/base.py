@@ -139,8 +139,8 @@ class Tally:
     not_utf8_example: str = ""
     system: set[str] = field(default_factory=set)  # paths of folders that a Mac, a NAS or Windows has added
     backslashes: int = 0  # number of names with a backslash; it was read as /
-    files: int = 0  # number of images, if files beside them are counted
-    beside: Counter[str] = field(default_factory=Counter)  # number of files beside images, by the field they become
+    files: int = 0  # number of images; only some sources count them
+    beside: Counter[str] = field(default_factory=Counter)  # number of files beside images, by the name of their field
 
     def count_beside(self, fields: Iterable[str]) -> None:
         """Count an image, and the files beside it."""
@@ -210,7 +210,7 @@ class Source(ABC):
         self.field_classes: dict[str, list[str]] = {}  # class names of integer fields, by field name
         self.target = ""  # the field that training predicts, in place of the label
         self.understood: tuple[str, ...] = ()  # how the source is read, for people
-        self.beside = Tally()  # counts files that are not read, beside the tars, tables or LMDB file
+        self.beside = Tally()  # counts the other files, which are not read, beside the tars, tables or LMDB file
         self.compressed = ""  # path of the first compressed tar, which must be decompressed whole; "" if there is none
 
     @property

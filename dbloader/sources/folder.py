@@ -48,7 +48,7 @@ EXTENSIONS = (
 LOOKED_FOR = f"looked for {', '.join(EXTENSIONS[:12])} and {len(EXTENSIONS) - 12} more extensions"
 METADATA_FILES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # Hugging Face's imagefolder reads them
 SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
-SIDECARS = (b".txt", b".json")  # a file beside an image with such an extension becomes a field of the record
+SIDECARS = (b".txt", b".json")  # if a file with such an extension is beside an image, it becomes a field of the record
 # Matches a path below a folder that macOS, netatalk, Windows, Synology, QNAP or another file server has added.
 SYSTEM = re.compile(
     r"(?:^|/)(?:RECYCLER|(?i:__macosx|network trash folder|temporary items|thevolumesettingsfolder"
@@ -108,7 +108,7 @@ class FolderSource(Source):
         return folder.partition("/")[0]
 
     def labelled_folders(self) -> Iterable[bytes]:
-        """Return the paths of folders below the root. Together they have all classes."""
+        """Return the paths below the root of some folders, which together contain all classes."""
         return self._top.folders
 
     def image_folders(self) -> Iterator[bytes]:

@@ -195,7 +195,7 @@ def stop(_: Any) -> Any:
 def test_stop_iteration_in_a_sample_is_an_error(how: str, tmp_path: Path) -> None:
     """torch's DataLoader would take StopIteration for the end of the epoch."""
     path = small(tmp_path / "small.lmdb", 3)
-    message = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made; without this error, the epoch"
+    message = rf"while (sample|record) \d+( \(.*\))? of {re.escape(str(path))} was made, and would silently end"
     options: Any = {} if how == "subclass" else {how: stop}
     with (Stopping if how == "subclass" else LMDBDataset)(path, **options) as dataset:
         with pytest.raises(LoaderError, match=message):

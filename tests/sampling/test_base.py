@@ -247,7 +247,7 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        (changed(length=12), OptionError, "state must have length 11, as this sampler has, to continue .*, got 12"),
+        (changed(length=12), OptionError, "state must have length 11, like this sampler, to continue .*, got 12"),
         (changed(sampler="OrderedSampler"), OptionError, "must have sampler ShuffleSampler, .* got Ordered"),
         (changed(position=12), OptionError, "^'position' in the state must be 0 to 11, got 12$"),
         (changed(epoch=-1), OptionError, "^'epoch' in the state must be at least 0, got -1$"),

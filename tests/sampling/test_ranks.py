@@ -107,7 +107,7 @@ def test_sampler_in_several_processes_needs_a_process_group_or_ranks(monkeypatch
     # constructing is allowed before the process group is initialized, and iterating is not
     sampler = ShuffleSampler(range(5))
     for use in (len, list):
-        with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* got neither in one of WORLD_SIZE=2"):
+        with pytest.raises(OptionError, match=r"init_process_group\(\) first, .* because WORLD_SIZE is 2"):
             use(sampler)
     assert len(ShuffleSampler(range(5), 1, 0)) == 5
     monkeypatch.setenv("WORLD_SIZE", "1")

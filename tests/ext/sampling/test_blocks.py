@@ -135,7 +135,7 @@ def test_state_without_growing_buffers_continues_in_its_order() -> None:
     assert state["version"] == 2
     sampler.load_state_dict(state)
     assert list(sampler) == fresh
-    with pytest.raises(OptionError, match=r"must have version 2, as this sampler has, .* got 3"):
+    with pytest.raises(OptionError, match=r"must have version 2, like this sampler, .* got 3"):
         sampler.load_state_dict({**state, "version": 3})
     with pytest.raises(OptionError, match=r"got one that lacks 'stick_to_shard', 'version'$"):
         sampler_of([4, 1, 7, 0, 8], 2, 4, stick=True).load_state_dict(EARLIER)
@@ -237,7 +237,7 @@ def test_state_is_resumed_only_with_the_same_lanes_and_shards() -> None:
     assert (state["shards"], state["buffer_blocks"], state["lanes"]) == (3, 2, 4)
     sampler_of([3, 4, 5], 4, 2).load_state_dict(state)
     for other, message in (
-        (sampler_of([3, 4, 5], 6, 2), "must have lanes 6, as this sampler has, .* got 4"),
+        (sampler_of([3, 4, 5], 6, 2), "must have lanes 6, like this sampler, .* got 4"),
         (sampler_of([3, 4, 5], None, 2), "also has 'lanes'"),
         (sampler_of([3, 5, 4], 4, 2), "must have shards_crc32 "),
         (BlockShuffleSampler(Sharded(3, 4, 5), 4, 2, 1, 0, lanes=4), "lacks 'block_size'"),

@@ -59,7 +59,7 @@ def test_state_of_other_weights_is_refused() -> None:
     sampler.load_state_dict(WeightedSampler([2, 4, 6]).state_after())  # proportional weights give the same draws
     for weights in ([1, 2, 4], [3, 2, 1], [1, 2]):
         with pytest.raises(
-            OptionError, match=r"the state must have (weights_crc32|length) .*, as this sampler has, .* got"
+            OptionError, match=r"the state must have (weights_crc32|length) .*, like this sampler, .* got"
         ):
             sampler.load_state_dict(WeightedSampler(weights).state_after())
 
