@@ -35,7 +35,7 @@ def file_limit(least: int) -> int:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] % 2**63  # -1 is no limit
     if limit < least:
         raise LoaderError(
-            f"worker processes share files of {size(least)}, but the limit of this process is {size(limit)}: raise it "
+            f"worker processes need files of {size(least)}, but ulimit -f allows only {size(limit)}: raise the limit "
             "(ulimit -f unlimited), or use fewer workers, smaller batches, or worker_type='threads'"
         )
     return limit

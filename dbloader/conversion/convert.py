@@ -103,7 +103,7 @@ def convert(
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report), or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field
             ``damaged``). If the source is a store, records with this field are always kept. ``raw`` cannot keep them.
-        shuffle_seed: Seed of a random order of the records; None for the source's order.
+        shuffle_seed: Store the records in a random order with this seed. None means the order of the source.
         shards: Make a folder with this number of LMDB files. None makes one file, or a MongoDB collection. The number
             does not change the records or the digest.
         executor: With ``shards``: an executor that makes the shards, in place of processes on this machine. ``"ray"``

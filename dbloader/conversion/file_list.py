@@ -109,7 +109,7 @@ class FileList:
 
 
 def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
-    """Return the order of a shuffled conversion: int64, shape (length,), each position once.
+    """Return the order of files in a shuffled conversion: int64, shape (length,), each position once.
 
     Positions are sorted by a hash of seed and position, SplitMix64 (`dbloader.sampling.rng`). So the order does not
     depend on the version of a library.

@@ -37,9 +37,9 @@ class FileResult:
     # Maps events of the report to their reasons. Events are "rejected", "damaged" (but stored), "repaired" and those in
     # REMARKS. Error messages consist of the file's name, a colon and the reason.
     events: dict[str, str] = field(default_factory=dict)
-    bad: bool = False  # True if a rejected file is unreadable or not an image, False if it is damaged
+    bad: bool = False  # for a rejected file: True means unreadable or not an image, False means damaged
     unreadable: bool = False  # whether the file system raised an error, which may affect all files
-    changes: tuple[str, ...] = ()  # "resized" if the image was made smaller, "reencoded" if encoded in its own size
+    changes: tuple[str, ...] = ()  # "resized" (made smaller), "reencoded" (encoded again in its own size)
     depth: str = ""  # bits and type of the stored image's values; "" if unknown
     nbytes: int = 0  # bytes read
 

@@ -85,8 +85,8 @@ class Report:
         hidden: Number of files and folders left out because their names begin with a dot.
         report_file: Path of a JSON lines file. Each line is an event of a file, with ``name``, ``event`` (rejected,
             damaged, repaired, untiled, deep, frames, transparent, turned, flat or mismatched) and ``reason``. The file
-            is next to an LMDB store; for MongoDB and object storage, it is in the working directory. "" if there are no
-            events, or if the file could not be written (see ``warnings``).
+            is next to an LMDB store; for MongoDB and object storage, it is in the working directory. "" without events,
+            or if the file could not be written (see ``warnings``).
         earlier_events: With ``append``, the report file begins with this number of lines about earlier images of the
             store.
     """

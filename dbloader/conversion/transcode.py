@@ -44,8 +44,8 @@ class ImageFormat:
     Args:
         short_side: Limit for the shorter side of images, in pixels. Images beyond the limit are made smaller.
         max_side: Limit for the longer side of images, in pixels. Images beyond the limit are made smaller.
-        quality: JPEG and WebP quality, 1 to 100, of images made smaller; default 95. If given with ``tile``, all JPEGs
-            are encoded again with this quality.
+        quality: JPEG and WebP quality, 1 to 100, of images that are made smaller; default 95. If given with ``tile``,
+            all JPEGs are encoded again with this quality.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
             field ``tiles`` contains the lengths of the tiles in bytes. The program ``jpegtran`` tiles JPEGs without
             loss. Only JPEGs that become smaller are encoded again, or all JPEGs with ``quality``. Bytes after the end

@@ -65,7 +65,7 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        # Indices in the store of the records that the query selects, ascending. None without a query.
+        # The query selects the records at these indices of the store, in ascending order. None without a query.
         self._indices = None if where is None else find_selected(store, where)
 
     @property
@@ -80,7 +80,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str]:
-        """The class names in the order of their labels; empty if the target is not a class, or has no names."""
+        """The class names in the order of their labels. Empty if the target has no class names."""
         return [*class_names(self.manifest, self.target)]
 
     @property
@@ -119,7 +119,7 @@ class RecordDataset(Dataset[Any]):
         if length * count > (available_memory() or length * count):
             raise OptionError(
                 f"targets of {length:,} records and {count:,} classes need {size(length * count)} of memory: make a "
-                f"dataset of each part with where=, or read the field {self.target!r} of some records with records()"
+                f"dataset with fewer records (where=), or read the field {self.target!r} with records()"
             )
         result = np.zeros((length, count), np.uint8)
         for start in range(0, length, _READ_AT_ONCE):
@@ -426,7 +426,7 @@ def check_whole(record: Record, root: str) -> None:
 
 
 class NotedErrors:  # a @contextmanager takes three times as long, which matters for each sample
-    """A context that adds a note with the record to each error raised inside."""
+    """Adds a note with the record to each error in the ``with`` block."""
 
     __slots__ = ("dataset", "record")
 

@@ -30,7 +30,7 @@ _OWN_FIELDS = (*STANDARD_FIELDS, "index")
 _BOXES = "boxes"
 _FLAGS_OF_BOXES = ("iscrowd", "difficult", "truncated")  # flags in annotations of COCO and VOC
 
-# Queries for the records with a value, by the kind of the column.
+# Maps the kind of a column to a query for the records that have a value.
 _WITH_VALUE = {
     **dict.fromkeys(("int", "float"), "FIELD>=0 or FIELD<0"),
     "text": 'FIELD~""',
@@ -102,8 +102,8 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
             raise OptionError(f"{what}; the fields are {listed(known)}{hint}")
     if dataset.fields is None and dataset.target == "label" and manifest.length and not manifest.labelled:
         raise OptionError(
-            f"no record of {dataset.root} has a label, so a sample cannot be (image, label): choose another field by "
-            f"target=, or choose fields, such as fields=('image',); the fields are {listed(known)}",
+            f"no record of {dataset.root} has a label, so a sample cannot be (image, label): choose another target=, "
+            f"or choose fields, such as fields=('image',). The fields are {listed(known)}",
         )
     target_names(dataset)
 
@@ -114,9 +114,9 @@ def target_names(dataset: Any) -> list[str]:
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.
     """
-    names, way = names_of(dataset.fields, dataset.target), "transforms= gets the whole sample"
+    names, way = names_of(dataset.fields, dataset.target), "or use transforms=, which gets the whole sample"
     if dataset.transform is not None and "image" not in names.values():
-        raise OptionError(f"transform= changes the image, but fields= has no image: add 'image'; {way}")
+        raise OptionError(f"transform= changes the image, but fields= has no image: add 'image', {way}")
     if dataset.target_transform is None:
         return []
     labels = [name for name, field in names.items() if field == dataset.target]
@@ -124,7 +124,7 @@ def target_names(dataset: Any) -> list[str]:
     own = getattr(dataset.target_transform, "then", dataset.target_transform)  # UnitedLabels of a mixture has `then`
     if not found or (own is not None and labels and names.get("label", "label") not in ("label", dataset.target)):
         what = "two fields may be the label" if found else "fields= has no label"
-        raise OptionError(f"target_transform= changes the label, but {what}: call one field 'label' by a dict; {way}")
+        raise OptionError(f"target_transform= changes the label, but {what}: name one field 'label', {way}")
     return found
 
 
@@ -134,7 +134,7 @@ def value_of(record: Record, field: str) -> Any:
 
 
 def has_fields_to_crop(dataset: Any) -> bool:
-    """Return whether samples have an image, and also masks or boxes, which a crop of the image must crop too."""
+    """Return whether samples have an image, and also masks or boxes to crop with the image."""
     if dataset.fields is None and dataset.target == "label":
         return False
     fields = {*names_of(dataset.fields, dataset.target).values()}
@@ -175,8 +175,8 @@ def other_fields(dataset: Any, record: Record, plan: Plan | None) -> dict[str, A
         if files and (crops or isinstance(dataset.decode, Decoder)):
             raise OptionError(
                 f"field {files[0]!r} of {describe_record(record, dataset.root)} would not be cropped together with its "
-                "image: add the field 'image', and pass a Decoder that makes one crop, such as RandomResizedCrop(224), "
-                "as decode= or as transform= of create_loader; or pass decode=None"
+                "image: pass decode=None, or add the field 'image' and pass decode=RandomResizedCrop(224) or another "
+                "Decoder that makes one crop (in create_loader: transform=)"
             )
         cropped: dict[str, Any] = {name: _read_file(name, decode_field, values[name], **known) for name in files}
     else:
@@ -238,7 +238,7 @@ def _checked_boxes(value: Any) -> np.ndarray[Any, Any]:
         if boxes.ndim == 2 and boxes.shape[1] == 4 and (boxes[:, 2:] >= boxes[:, :2]).all():
             return boxes
     raise OptionError(
-        "field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels for each box, no min above its max, got "
+        "field 'boxes' must have a row x_min, y_min, x_max, y_max in pixels for each box, with min <= max, got "
         f"{short_repr(value)}: store such rows, or leave the field out"
     )
 

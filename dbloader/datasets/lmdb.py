@@ -31,9 +31,9 @@ class LMDBDataset(StoreDataset):
             array, and the loader seeds its random numbers.
         target_transform: Called with the label or other target of each record that has one.
         decode: Called with the bytes of each image file. None keeps the bytes. Images that are stored as arrays are not
-            decoded. The default returns an RGB PIL image, like ImageFolder. By default, the conversion has decoded all
-            images to check them. JPEGs are then decoded when their pixels are needed, and a crop decodes only a part
-            (docs/transforms.md). All other images are decoded at once, to find damage early.
+            decoded. The default returns an RGB PIL image, like ImageFolder. By default, the conversion checks images
+            (``check="decode"``). From such a store, a JPEG is decoded only when its pixels are needed, and a crop
+            decodes only a part (docs/transforms.md). All other images are decoded at once, to find damage early.
         transforms: Called with the image and the label, in place of ``transform`` and ``target_transform``. Returns
             both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image, and leaves the label unchanged.

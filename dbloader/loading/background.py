@@ -217,7 +217,7 @@ class BackgroundIterator(Iterator[T]):
 
     Args:
         source: The items.
-        depth: Most items ahead of the consumer, including the item in production; 0 or less means no limit.
+        depth: Largest number of items ahead of the consumer, including the item in production. 0 means no limit.
         clock: Measures how long the consumer and the thread wait.
         on_start: Called once, in the consumer's thread, before the thread starts.
 

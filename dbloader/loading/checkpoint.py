@@ -178,7 +178,7 @@ class SamplerCheckpoint:
     def load(self, state: Any) -> None:
         """Make the next iteration continue from a state."""
         own = self._digest()
-        # A state has no digest if an older version wrote it, or if its dataset had none.
+        # States of older versions, and of datasets without a digest, have no digest.
         if own and isinstance(state, Mapping) and state.get(_DATASET, own[_DATASET]) != own[_DATASET]:
             raise OptionError(
                 f"the state belongs to another dataset, with the digest {state[_DATASET]}: this loader's "

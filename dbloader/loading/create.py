@@ -142,8 +142,8 @@ def create_loader(
         seed: The seed of the order and of all random numbers; the same in all processes.
         drop_last: Leave out the last batch if it has fewer samples; None means yes in training.
         even_batches: Repeat samples in evaluation, so each rank gets the same number of batches of ``batch_size``. A
-            bool tensor of shape (batch,) is added to each batch, as the last element or as ``"valid"`` in a dict; it is
-            False for repeated samples.
+            bool tensor of shape (batch,) is added to each batch, as the last element or as ``"valid"`` in a dict. Its
+            values are False for repeated samples.
         on_error: ``"raise"`` raises the error of a damaged record or image. ``dbloader.Skip(share)`` uses another
             sample instead.
         num_workers: Number of threads or processes. None means the number of CPUs that this process and its container
@@ -291,8 +291,8 @@ def with_transform(
 ) -> tuple[Any, Any]:
     """Return a dataset, and the transform that must still be applied to its samples, or None.
 
-    A store's dataset becomes a copy that applies the transform itself. For a CompositeDataset, the second result is a
-    list with the transform for each dataset. With ``only_missing``, datasets that have a transform keep it.
+    For a store's dataset, return a copy that applies the transform itself. For a CompositeDataset, the second result is
+    a list with the transform for each dataset. With ``only_missing``, datasets that have a transform keep it.
     """
     if isinstance(dataset, CompositeDataset):
         pairs = [
@@ -374,7 +374,7 @@ def choose_workers(fetcher: BatchFetcher, num_workers: int) -> Literal["threads"
     if not fetcher.releases_gil:
         return "processes"
     # A fetcher that releases the GIL still holds it for a tenth of the work on an image, or half if the image is small.
-    # So processes are faster. Exception: if a batch is not one tensor, processes must send it through a pipe.
+    # So processes are faster. Exception: if a batch is not one tensor, it must go through a pipe, which is slow.
     if not num_workers or fetcher.image_nbytes is None:
         return "threads"
     # Processes that are not forked import torch, which takes seconds. A daemonic process may not start processes.
@@ -387,11 +387,11 @@ def check_uint8(images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise OptionError(
             "to be normalized, a batch must have a tensor of images, as its first part or as 'image', got "
-            f"{type(images).__name__}: pass normalize=None to leave batches as collate_fn makes them"
+            f"{type(images).__name__}: pass normalize=None to normalize nothing"
         )
     if images.dtype is not torch.uint8:
         raise OptionError(
-            f"images must be uint8 to be normalized, got {images.dtype}, so a transform may have normalized them: "
-            "pass normalize=None to leave them unchanged (and preparation=Normalize(...) to normalize them)"
+            f"images must be uint8 to be normalized, got {images.dtype}: pass normalize=None, because a transform may "
+            "have normalized them already. If not, also pass preparation=Normalize(...)"
         )
     return images

@@ -77,7 +77,7 @@ class PrefetchLoader(Generic[T]):
         loader: A DataLoader or another iterable of batches; an iterator can be iterated once.
         device: The device for the tensors: a torch device or its name, "auto" for the best device present, or None to
             leave them where they are. "cuda" is the CUDA device that is current now. See ``dbloader.device.transfer``.
-        depth: Most batches ahead of the consumer, including the batch in production.
+        depth: Largest number of batches ahead of the consumer, including the batch in production.
         preparation: Called with each batch on the device: a Preparation, or a callable or module that takes the
             images. Preparations run in the background thread: under ``torch.no_grad()``, and without the consumer's
             ``torch.autocast``. On CUDA, they run on the stream that copies batches, in parallel with the training.
@@ -266,8 +266,8 @@ class PrefetchLoader(Generic[T]):
         """
         raise LoaderError(
             "accelerate.skip_first_batches and the Hugging Face Trainer would make a new loader that does not prepare "
-            "its batches: save state_dict(), and continue with load_state_dict() (with the Trainer, pass "
-            "ignore_data_skip=True; docs/loading.md shows how)"
+            "its batches: save state_dict(), and continue with load_state_dict(). With the Trainer, also pass "
+            "ignore_data_skip=True (docs/loading.md shows how)"
         )
 
     def __getattr__(self, name: str) -> Any:

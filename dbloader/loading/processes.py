@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Batches that have left the workers but still use shared memory. The PrefetchLoader has three. The training has two:
 # its current batch and the previous batch.
 _HELD_BATCHES = 5
-# Most samples in a part, if the fetcher releases the GIL.
+# Largest number of samples in a part, if the fetcher releases the GIL.
 _LARGEST_PART = 16
 # Samples in each part, if the fetcher runs Python code. The size is fixed: each part seeds the random generators of
 # this code, so another size would give other random numbers. Handing over a part takes 30 us, and seeding 15 us.
@@ -114,7 +114,7 @@ class _Team:
     Args:
         fetcher: Makes the batches, in each worker.
         workers: The number of workers.
-        ahead: Most batches that are in production or wait for the consumer.
+        ahead: Largest number of batches that are in production or wait for the consumer.
         largest: The number of samples in the largest batch.
         seed: The seed of the workers' global random generators.
     """

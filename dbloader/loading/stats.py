@@ -55,7 +55,7 @@ class Stats:
         work: Seconds to read, decode and collate these batches, summed over all workers; None if not measured.
         serial_s: Seconds of ``work`` that more workers would not save: reading and collating in a ThreadLoader.
         num_workers: Number of workers of the loader; None if unknown.
-        depth: Most batches ahead of the consumer, as in PrefetchLoader.
+        depth: Largest number of batches ahead of the consumer, as in PrefetchLoader.
         cpus: Number of CPUs that this process may use.
         advice: Which other kind of workers is usually faster; None if the loader has the faster kind.
         sources: Samples and times of each source of a mixture, by the source's name.

@@ -47,7 +47,7 @@ class ThreadLoader:
         batch_sampler: The indices of each batch.
         num_workers: Number of threads. With 0, the caller's thread makes each batch in ``next()``.
         dataset: The dataset whose samples are in the batches.
-        prefetch_factor: Most batches that all threads together make ahead of the last received batch.
+        prefetch_factor: Largest number of batches that all threads together make ahead of the last received batch.
     """
 
     # The same values as in a DataLoader that has a batch_sampler; frameworks read them.
@@ -117,7 +117,7 @@ class Batches(Iterator["TimedBatch"]):
     Args:
         team: Makes the batches.
         order: The indices of each batch.
-        ahead: Most batches to begin after the batch that the consumer waits for.
+        ahead: Largest number of batches to begin after the batch that the consumer waits for.
     """
 
     def __init__(self, team: Team, order: Iterator[Sequence[int]], ahead: int) -> None:
@@ -208,7 +208,7 @@ class PartSize:
 
     @property
     def most(self) -> int:
-        """Most samples in a part."""
+        """Largest number of samples in a part."""
         return int(self._limit)
 
     def adapt(self, idle_s: float) -> None:

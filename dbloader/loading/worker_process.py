@@ -170,7 +170,7 @@ class _Parts:
         return self._errors[min(self._errors)] if self._errors else None
 
     def dump(self, made: list[int]) -> bytes:
-        """Pickle the results and errors of some parts; only the errors if the results cannot be pickled."""
+        """Pickle the results and errors of some parts. If the results cannot be pickled, pickle only the errors."""
         errors = {part: self._errors[part] for part in made if part in self._errors}
         results = {part: self._calls[part][0].result() for part in made if part not in errors}
         try:

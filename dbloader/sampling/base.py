@@ -258,7 +258,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.seed, self.epoch, self._position = held._replace(position=0) if received else held
         if received and self._begun != held:
             raise LoaderError(
-                "the wrapped loader did not begin where the PrefetchLoader began: it took the order of its samples "
+                "the wrapped loader did not begin where the PrefetchLoader began. It took the order of its samples "
                 f"earlier, or continues from its own state, or {type(self).__name__}.__iter__ does not call "
                 "super().__iter__(). Call state_dict() and load_state_dict() of the PrefetchLoader only"
             )

@@ -69,7 +69,7 @@ def check_shared_once(name: str, num_replicas: int) -> None:
         if isinstance(shares, sharing) and getattr(shares, "num_processes", 0) != 1:
             raise OptionError(
                 f"{name} shares the samples among {num_replicas} processes, and "
-                f"{_MODULE}.{type(shares).__name__} would share each part again and leave out most samples: "
+                f"{_MODULE}.{type(shares).__name__} would share them again, and so leave out most of them: "
                 "make the sampler with num_replicas=1, rank=0, or do not prepare() its loader"
             )
         frame = frame.f_back

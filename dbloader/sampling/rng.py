@@ -156,7 +156,7 @@ class SeededIndices(list[int]):
         self.epoch = epoch
         self.positions = positions
         if len(self) != len(positions):
-            raise OptionError(f"positions must be one for each of {len(self)} indices, got {len(positions)}")
+            raise OptionError(f"each of {len(self)} indices must have a position, got {len(positions)} positions")
 
     @property
     def rng(self) -> SampleRNG:

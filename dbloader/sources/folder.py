@@ -108,7 +108,7 @@ class FolderSource(Source):
         return folder.partition("/")[0]
 
     def labelled_folders(self) -> Iterable[bytes]:
-        """Return the paths below the root of some folders, which together contain all classes."""
+        """Return folders that together contain all classes, as paths below the root."""
         return self._top.folders
 
     def image_folders(self) -> Iterator[bytes]:

@@ -338,7 +338,7 @@ def test_target_transform_gets_the_decoded_mask_that_is_the_label(labelled: Path
         assert dataset[0]["label"] == (23, 17)
 
 
-NO_LABEL_FIELD = "fields= has no label: call one field 'label' by a dict; transforms= gets the whole sample"
+NO_LABEL_FIELD = "fields= has no label: name one field 'label', or use transforms=, which gets the whole sample"
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ NO_LABEL_FIELD = "fields= has no label: call one field 'label' by a dict; transf
     [
         ("target_transform", ("image", "caption"), NO_LABEL_FIELD),
         ("target_transform", {"image": "image", "labels": "coarse"}, NO_LABEL_FIELD),
-        ("target_transform", {"label": "coarse", "fine": "label"}, "two fields may be the label: call one field"),
+        ("target_transform", {"label": "coarse", "fine": "label"}, "two fields may be the label: name one field"),
         ("transform", ("label", "caption"), "transform= changes the image, but fields= has no image: add 'image'"),
     ],
 )

@@ -72,5 +72,5 @@ def test_numbers_do_not_depend_on_the_integer_type_or_on_pickling() -> None:
 def test_wrong_positions_or_epoch_are_refused(positions: Any, epoch: int, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         SampleRNG(0, epoch, positions)
-    with pytest.raises(OptionError, match="positions must be one for each of 2 indices, got 3"):
+    with pytest.raises(OptionError, match="each of 2 indices must have a position, got 3"):
         SeededIndices([4, 5], 0, 0, range(3))
