@@ -360,7 +360,7 @@ def checked_root(folder: str | os.PathLike[str]) -> Path:
     if not stat.S_ISDIR(mode):
         raise SourceError(
             f"{readable(root)}: convert cannot read this file: give a folder of images, or a tar, zip, Parquet, "
-            "Arrow or LMDB file. With --listing, give the folder where the listing's paths start"
+            "Arrow or LMDB file. With --listing, give the folder where its paths start"
         )
     return root
 

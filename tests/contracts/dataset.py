@@ -204,7 +204,7 @@ class DatasetContract:
 
     def test_store_without_labels_needs_fields(self, fresh: Any) -> None:
         store_samples([Record("a", image=b"x", fields={"caption": "words"})], fresh)
-        with pytest.raises(OptionError, match=r"has a label.*choose fields, such as fields=\('image',\); .* caption$"):
+        with pytest.raises(OptionError, match=r"has a label.*choose fields, such as fields=\('image',\)\. .* caption$"):
             self.kind(fresh)
         with self.kind(fresh, fields=("name", "label")) as dataset:
             assert dataset[0] == {"name": "a", "label": None}

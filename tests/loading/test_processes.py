@@ -297,7 +297,9 @@ def test_loader_that_may_open_no_more_files_raises_and_closes_its_files(place: P
     assert os.listdir("/proc/self/fd") == before  # noqa: PTH208 - names
 
 
-@pytest.mark.parametrize(("limit", "error"), [(10**11, ""), (2 * 10**9, ""), (10**6, "raise it (ulimit -f unlimited)")])
+@pytest.mark.parametrize(
+    ("limit", "error"), [(10**11, ""), (2 * 10**9, ""), (10**6, "raise the limit (ulimit -f unlimited)")]
+)
 def test_worker_processes_respect_the_limit_on_file_sizes(place: Path, limit: int, error: str) -> None:
     def run() -> bool:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -308,7 +310,7 @@ def test_worker_processes_respect_the_limit_on_file_sizes(place: Path, limit: in
     result = from_child(run)
     if error:
         assert isinstance(result, LoaderError)
-        assert str(result).startswith("worker processes share files of ")
+        assert str(result).startswith("worker processes need files of ")
         assert error in str(result)
     else:
         assert result is True
@@ -321,7 +323,7 @@ def test_board_refuses_a_task_that_would_reach_the_next_area() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (3 * least, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         board = Board(multiprocessing.get_context("fork"), 1)
         board.put(0, 1, bytes(least - 8))
-        with pytest.raises(LoaderError, match=r"^worker processes share files of 201.3 MB, .*: raise it \(ulimit -f"):
+        with pytest.raises(LoaderError, match=r"^worker processes need files of 201.3 MB, .* \(ulimit -f"):
             board.put(0, 1, bytes(least - 7))
         return bytes(board.task(0)[:5])
 

@@ -96,7 +96,7 @@ def test_second_division_of_the_samples_by_accelerate_is_refused(derived: bool) 
     for world, shards in ((2, 2), (1, 2), (2, 1)):
         batches = kind(BatchSampler(ShuffleSampler(range(LENGTH), world, 0), 2, drop_last=False), shards, 0)
         if world == shards:
-            with pytest.raises(OptionError, match=rf"accelerate\.data_loader\.{kind.__name__} would share each part"):
+            with pytest.raises(OptionError, match=rf"accelerate\.data_loader\.{kind.__name__} would share them again"):
                 list(batches)
         else:
             assert len(list(batches)) == 7
