@@ -112,7 +112,7 @@ SOURCE is one of these:
 
 \b
 Exit status: 0 every file is stored, 1 some were rejected, 2 error, 130 interrupted.
-With status 2 or 130, DESTINATION is unchanged. Exception: only the report could not be printed.
+With status 2 or 130, DESTINATION is unchanged. Exception: only printing the report failed.
 
 \b
 Examples:
