@@ -89,7 +89,7 @@ def all_fields(record: Record) -> dict[str, Any]:
 
 
 def check_files(record: Record, names: Iterable[str]) -> None:
-    """Raise ExportError unless each file field of a record is bytes or None."""
+    """Raise ExportError if a file field of a record is neither bytes nor None."""
     for name in names:
         if not isinstance(value := record.fields.get(name), (bytes, NoneType)):
             what = f"{short_repr(value)}, but the manifest promises an image file: make the store again"
@@ -135,7 +135,7 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
 
 
 def is_safe(name: str) -> bool:
-    """Return whether ``name`` is a relative path that every program resolves inside the folder and does not skip.
+    """Return whether every program finds the relative path ``name`` inside the folder.
 
     Hugging Face's datasets reads a backslash as a slash. Many programs leave out hidden files.
     """

@@ -65,7 +65,7 @@ class COCOExporter(DetectionExporter):
     def _with_other_records(self, known: dict[int, int]) -> dict[int, int]:
         """Add the ids of classes that occur only in records outside of the query, and return all ids.
 
-        So a class has the same id in the exports of all queries of a store.
+        A class then has the same id in the export of every query.
         """
         if len(self.indices) == len(self.store):
             return known
@@ -82,7 +82,7 @@ class COCOExporter(DetectionExporter):
     def _complete(self, known: dict[int, int]) -> list[int]:
         """Return ascending ids, one for each class; [] if the known ids do not ascend with the labels.
 
-        A class without boxes gets the id just below the id of the next class; after the last known id, ids go on by 1.
+        A class without boxes gets the id of the next class, minus 1. After the last known id, the ids are consecutive.
         """
         ids: list[int] = []  # the id of the last class comes first
         count, last = len(self.classes), max(known, default=-1)

@@ -23,7 +23,7 @@ from dbloader.stores.open import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Format -> class in the module called like it. Only the module of the chosen format is imported: parquet needs pyarrow.
+# Format -> class in the module of the same name. Only one module is imported, because parquet needs pyarrow.
 FORMATS = {
     "folder": "FolderExporter",
     "webdataset": "WebDatasetExporter",

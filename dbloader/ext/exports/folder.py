@@ -1,8 +1,8 @@
 """An image folder: each file under its name, byte for byte.
 
 ``metadata.jsonl`` has a row for each record, with the column ``file_name`` of Hugging Face's imagefolder.
-``classes.json`` has the class names in the order of labels, and ``target.json`` the field that is the target, if it is
-not the label. The export omits these files if ``convert`` makes the same store without them. docs/exporting.md
+``classes.json`` has the class names in the order of labels. ``target.json`` has the name of the target field, if this
+is not the label. The export omits these files if ``convert`` makes the same store without them. docs/exporting.md
 describes the columns.
 """
 

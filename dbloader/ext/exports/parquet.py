@@ -1,7 +1,7 @@
 """Parquet files in the form of Hugging Face's datasets: a folder of shards with the same columns.
 
 ``image`` is a struct of the file's bytes and its path, which is the record's name. ``label`` is a ClassLabel with the
-classes of the store. Each other field is a column. What columns cannot hold is in the schema's metadata, under the key
+classes of the store. Each other field is a column. The schema's metadata contains all other facts, under the key
 ``dbloader`` (docs/parquet.md).
 """
 
@@ -60,7 +60,7 @@ class ParquetExporter(Exporter):
 
     def _add_types(self, record: Record) -> None:
         kinds: dict[str, Any] = {}
-        new: dict[str, list[str]] = {}  # new fields, by the known field that precedes them ("" if none)
+        new: dict[str, list[str]] = {}  # known field ("" for none) -> new fields that follow it
         before = ""
         for name, value in all_fields(record).items():
             try:

@@ -9,9 +9,9 @@ A sample has these files. Only the first is always present::
                             ``name``, if it differs from the path of the image
 
 ``.fields.json`` is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
-contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels,
-``file_fields.json`` the names of the file fields, and ``target.json`` the field that is the target, if it is not the
-label.
+contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels.
+``file_fields.json`` has the names of the file fields. ``target.json`` has the name of the target field, if this is not
+the label.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 # Largest number of samples and bytes in a shard, as WebDataset advises.
 _SAMPLES, _BYTES = 10_000, 500_000_000
-# A name that WebDataset and ``convert`` both accept as a path. Names must not look like made-up names (record-0…),
-# and must have no backslash: on Windows, a backslash could lead out of the folder where a tar is unpacked.
+# A name that WebDataset and ``convert`` both accept as a path. Names must not look like made-up names (record-0…). They
+# must have no backslash, which on Windows could lead out of the folder where a tar is unpacked.
 _PATH = re.compile(r"(?!/|__[^/]*__/|record-\d)((?:[^\0\n\\]*/)?[^./\0\n\\]+)(?:\.[^./\0\n\\]*)?")
 
 
@@ -131,6 +131,6 @@ class WebDatasetExporter(Exporter):
 
 
 def _key(name: str) -> str:
-    """Return the part of a name that all files of its sample begin with; "" if no file in a tar can have the name."""
+    """Return the part of a name that is common to all files of a sample; "" for a name that is not valid in a tar."""
     found = _PATH.fullmatch(name)
     return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""

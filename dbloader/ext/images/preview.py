@@ -48,7 +48,7 @@ _DEPTH_COLORS = bytes(
 )
 _LOSSLESS_PX = 1600  # a thumbnail of this size or more is lossless: it replaces an image that a browser cannot show
 _OPACITY = 0.6  # of a mask
-_BOX_PX = 120  # the lines of boxes have one pixel of width for every 120 pixels of the picture's longer side
+_BOX_PX = 120  # the lines of boxes are 1 pixel wide for every 120 pixels of the picture's longer side
 _STEPS = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)  # of TURNS
 _MAGIC = re.compile(
     rb"(?P<jpeg>\xff\xd8\xff)|(?P<png>\x89PNG\r\n\x1a\n)|(?P<gif>GIF8[79]a)|"
@@ -64,7 +64,7 @@ def media_type(data: bytes) -> str | None:
 
 
 def header_of(image: bytes) -> Facts:
-    """Return the facts in the header of an image file. The message of its NotAnImageError is a whole sentence."""
+    """Return the facts in the header of an image file. The message of a NotAnImageError is a whole sentence."""
     try:
         return read_facts(image)
     except NotAnImageError as error:
@@ -109,14 +109,15 @@ def thumbnail(
     large: AbstractContextManager[object] | None = None,
     window: tuple[float, float] | None = None,
 ) -> tuple[bytes, str]:
-    """Return a picture of an image, bytes or an array, and its media type. No side of the picture exceeds ``px``.
+    """Return (a small picture of an image, its media type). No side of the picture exceeds ``px``.
 
-    A file of at most 20 kB that browsers show is its own thumbnail. Other images are turned upright by their EXIF, as
-    browsers do. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, gray files
-    get colors: one for each value of a uint8 file with at most 64 values; dark blue to yellow for other dtypes.
+    A file of at most 20 kB that browsers show is its own thumbnail. Other images are turned upright by their EXIF, like
+    in browsers. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, gray files
+    get colors. In a uint8 file with at most 64 values, each value has its own color. Other dtypes get colors from dark
+    blue to yellow.
 
     Args:
-        image: The image.
+        image: The image, bytes or an array.
         px: Pixels of the longer side.
         is_field: Whether ``image`` is an extra field of a record, such as a mask, and not the record's image.
         large: A context, such as a lock. Images that need more than 50 MB are decoded inside this context.
@@ -148,7 +149,7 @@ def thumbnail(
 def draw_over(
     picture: bytes, image: Any, size: tuple[int, int], boxes: Iterable[tuple[Sequence[float], str]], masks: list[bytes]
 ) -> tuple[bytes, str]:
-    """Return ``picture``, a thumbnail of an image, with boxes and masks drawn over it, and its media type.
+    """Draw boxes and masks over ``picture``, a thumbnail of ``image``. Return the result and its media type.
 
     ``size`` is the width and height of the stored image. Each box has (left, top, right, bottom) in pixels of this
     image, and Pillow's name of a color. Masks are image files. Raise ImageError if picture or mask cannot be decoded.
@@ -176,7 +177,7 @@ def draw_over(
 
 
 def legend_of(data: bytes) -> list[tuple[int, str, float]]:
-    """Return (value, color in `thumbnail`, share of the pixels) for each value in a mask of at most 64 values.
+    """Return (value, color in `thumbnail`, fraction of the pixels) for each value in a mask of at most 64 values.
 
     A color is "#rrggbb", or "" if the value is transparent. The list is empty for all other images, and for a mask of
     over 16 million pixels.
@@ -284,7 +285,7 @@ def _ends(array: npt.NDArray[Any]) -> tuple[float, float] | None:
 
 
 def _spread(array: npt.NDArray[Any], px: int, window: tuple[float, float] | None) -> Image.Image:
-    """Scale values to 8 bits, from the window or from the least to the greatest one. Not finite values are black."""
+    """Scale the values in ``window``, or all finite values, to 8 bits. Values that are not finite become black."""
     step = max(1, max(array.shape[:2]) // (2 * px))
     with np.errstate(all="ignore"):
         array = array[::step, ::step].astype(np.float32)

@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_jpeg(data: bytes) -> dict[str, Any]:
-    """Describe the structure of a JPEG for people, until the first damage. Return {} for other files."""
+    """Describe the structure of a JPEG up to the first damage. Return {} for other files."""
     found = examine(data)
     if found.state is State.NOT_JPEG:
         return {}

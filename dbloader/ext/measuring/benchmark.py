@@ -57,7 +57,7 @@ class Benchmark:
         images: Number of records that have an image.
         image_bytes: Average size of a stored image, in bytes.
         limit: The task on which the workers of the fastest loader spend most of their time.
-        limit_share: Share of the workers' time that they spend on this task, 0 to 1.
+        limit_share: Fraction of the workers' time that this task takes, 0 to 1.
         verdict: Which loader is fastest, what limits its speed, and what would help; also whether
             `create_loader` uses another loader by default.
     """
@@ -122,7 +122,7 @@ def measure(
         raise OptionError(f"workers must be one or more numbers, got {workers}")
     cpus = cpu_count()
     counts = {1, max(1, cpus // 2), cpus} if workers is None else {whole_number("workers", n, 1) for n in workers}
-    # No other field than the image is loaded, because a record may have no label.
+    # Load only the image, because a record may have no label.
     with StoreDataset(open_store(place), decode=RandomResizedCrop(size), fields=("image",)) as dataset:
         nbytes = dataset.store.column("nbytes")
         order = EndlessShuffle(np.flatnonzero(nbytes))
@@ -167,7 +167,7 @@ def measure(
 
 
 def find_limit(work: Work) -> tuple[str, float]:
-    """Return the task on which the workers spend most of their time, and the task's share of the time, 0 to 1."""
+    """Return the task on which the workers spend most of their time, and the fraction of this time, 0 to 1."""
     seconds, limit = max(zip((work.read, work.decode, work.collate), _REMEDIES, strict=True))
     return limit, seconds / work.total
 

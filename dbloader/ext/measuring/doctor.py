@@ -1,4 +1,4 @@
-"""Examine this machine and the place of a store for what stops or slows training, and what `bench` cannot measure.
+"""Examine this machine and the place of a store, without a measurement. Find what stops or slows training.
 
 Nothing is changed. In all functions ``root`` is the folder that contains ``proc``, ``sys`` and ``dev``.
 """
@@ -99,7 +99,7 @@ def _cuda(root: Path) -> Iterator[Finding]:
             yield Finding("torch", "problem", f"cannot be imported: {error}", "no training runs", "install torch again")
         return
     yield Finding("torch", "ok", torch.__version__)
-    with warnings.catch_warnings(record=True) as caught:  # torch's warning says why it cannot use a device
+    with warnings.catch_warnings(record=True) as caught:  # torch warns if no device is usable
         warnings.simplefilter("always")
         devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     if not devices:
@@ -170,7 +170,7 @@ def _server(place: str) -> Iterator[Finding]:
         admin, nearest = connection.client.admin, ReadPreference.NEAREST  # there may be no primary
         version: Any = connection.retry(lambda: admin.command("buildInfo", read_preference=nearest))
     except (StoreUnreachableError, StoreAccessError) as error:
-        yield Finding("MongoDB", "problem", str(error), "the store cannot be read")  # the error names the remedy
+        yield Finding("MongoDB", "problem", str(error), "the store cannot be read")  # the error contains the remedy
         return
     finally:
         connection.close()

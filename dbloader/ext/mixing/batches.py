@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Some samples of one dataset. A batch is made in jobs, and each job makes a list of pieces."""
+    """Some samples of one dataset. A batch is divided into jobs, and each job makes a list of pieces."""
 
     number: int  # number of the dataset
     given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
-    own: Sequence[int]  # for each sample that the batch takes from the dataset: its index there
+    own: Sequence[int]  # indices in the dataset of all samples that the batch takes from it
     rows: list[Any] | None  # random numbers for each of ``own``; None if the dataset draws its own numbers
     part: slice  # which of ``own`` are in this piece
-    places: list[int]  # for each sample in this piece: its position in the batch
+    places: list[int]  # positions of this piece's samples in the batch
 
 
 class MixtureBatchFetcher(BatchFetcher):

@@ -65,16 +65,16 @@ def mix(
     random order, before it repeats one. Each epoch continues where the last one ended.
 
     Args:
-        sources: A dict from each source to its weight. A source is a place, as for LMDBDataset and MongoDataset, or
-            one of these datasets, a Subset of such a dataset, or a mixture without a schedule. The sources of a mixture
-            share its weight. A weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5
-            for the first million samples of the training, and then 1.
+        sources: A dict from each source to its weight. A source is a place, an LMDBDataset or MongoDataset, a Subset of
+            such a dataset, or a mixture without a schedule. The sources of such an inner mixture share its weight. A
+            weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
+            samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
             has given all of its samples; with ``"shortest"``, when one source has. A schedule's first weights decide.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
-        fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` names the source of the
-            sample by its place and query, or by its class. With None, each dataset keeps its fields.
+        fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` is the name of the
+            sample's source: its place and query, or its class. With None, each dataset keeps its fields.
 
     Raises:
         OptionError: Sources disagree: only some have named classes, their samples have different fields, or their
@@ -123,10 +123,10 @@ class Mixture(CompositeDataset):
 
     ``len`` is the number of samples in an epoch. ``sampler()`` draws indices from ``len`` on: ``len + i`` is sample i
     of the concatenated sources. Any other sampler draws indices below ``len``, which are positions in the first epoch
-    with seed 0. So with any other sampler, each epoch has the right shares, but the same samples.
+    with seed 0. So with any other sampler, all epochs have the same samples, in the right proportions.
 
     Attributes:
-        sources: The sources. If a source of ``mix`` is a mixture, the sources of that mixture are here instead.
+        sources: The sources. An inner mixture is replaced by its sources.
         datasets: The datasets of the sources, whose samples have the labels of the mixture.
         classes: The class names of all sources in the order of their labels; empty if they have no names.
         fields: The fields of a sample, as in LMDBDataset.
@@ -179,7 +179,7 @@ class Mixture(CompositeDataset):
         return str(first.target)
 
     def _unite_classes(self) -> list[str]:
-        """Return one list of all classes. Set each dataset's ``target_transform`` to number its labels by this list."""
+        """Return one list of all classes. Make each dataset's ``target_transform`` return positions in this list."""
         given = names_of(self.fields, self.target).values()
         if self.target != "label":
             for field in {"label", self.target}.intersection(given):
@@ -262,8 +262,8 @@ class Mixture(CompositeDataset):
         """Divide the samples at some indices among the datasets.
 
         Returns:
-            The number of each sample's source: int64, shape (indices,). Then, for each dataset that is needed: its
-            number, the places of its samples among the indices, and the indices of these samples in the dataset.
+            The number of each sample's source: int64, shape (indices,). Then, for each needed dataset: its number, the
+            positions of its samples in ``indices``, and the indices of these samples in the dataset.
 
         Raises:
             RecordIndexError: An index is out of range.
@@ -393,7 +393,7 @@ class UnitedLabels:
 
 
 def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
-    """Return the source for a store or dataset, or all sources of an inner mixture, each with a share of the weight."""
+    """Return the source for a store or dataset, or each source of an inner mixture with its fraction of the weight."""
     if isinstance(given, Mixture):
         if len(given.order.starts) > 1:
             raise OptionError("a mixture with a schedule cannot be a source: pass the sources of that mixture instead")

@@ -1,8 +1,8 @@
-"""The order of a mixture of sources: computed at any position, not stored.
+"""Compute the order of a mixture of sources at any position. The order is not stored.
 
-The positions are cut into windows. The length of a window is the sum of the weights, so each source has exactly its
-share of the positions. Each window is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of its
-pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
+The positions are cut into windows. The length of a window is the sum of the weights, and each source has as many
+positions in it as its weight. Each window is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of
+its pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
 
 A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until the pieces (blocks) are
 short enough. Each half gets half of the draws from each source. If the number of draws is odd, random numbers decide
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# The most positions that are shuffled at once. Shuffling them takes 0.1 ms, and halving a longer window 0.03 ms a half.
+# The most positions that are shuffled at once. Shuffling them takes 0.1 ms. Computing a half of a longer window takes
+# 0.03 ms.
 SHUFFLED = 1024
 
 # Weights become integers. If their sum would exceed _EXACT, as for square roots, they are rounded to the sum _ROUNDED.
@@ -40,21 +41,21 @@ AT_A_TIME = 2**16  # most numbers in a temporary table
 def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
     """Return a random order of ``range(length)`` for each start: shape (starts, length).
 
-    A row uses the ``length`` random numbers from its start on, so starts must differ by at least ``length``.
+    Starts must differ by at least ``length``: otherwise, two rows use the same random numbers.
     """
     return np.argsort(bits(starts[:, None] + np.arange(length), key), axis=1, kind="stable")
 
 
 def exact(weight: Any) -> Fraction:
-    """Return a real number as a fraction. A float counts as the decimal number that is printed: 0.1 is a tenth."""
+    """Return a real number as a fraction. A float counts as the decimal number that ``print`` shows: 0.1 is a tenth."""
     return Fraction(str(weight))
 
 
 def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
-    """Return the smallest integers that have the same ratios as some weights: real numbers from 0, not all 0.
+    """Return the smallest integers with the ratios of the weights. The weights are real numbers from 0, not all 0.
 
-    Weights that need integers with a sum above 2**40 are rounded to multiples of 2**-48 of their sum. No weight above 0
-    becomes 0.
+    If these integers would have a sum above 2**40, integers with the sum 2**48 approximate the weights. No weight above
+    0 becomes 0.
     """
     fractions = [exact(weight) for weight in weights]
     common = lcm(*(weight.denominator for weight in fractions))
@@ -91,10 +92,10 @@ class MixtureOrder:
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return, for each source with a first weight above 0, the epoch length in which all its samples are drawn."""
+        """Return the epoch length in which all samples of a source are drawn, for each source with a first weight."""
         total, needed = sum(self.shares[0]), []
-        # The most draws by which a source is behind its share at a position. Up to two blocks of each size end before
-        # the position, and each may lack two draws of the source. In the block at the position, all may come later.
+        # The most draws that a source may lack at a position. Up to two blocks of each size end before the position,
+        # and each may lack two draws. In the block at the position, all draws of the source may come later.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:
@@ -109,7 +110,7 @@ class MixtureWalk:
     def __init__(self, order: MixtureOrder, seed: int) -> None:
         self._order, self._seed = order, seed
         self._firsts = [0, *accumulate(order.lengths)]
-        # For each part of the schedule: the order of its sources, and the number of earlier draws from each source.
+        # Each part of the schedule has the order of its sources, and the number of earlier draws from each source.
         self._parts: list[tuple[_Interleaving, Array]] = []
         for start, shares in zip(order.starts, order.shares, strict=True):
             before = self.before(start) if start else np.zeros(len(shares), np.int64)
@@ -236,7 +237,8 @@ class _Interleaving:
     def _shuffle(self, draws: Array, starts: Array) -> tuple[Array, Array]:
         """Shuffle the draws of a block once for each start.
 
-        Return two arrays of shape (starts, draws): each position's source, and the earlier draws from it in the block.
+        Return two arrays of shape (starts, draws): each position's source, and how many earlier draws of the block are
+        from it.
         """
         numbers = np.arange(len(draws), dtype=np.uint16 if len(draws) <= 2**16 else np.int64)
         unshuffled = np.repeat(numbers, draws)

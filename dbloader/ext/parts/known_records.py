@@ -27,7 +27,7 @@ class KnownRecords:
             self._rejected = {(line["name"], line["reason"]) for line in lines}
 
     def __contains__(self, done: Any) -> bool:
-        """Return whether the store has the record of a FileResult, or rejects the file for the same reason."""
+        """Return whether the store has a FileResult's record already, or rejected its file for the same reason."""
         if (record := done.record) is None:
             return (done.item.name, done.events["rejected"]) in self._rejected
         values = record.crc32, name_hash((record.name or "").encode()), record.nbytes
@@ -36,7 +36,7 @@ class KnownRecords:
 
 
 def repeated_warnings(target: Path, old: int) -> list[str]:
-    """Return warnings if records from the index ``old`` on equal earlier records, or have names of earlier records."""
+    """Warn about new records with the content or name of earlier records. ``old`` is the number of earlier records."""
     with LMDBStore(target) as store:
         keys, names = _keys(store), store.column("name_hash")
     equal = np.isin(keys[old:], keys[:old])

@@ -206,7 +206,7 @@ def _write_plan(
             "grows": "" if base is None else base.index_file,
             "versions": library_versions(settings.images),
         }
-        # Different paths may lead to the same source, so the id depends only on the full path, in ``described``.
+        # The id ignores the given paths. ``described`` contains the full path of the source.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
         for name in ("new_only", "classes", *(field.name for field in fields(Reading))):
             if not options[name]:  # so unfinished plans of versions without this option keep their ids
@@ -241,7 +241,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def _read_base(destination: str | os.PathLike[str]) -> ShardTable:
-    """Return the shard table of a store to append to; OptionError or StoreNotFoundError if that is impossible."""
+    """Return the shard table of a store to append to; OptionError or StoreNotFoundError for other places."""
     if is_mongo(destination):
         raise OptionError(f"{_ADDS}, not to a store in MongoDB: {_JOIN}")
     if is_remote(destination):
@@ -269,7 +269,7 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
         OptionError: The store has integer labels, but the source has class names; or two classes have the same name.
     """
     if not found.stored_classes:
-        return [*base.classes], [] if base.classes else None  # [] makes any label of a new image an error
+        return [*base.classes], [] if base.classes else None  # with [], any label of a new image is an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "

@@ -1,4 +1,4 @@
-"""Make a part of a planned conversion: a shard, and a receipt, which names the finished shard. List finished parts."""
+"""Make a part of a planned conversion: first a shard, then a receipt with the shard's name. List finished parts."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16  # number of receipts that are read at the same time
 _PREFIX = "dbloader-part-"
-_NEW_S = 60.0  # a folder younger than this is kept even if it is unlocked: its process may be about to lock it
+_NEW_S = 60.0  # a younger folder without a lock is kept, because its process may lock it soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReceipt:
-    """The facts about a finished part, as its receipt contains them. Without a receipt, a part is not finished.
+    """The facts about a finished part. Without a receipt, a part is not finished.
 
     Attributes:
         plan: Id of the plan.
@@ -56,7 +56,8 @@ class PartReceipt:
         records: Number of records in the shard.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
         rejected: Number of other files that are not in the shard.
-        first_rejected: Name of the first file that the shard's report rejects, and the reason; "" if there is none.
+        first_rejected: Name of the first rejected file in the shard's report, and the reason; "" without a rejected
+            file.
         bytes_read: Bytes of the files that were read.
         host: Name of the machine.
         seconds: Seconds in which the machine made the shard, without copying it to the store.
@@ -172,7 +173,7 @@ def token_of(files: PlanFolder | Bucket) -> str:
 
 
 def named_files(shards: PlanFolder | Bucket) -> set[str]:
-    """Return the paths of all files that the manifest of a store names; none without a store."""
+    """Return the paths of all files in the manifest of a store; an empty set without a store."""
     with suppress(StoreNotFoundError):
         return {*ShardTable.decode(shards.get(MANIFEST_FILE), shards.place).files}
     return set()
@@ -183,7 +184,7 @@ def read_receipt(
 ) -> tuple[PartReceipt, bytes] | None:
     """Return the receipt of a part, and the ``manifest.bson`` of a store with only this part's shard (b"" on a disk).
 
-    Return None if the part is not made, or if its shard is missing or cut short. The receipt is opened by its name,
+    Return None if the part is not made, or its shard is missing or incomplete. The receipt is opened by its name,
     because a network file system may show an outdated list of a folder's files.
 
     Raises:
@@ -217,7 +218,7 @@ def read_receipts(
 
 @contextmanager
 def scratch_folder(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """Yield a new locked folder in ``scratch`` (None: the system's, ``TMPDIR``), and remove it at the end."""
+    """Yield a new locked folder in ``scratch``, or without ``scratch`` in ``TMPDIR``. Remove the folder at the end."""
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=scratch) as name:
         descriptor = os.open(name, os.O_RDONLY)
         try:

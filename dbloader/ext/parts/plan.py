@@ -1,10 +1,9 @@
 """The plan of a conversion in parts: the list of files and all options, in a folder or bucket that all machines see.
 
-Part k is a pure function of the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
+Part k depends only on the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
 contains the plan (``plan.bson``), the list of all files (``files/``), and a receipt for each part that is made
-(``parts/``). On a disk, it also contains the shards of these parts (``shards/``). In a bucket, a shard goes to
-``DESTINATION/shards/``, where the store needs it, and its index to ``DESTINATION.partial/parts/``. No program uses a
-shard before a receipt names it.
+(``parts/``). On a disk, it also contains the shards of these parts (``shards/``). In a bucket, shards go directly to
+``DESTINATION/shards/``, and their indices to ``DESTINATION.partial/parts/``. No program uses a shard without a receipt.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _PACKAGES = ("Pillow", "simplejpeg", "pymongo", "pillow-heif", "pillow-jxl-plugi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A planned conversion; `make_plan` makes it.
+    """A planned conversion.
 
     Attributes:
         where: Path or URL of ``DESTINATION.partial``.
@@ -61,12 +60,12 @@ class Plan:
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
-        ends: Offset in the list where the files of each part end, in bytes: int64 values, packed as bytes.
+        ends: For each part, the offset in bytes at which its files end in the list: int64 values, packed as bytes.
         options: The fields of `Settings`, by their names.
         described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
         left_out: Warnings and counts of skipped files for the report; ``conversion.report.left_out`` makes them.
-        grows: With ``append``: file name of the index of the store at the destination. "" for a new store.
+        grows: File name of the index of the store that ``append`` extends; "" for a new store.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
 
@@ -131,7 +130,7 @@ class Plan:
 
     def receipt_name(self, number: int) -> str:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
-        # A part of a replaced plan may be finished late, but with another token, so this plan does not use its receipt.
+        # A late receipt of a replaced plan has another token, so this plan does not use the receipt.
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
@@ -157,7 +156,7 @@ class Plan:
 class PlanFolder:
     """The files of a plan in a folder on a disk, with those methods of `Bucket` that plans need.
 
-    No method makes a folder: a part must not revive a plan that was published or removed meanwhile.
+    No method makes a folder, because the plan may have been published or removed meanwhile.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -193,14 +192,14 @@ class PlanFolder:
             copy_durably(path, self.folder / key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Write a file. Unlike in a bucket, the last writer wins: any receipt of a part names a complete shard."""
+        """Write a file. ``replaces`` is ignored: the last writer wins, because all receipts of a part are valid."""
         del replaces
         with self._still_there():
             write_durably(self.folder / key, data)
 
     @contextmanager
     def _still_there(self) -> Iterator[None]:
-        """Raise ConversionError for an OSError in the block if the folder does not exist any more."""
+        """Turn an OSError in the block into a ConversionError if the folder is gone."""
         try:
             yield
         except OSError as error:
@@ -218,7 +217,7 @@ class PlanFolder:
 
 
 def open_places(destination: str | os.PathLike[str]) -> tuple[PlanFolder | Bucket, PlanFolder | Bucket]:
-    """Return where the shards of a destination's parts go, and where its plan is."""
+    """Return the folder or bucket for the shards of a destination, and the folder or bucket of its plan."""
     if is_remote(destination):
         target = open_target(os.fspath(destination))
         return target, Bucket(f"{target.place}{PARTIAL}")
@@ -267,6 +266,6 @@ def library_versions(images: ImageFormat) -> dict[str, str]:
             versions[name] = version(name)
     if images.tile and images.quality is None:
         done = subprocess.run([find_jpegtran(), "-version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        # IJG's jpegtran has no option -version, and prints its help instead, so the first line of the help is compared.
+        # The jpegtran of the IJG prints its help for -version, so the first line of the help is compared.
         versions[JPEGTRAN] = (done.stdout + done.stderr).decode(errors="replace").partition("\n")[0].strip()
     return versions

@@ -1,8 +1,8 @@
 """Publish a conversion in parts: check that all parts are made, and make one store of them in one step.
 
 On a disk, the shards move to the store, and a manifest is written last. In a bucket, the shards are uploaded already:
-their indices are joined, and a conditional request puts ``manifest.bson``. So if several processes publish at the same
-time, only one of them makes the store.
+their indices are joined, and a conditional request writes ``manifest.bson``. If several processes publish, only one of
+them succeeds with this request.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
-    for ``keep_hours`` (24 by default), because programs may still read them. The first call after that removes them.
+    for ``keep_hours`` (24 by default), because programs may still read them. A later call removes them.
     """
     started = time.monotonic()
     if not is_remote(destination):
@@ -117,7 +117,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 def _check_parts(
     plan: Plan, receipts: Sequence[PartReceipt], destination: str | os.PathLike[str], *, overwrite: bool
 ) -> None:
-    """Raise an error unless all parts are made, no file is missing in them, and at least one file was stored."""
+    """Raise an error for a missing or incomplete part, or if no file was stored."""
     if missing := missing_parts(plan, receipts):
         raise ConversionError(
             f"only {len(receipts):,} of {plan.parts:,} parts are made; missing {slurm_ranges(missing)}: make them with "
@@ -138,7 +138,7 @@ def _check_parts(
 
 
 def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
-    """Return whether a store contains at least one of the shards that the receipts name."""
+    """Return whether a store contains at least one of the receipts' shards."""
     made = {(receipt.shard, receipt.digest) for receipt in receipts}
     return bool(made & {(shard.name, shard.digest) for shard in table.shards})
 
@@ -154,7 +154,7 @@ def _published_before(manifest: Manifest) -> dict[str, Any]:
 def _published_now(
     plan: Plan, receipts: Sequence[PartReceipt], manifest: Manifest, base: ShardTable | None
 ) -> dict[str, Any]:
-    """Return what ``publish`` reports of the store that it publishes. ``base`` is the store before an append."""
+    """Return the facts for the report of a new store. ``base`` is the store before an append, or None."""
     new = Counter(manifest.outcome) - Counter(base.manifest.outcome if base else {})
     new["rejected"] = sum(receipt.rejected for receipt in receipts)
     new["unchanged"] = sum(receipt.unchanged for receipt in receipts)
@@ -169,7 +169,7 @@ def _published_now(
 
 
 def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the ``source`` of a store with new shards, given the manifests of the store and the shards."""
+    """Return ``source`` for the manifest after an append, from the manifests of the store and the new shards."""
     places = [*str(manifests[0].source.get("path", "")).split(", "), manifests[1].source["path"]]
     return {**common_source(manifests), "path": ", ".join(filter(None, dict.fromkeys(places)))}
 
@@ -180,10 +180,10 @@ def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
 def _publish_on_disk(
     destination: str | os.PathLike[str], target: Path, *, overwrite: bool
 ) -> tuple[Manifest, dict[str, Any] | None]:
-    """Return the manifest of the store, and the facts for the report; None if the store was published before."""
+    """Return (manifest of the store, facts for the report). The facts are None for a store published before."""
     try:
         plan, receipts, missing, _ = list_parts(destination)
-        if missing:  # if another process has published meanwhile, there is no plan, and this raises StoreNotFoundError
+        if missing:  # raises StoreNotFoundError if another process has published and removed the plan
             Plan.read(PlanFolder(plan.folder))
     except StoreNotFoundError:
         if not is_sharded(target):
@@ -211,7 +211,7 @@ def _publish_on_disk(
 
 
 def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable | None:
-    """Return the shard table of the store at a path if it has the shards of these receipts, else None."""
+    """Return the shard table of the store at a path, if the store has one of the receipts' shards; else None."""
     with suppress(OSError, StoreError):
         table = ShardTable.read(target)
         if _has_shards(table, receipts):
@@ -247,7 +247,7 @@ def _make(
             remove_plan(plan.folder)
         return table.manifest
     if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder may have a newer plan, with other parts
-        raise StoreExistsError(f"{plan.folder} has a newer plan meanwhile: make the parts of this plan, then publish")
+        raise StoreExistsError(f"{plan.folder} has a new plan: make the parts of the new plan, then publish")
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
     move_to(plan.folder, table, target)
     with suppress(OSError):  # the store is in place
@@ -257,7 +257,7 @@ def _make(
 
 
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove the files of the plan from the folder of the store: the plan last, because it shows that files remain."""
+    """Remove a plan's files from the folder of a store. The plan itself is last, because it shows that files remain."""
     for folder in (LIST_FOLDER, RECEIPT_FOLDER):
         shutil.rmtree(target / folder, ignore_errors=True)
     with suppress(OSError):
@@ -271,7 +271,7 @@ def _remove_files(target: Path, names: set[str]) -> None:
 def _publish_in_bucket(
     place: str, target: Bucket, folder: Path, report: Path, *, overwrite: bool, keep_hours: float
 ) -> tuple[ShardTable, dict[str, Any] | None]:
-    """Return the table of the store, and the facts for the report; None if the store was published before.
+    """Return (table of the store, facts for the report). The facts are None for a store published before.
 
     Fetch the indices of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
     which is removed before a store is replaced.
@@ -304,7 +304,7 @@ def _publish_in_bucket(
         target.put_file(kept_manifest(before.index_file), replaced)
     if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
         target.delete([index])
-        raise StoreExistsError(f"{bucket.place} has a newer plan meanwhile: make the parts of this plan, then publish")
+        raise StoreExistsError(f"{bucket.place} has a new plan: make the parts of the new plan, then publish")
     if before is not None:  # otherwise the report may be of a store with the same name in another bucket
         remove_report(report)
     try:
@@ -321,7 +321,7 @@ def _publish_in_bucket(
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
 
-    When a store is replaced, a copy of its manifest, and the files that the copy names, are kept for ``keep_hours``.
+    A copy of a replaced store's manifest, and the files of this store, are kept for ``keep_hours``.
     """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 

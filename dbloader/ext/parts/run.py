@@ -57,7 +57,7 @@ def convert_in_parts(
     overwrite: bool,
     resume: bool,
 ) -> Report:
-    """Plan a conversion, make all missing parts, and publish. For the arguments see `dbloader.convert`."""
+    """Plan a conversion, make all missing parts, and publish the store. `dbloader.convert` describes the arguments."""
     started = time.monotonic()
     if executor not in (None, "ray") and not callable(getattr(executor, "submit", None)):
         error = OptionError if isinstance(executor, str) else TypeError
@@ -98,7 +98,7 @@ def convert_in_parts(
     # If another process has published the same parts meanwhile, the report counts no files.
     rejected = len(late) + max(report.rejected, sum(receipt.rejected for receipt in receipts))
     report = replace(report, files=plan.files + len(late), rejected=rejected)
-    if late:  # write to the report file only: all processes that publish a plan must write the same index
+    if late:  # write only to the report file, because all processes that publish a plan write the same index
         path = Path(f"{target_of(destination)}.report.jsonl")
         problem = write_events(destination, path, late)
         file = report.report_file if problem else str(path)
@@ -108,7 +108,7 @@ def convert_in_parts(
 
 def _late_events(plan: Plan) -> list[dict[str, str]]:
     path, late = plan.folder / list_name(plan.token), list[dict[str, str]]()
-    # Ignore errors, because all parts are made: the plan may be in a bucket, or the source may be removed.
+    # Ignore errors: the plan may be in a bucket, or the source may be removed. All parts are made anyway.
     opened = partial(open_with, plan.settings, beside=False)
     with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(opened()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))
@@ -119,15 +119,15 @@ def _check_same(plan: Plan, plan_id: str) -> None:
     """Raise StoreExistsError if a plan has another id than the plan of this conversion."""
     if plan_id != plan.id:
         raise StoreExistsError(
-            f"another conversion to the same place has replaced the plan in {plan.where}: convert again after it ends"
+            f"another conversion has replaced the plan in {plan.where}: convert again after the other conversion"
         )
 
 
 def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[PartReceipt, None, None]:
-    """Make parts, and yield the receipt of each one as soon as it is made.
+    """Make parts, and yield the receipt of each finished part.
 
-    After an error, parts that have not begun are canceled, and the message names the part that failed. The wait for
-    free workers has no limit, because a cluster may grow. The executor is not shut down.
+    After an error, parts that have not begun are canceled. The message contains the number of the failed part. The wait
+    for free workers has no limit, because a cluster may grow. The executor is not shut down.
     """
     part, running = None, dict[Any, int]()
     try:
@@ -168,7 +168,7 @@ def _wait_for_one(running: Collection[Any]) -> Collection[Any]:
 
 
 def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError:
-    """Return an error that names the part that failed, if a part failed, and the remedy."""
+    """Return an error with the remedy, and with the number of the failed part, if any."""
     if isinstance(cause := getattr(error, "cause", None), Exception):
         error = cause  # Ray raises a RayTaskError with the error of the task as its cause
     if isinstance(error, StoreNotFoundError):
@@ -182,7 +182,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
         return type(error)(str(error) if part is None else f"{which}: {error}")
     message = next(iter(str(error).splitlines()), "").rstrip(".")
     hint = ""
-    if isinstance(error, BrokenProcessPool):  # a new process imports the script that started it
+    if isinstance(error, BrokenProcessPool):  # a spawned process imports the script
         hint = "a process was killed, or a script calls convert outside of if __name__ == '__main__':; "
     return ConversionError(
         f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {hint}finished "
@@ -196,7 +196,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
 @contextmanager
 def _local_processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield an executor with this many local processes. The processes end with the block."""
-    # Not forked: the calling program may have threads.
+    # Not "fork", because the calling program may have threads.
     executor = _Processes(count, multiprocessing.get_context("spawn"), _begin_process)
     try:
         yield executor
@@ -214,9 +214,9 @@ class _Processes(ProcessPoolExecutor):
 
 
 def _begin_process() -> None:
-    """Make this process end at Ctrl-C without a traceback, and when its parent ends."""
+    """End this process without a traceback at Ctrl-C, and also when its parent ends."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background jobs ignore SIGINT
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process if Ctrl-C came while it imported modules
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C during the imports now ends the process
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # exiting removes the partial files
     parent = multiprocessing.parent_process()
@@ -234,7 +234,7 @@ def _begin_process() -> None:
 
 @contextmanager
 def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
-    """Yield an executor whose calls are tasks of Ray, each with as many CPUs as a part has threads.
+    """Yield an executor that runs calls as tasks of Ray. Each task reserves ``workers`` CPUs.
 
     If the program has initialized Ray, the tasks run in its cluster, which is not shut down. Otherwise dbloader
     connects to the cluster on this machine or at RAY_ADDRESS. If neither exists, dbloader starts a local cluster.

@@ -92,7 +92,7 @@ class Columns:
         return name_at(self._names.get(number, lambda: self.store.open_handle().chunk("name", number)), index % CHUNK)
 
     def rows(self, indices: Any, columns: Collection[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield a tuple for each record: its index, its name, and its values in some columns, as from ``values_of``.
+        """Yield a tuple for each record: its index, its name, and its values in some columns (see ``values_of``).
 
         The indices must be ascending. A chunk of the store is read when its first row is needed.
         """
@@ -127,7 +127,7 @@ class Columns:
         return found
 
     def block(self, name: str, number: int) -> Names:
-        """Return the texts of a text field, or the names for ``"name"``, in chunk ``number``; "" for a missing one."""
+        """Return the texts of a field in a chunk; "" for a missing text. The field ``"name"`` has the record names."""
         first = number * CHUNK
         if name == "name":
             return join_names([self.store.open_handle().chunk(name, number)], min(CHUNK, self._length - first))
@@ -165,7 +165,7 @@ class Columns:
     def common(self, name: str, indices: Any, most: int) -> tuple[list[tuple[str, int]], int]:
         """Count some records by their text or boolean in a field.
 
-        Return (value, number of records) for the most frequent values, at most ``most``, and the number of different
+        Return at most ``most`` pairs (value, number of records), the most frequent first, and the number of different
         values in the store.
         """
         is_bool = self._kind(name) == "bool"
@@ -257,7 +257,7 @@ class Columns:
         return value.item() if np.isfinite(value) else str(value)
 
     def events(self) -> dict[str, Array]:
-        """Return {event in the conversion's report, such as "repaired": indices of the records that have it}.
+        """Return {event in the conversion's report, such as "repaired": indices of the records with this event}.
 
         The indices are int64, shape (records,), ascending.
         """
@@ -302,7 +302,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and the name of each record with one of the names, by a scan of the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    is_possible = np.zeros(2**16, bool)  # by the lower half of a hash: a search for whole hashes is 10 times slower
+    is_possible = np.zeros(2**16, bool)  # indexed by half of a hash; a search for whole hashes is 10 times slower
     is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         stored = np.frombuffer(chunk, DTYPES["name_hash"])

@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
-# Words and signs of other query languages. Names hardly contain them, so they are an error unless they are quoted.
+# Words and signs of other query languages. Names rarely contain them, so without quotes they are an error.
 _MISSING = "write class:cat, or label:none for records without a label"
 _COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
 _TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"
@@ -71,9 +71,9 @@ class Condition(NamedTuple):
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
             name of an extra field.
         sign: ``":"``, ``"~"`` (contains), or a comparison such as ``"<="``.
-        value: A float or an int for sizes, labels, indices and fields of numbers. A bool for fields of booleans. After
-            the sign ``":"``, an int or None (no label) for ``"label"``, and a list of ranges for ``"index"``. For every
-            other key, a text.
+        value: Sizes, labels, indices and fields of numbers have a float or an int; fields of booleans have a bool.
+            After the sign ``":"``, a ``"label"`` is an int or None (no label), and an ``"index"`` is a list of ranges.
+            Every other key has a text.
     """
 
     position: int
@@ -94,8 +94,8 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
 
     Args:
         text: The query.
-        fields: The extra fields that have a column, and the kind of each.
-        others: The extra fields without a column. If the query compares such a field, the error says why it cannot.
+        fields: Name of each extra field that has a column -> kind of the column.
+        others: The extra fields without a column. Queries cannot compare such a field, and the error says why.
 
     Raises:
         OptionError: The query is wrong. The message has the position, and what is allowed.
@@ -205,7 +205,7 @@ class _Parser:
         return found
 
     def _why_no_name(self, word: str) -> str:
-        """Return why a word is probably not meant as a part of a name; "" if it may be one."""
+        """Return why a word is probably a mistake; "" if the word may be a part of a name."""
         if form := own_form(word):
             return f"{short_repr(word, 50)} is no condition: {form}"
         keys = {key.lower() for key in (*_SIGNS, *self._fields, *self._others, *_FOREIGN_WORDS)}
@@ -216,7 +216,7 @@ class _Parser:
         return ""
 
     def _kind(self, key: str) -> str | None:
-        """Return the kind of a field; None if the field has no column, or if the key names no field."""
+        """Return the kind of a field, such as "int"; None if no field with this name has a column."""
         return None if key in _SIGNS else self._fields.get(key) or self._fields.get(key.removeprefix(PREFIX))
 
     def _comparison(self, position: int, key: str, sign: str, raw: str | None) -> Condition:
@@ -266,9 +266,9 @@ def _quoted(text: str) -> str:
 
 
 def own_form(raw: str, also: str = "") -> str:
-    """Return how this language writes a condition that has letters of other languages, such as &; "" without them.
+    """Return a hint if a condition has signs of other query languages, such as "write and" for &; otherwise "".
 
-    Letters within quotes do not count. ``also`` contains further such letters.
+    Signs within quotes do not count. ``also`` contains further such signs.
     """
     plain = re.sub(_QUOTED, "", raw)
     if not _FOREIGN.search(plain) and not any(letter in plain for letter in also):

@@ -35,11 +35,11 @@ def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> A
         store: The store.
         query: The query.
         booleans: Names of boolean fields in other stores that get the same query. By default, the query ``checked``
-            finds records with "checked" in their names. If ``booleans`` contains "checked", the query compares the
-            field of this name, and a store without the field raises an error.
+            finds records with "checked" in their names. If ``booleans`` contains "checked", the query means the field
+            "checked". A store without this field raises an error.
 
     Raises:
-        OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
+        OptionError: The query is wrong, or contains a class, event or field that the store does not have.
         TypeError: The query is not a str.
     """
     if not isinstance(query, str):
@@ -53,7 +53,7 @@ def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
     The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
 
     Raises:
-        OptionError: The query is wrong, or names a class, an event or a field that the store does not have.
+        OptionError: The query is wrong, or contains a class, event or field that the store does not have.
     """
     manifest = columns.store.manifest
     length = manifest.length
@@ -72,7 +72,7 @@ def select(columns: Columns, query: str, booleans: Collection[str] = ()) -> Any:
 
 
 def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
-    """Return which records match: bool, shape (records,). It may be wrong for records outside the mask ``within``."""
+    """Return which records match: bool, shape (records,). Values outside the mask ``within`` may be wrong."""
     if isinstance(part, Condition):
         return _compare(columns, part, within)
     if part.operator == "not":
@@ -161,7 +161,7 @@ def _find(data: bytes, offsets: Array, part: bytes) -> Array:
     found = np.zeros(len(offsets) - 1, bool)
     if not part or len(data) < len(part):
         return found | (not part)
-    # The texts are searched as one. A match that reaches into the next text does not count.
+    # Search all texts at once. A match that extends into the next text does not count.
     array, last = np.frombuffer(data, np.uint8), len(data) - len(part) + 1
     places = array[:last] == part[0]
     for at, byte in enumerate(part[1:], 1):

@@ -1,7 +1,7 @@
 """Read and write objects in object storage. No other module imports obstore.
 
 If a process has used obstore and then forks, obstore hangs in the forked child. Making a Bucket in such a child raises
-OptionError. So Buckets are made only in the main process of a conversion or copy, and in the fetcher of a cache.
+OptionError. So only the main process of a conversion or copy and the process that fills a cache make Buckets.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _LONGEST_PAUSE_S = 10.0
 # An object is requested up to this many times, until the answer is complete. If 2 % of all answers are incomplete, one
 # object in 3 * 10^8 has five incomplete answers.
 _ANSWERS = 5
-_EQUAL_ANSWERS = 3  # this many equal answers are accepted, although the server states another MD5
+_EQUAL_ANSWERS = 3  # the bytes of this many equal answers are accepted despite another MD5 from the server
 # The form of S3's ETags. ETags are MD5s (see `_etag_of`), except for objects that are encrypted with a KMS key.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
-# A request may take 5 minutes, in which a part arrives even at 28 kB/s. A connection without bytes for 30 s is closed.
+# A request may take 5 minutes, long enough for a part at 28 kB/s. A connection without bytes for 30 s is closed.
 _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "5m"}
 _used_by = 0  # ID of the process that has used obstore; 0 before the first use
 
@@ -67,8 +67,8 @@ class Item(NamedTuple):
         size: Number of bytes.
         etag: A value that changes with the content; "" if the server gives no ETag.
         modified: When the object was written, by the server's clock.
-        version: In Google Cloud Storage, the number of the object's version, which Google calls its generation. Before
-            they replace an object, Google's servers compare this number, not the ETag. None on other servers.
+        version: The generation of an object in Google Cloud Storage; None on other servers. Before Google replaces an
+            object, it compares the generation, not the ETag.
     """
 
     key: str
@@ -84,7 +84,7 @@ class Bucket:
     Attributes:
         place: The URL as text.
         parts: The scheme, bucket and key of the URL.
-        waits: Whether to warn and try on, not raise an error, after three failures of a server that has never answered.
+        waits: Whether to continue with a warning, not an error, after three failures of a server that never answered.
         has_md5: Whether ETags are MD5s; None if unknown.
         differing: Keys of objects whose bytes were accepted, although their ETags look like MD5s of other bytes.
     """
@@ -95,7 +95,7 @@ class Bucket:
         self.waits, self._answered, self._closed = waits, False, False
         self.has_md5: bool | None = None
         self.differing: set[str] = set()
-        # For requests that `_repeat` counts and repeats. These two clients share no connection.
+        # Two clients without a common connection, for requests that `_repeat` counts and repeats.
         self._once, self._other = self._open(retries=0), self._open(retries=0)
         self._often = self._open(retries=1_000)  # for uploads and listings, in which obstore repeats single requests
 
@@ -216,7 +216,7 @@ class Bucket:
                 return data, "", None
             stated = "" if span else answer.meta["e_tag"] or ""
             found = _etag_of([_md5(data)]) if stated else ""
-            # If no MD5 shows that the answer is complete, compare its size with the object's size.
+            # Without a matching MD5, compare the size of the answer with the size of the object.
             if size is None and key.endswith(_OWN) and (not stated or stated.strip('"') != found):
                 return data, stated, found if self._once.head(key)["size"] == len(data) else None
             return data, stated, found
@@ -280,12 +280,12 @@ class Bucket:
         """Return False if the ETags show that an answer may be incomplete, otherwise True.
 
         ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` counts the
-        answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, the third equal answer
-        is accepted, and the key is added to ``differing``: the ETag is no MD5, or the server has changed the bytes. If
-        no ETag of this server has ever matched, one answer is enough for later objects, until an ETag matches.
+        answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, accept the third equal
+        answer and add the key to ``differing``, because the ETag may be no MD5. For later objects, the first answer is
+        enough until an ETag of this server matches.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:
-            return True  # cannot compare: the server's ETag is no MD5, or of an upload in another number of parts
+            return True  # cannot compare: the server's ETag is no MD5, or the upload had another number of parts
         if stated == found:
             self.has_md5 = True
             self.differing.discard(key)
@@ -311,7 +311,7 @@ class Bucket:
         self._repeat(lambda: next(once, self._often).put(key, path, chunk_size=part, max_concurrency=_AT_ONCE), key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Make a new object, or replace the object ``replaces``, if no other process has written the key meanwhile.
+        """Create an object, or replace the object ``replaces``. Nothing is written if another process was faster.
 
         Raises:
             StoreExistsError: Another process has written the key.
@@ -319,7 +319,7 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: Any = "create"
-        client = self._often if replaces else self._once  # obstore repeats updates that S3 refuses as concurrent
+        client = self._often if replaces else self._once  # S3 refuses concurrent updates; obstore repeats them
         if replaces is not None:
             mode = {"e_tag": replaces.etag} | ({"version": replaces.version} if replaces.version else {})
 

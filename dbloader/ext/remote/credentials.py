@@ -21,14 +21,14 @@ _OTHER_SOURCES = (
     "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
 )  # fmt: skip
-# The name of each value in obstore, in the file of a profile, and in the answer of a profile's program.
+# Each value has three names: in obstore, in a profile's file, and in the output of a profile's program.
 _KEYS = (
     ("access_key_id", "aws_access_key_id", "AccessKeyId"),
     ("secret_access_key", "aws_secret_access_key", "SecretAccessKey"),
     ("token", "aws_session_token", "SessionToken"),
 )
-# Credentials without an expiry are used for this time. Then the profile's file is read again, or the profile's program
-# is run again. Programs for single sign-on rewrite the file.
+# Credentials without an expiry are used for this time. Then the profile's file or program is read again. Programs for
+# single sign-on rewrite the file.
 _READ_AGAIN = timedelta(minutes=5)
 _LONGEST_S = 60.0  # the longest time that a profile's program may run
 

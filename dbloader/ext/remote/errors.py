@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# If the environment has no credentials, obstore asks a service of the cloud for them. If that fails, the error contains
-# one of the first four texts. The fifth means that no account is named, the last two that credentials are unreadable.
+# Without credentials in the environment, obstore asks a service of the cloud. The first four texts mean that this
+# failed. The fifth means that no account is named. The last two mean that credentials are unreadable.
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
 )
-# The message of an error in credentials.py. obstore repeats it within its own message.
+# A message of credentials.py, as a part of obstore's message.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": a repeated request fails again
-_TEMPORARY = re.compile("HTTP error|invalid list response")  # errors without a status; the second: a list was cut off
+_TEMPORARY = re.compile("HTTP error|invalid list response")  # errors without a status: no answer, an incomplete list
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _OTHER_REGION = re.compile("redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _CREDENTIALS = {
@@ -42,11 +42,11 @@ class ObjectChangedError(StoreError):
 
 
 class NotWholeError(StoreError):
-    """All answers had other bytes, or another number of bytes, than the server stated."""
+    """No answer had the size and the MD5 that the server stated."""
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status of an answer; 0 without an answer."""
+    """Return the HTTP status in an error; 0 if the error contains none."""
     found = _STATUS.search(str(error))
     return int(found[1] or found[2]) if found else 0
 
@@ -59,7 +59,7 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def translate(error: BaseException, place: RemotePlace, key: str = "") -> StoreError:
-    """Return dbloader's error for an error of obstore about an object below a URL."""
+    """Return dbloader's error for an error of obstore. ``key`` is the object's key below the URL ``place``."""
     text, status = str(error), status_of(error)
     code = found[1] if (found := _CODE.search(text)) else ""
     where, bucket = "/".join(filter(None, (str(place), key))), f"{place.scheme}://{place.bucket}"

@@ -144,12 +144,12 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
 
 
 def _change_marks(request: ViewerRequest) -> dict[str, Any]:
-    """Mark the records that match ``q`` in a JSON body: one query or a list. Return the store's facts after that."""
+    """Mark the records that match ``q``, one query or a list in the JSON body. Return the store's new facts."""
     marks = request.state.marks[request.number]
     try:
         change = json.loads(request.body)
         queries = change.pop("q")
-        "".join(queries)  # raises TypeError unless it is a text or a list of texts
+        "".join(queries)  # raises TypeError if it is no text and no list of texts
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
         raise OptionError('a change must be JSON such as {"q": "class:cat", "drop": true}') from error
     marks.change(queries, change)

@@ -69,7 +69,7 @@ class _Search:
         return {"running": running, "done": self._done, "of": of, "problem": self._problem}
 
     def join(self) -> None:
-        """Load what other processes have found into the columns."""
+        """Load the results of other processes into the columns."""
 
     def _search(self) -> None:
         raise NotImplementedError
@@ -84,7 +84,7 @@ class _Search:
 
     def _progress(self, _: str, done: int, of: int) -> None:
         self._done = self._before + done
-        self._before += of * (done == of)  # the next numbers are about the next store
+        self._before += of * (done == of)  # the next calls count the records of the next store
         if self._stopped.is_set():
             raise _StopError
 
@@ -130,10 +130,10 @@ class Duplicates(_Search):
         - ``total``: the number of all groups;
         - ``differing``: the number of groups with different labels;
         - ``duplicates``: the number of duplicates in all groups;
-        - ``distance``: how many of the 128 bits of their fingerprints may differ between similar pictures.
+        - ``distance``: images are similar if at most this number of the 128 bits of their fingerprints differ.
 
-        Return at most 100 groups, from number ``start`` on. With ``differing``, leave out groups in which all labels
-        are equal; then ``start`` does not count these groups.
+        Return at most 100 groups, from number ``start`` on. With ``differing``, return and count only groups with
+        different labels.
         """
         kept = load_groups(self._store)
         if kept is None:
@@ -164,14 +164,14 @@ class Leaks(_Search):
     Queries can use the result as the column ``duplicates.leak``, which is true for these records.
     """
 
-    _rows: list[Any] | None = None  # for each store: dtype DUPLICATE, copies with the same bytes first
+    _rows: list[Any] | None = None  # an array for each store: dtype DUPLICATE, exact copies first
 
     def list(self, start: int, count: int, *, number: int) -> dict[str, Any] | None:
         """Return the records of store ``number`` that are also in another store; None if no search has ended.
 
-        - ``pairs``: at most 100 records. Each has the ``index`` and ``class``; the ``store``, ``of`` (the index) and
-          ``of_class`` of the nearest record in another store; the ``difference`` ("same" or "near"); and ``bits``, the
-          number of different bits;
+        - ``pairs``: at most 100 records, each with its ``index`` and ``class``. ``store``, ``of`` (the index) and
+          ``of_class`` describe the nearest record in another store. ``difference`` is "same" or "near". ``bits`` is the
+          number of different bits in the fingerprints;
         - ``leaks``: for each store, the number of its records that are also in another store.
         """
         if self._rows is None:

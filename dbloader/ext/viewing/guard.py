@@ -1,8 +1,8 @@
 """Protect the viewer: answer only browsers that have opened a link. This module also reads the files of the page.
 
-The HTML contains the style sheet and names all modules, so that a browser can draw the page after one response and
-requests all modules at once. Over a slow connection, each further round trip would be visible. The font is Inter, for
-Latin letters; the licence beside it is the SIL Open Font License.
+The HTML contains the style sheet, so a browser can draw the page after one response. The HTML also names all modules,
+so the browser requests them at once. Over a slow connection, each further round trip would be visible. The font is
+Inter, for Latin letters; the licence beside it is the SIL Open Font License.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HEADERS = {
 }
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 _TOKEN = "token"
-_FIRST = "view=overview"  # what a link without a query opens
+_FIRST = "view=overview"  # the query of the first page, if the link has none
 _TOKEN_BYTES = 32
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAVIGATION = ("navigate", "document")
@@ -94,10 +94,10 @@ class Guard:
     The URL from ``link`` works once. It gives the browser a cookie, and each further request must contain this cookie.
     A second browser needs a new link. All answers, including errors, have the headers in ``HEADERS``.
 
-    Requests may name the ``host`` that the server listens on, or a loopback address, as their ``Host``. If other
-    machines can reach the server (``is_public``), requests may name any IP address. Unless ``read_only``, the viewer's
-    own page may send POST to three paths. One sets marks. The others search for duplicates in a store and between
-    stores, which writes files beside them. ``tell`` gets a message for the terminal if a browser opens a used link.
+    The ``Host`` of a request must be ``host``, where the server listens, or a loopback address. With ``is_public``, any
+    IP address is valid. Without ``read_only``, the viewer's own page may send POST to three paths. One path sets marks.
+    The others search for duplicates in a store and between stores. ``tell`` gets a message for the terminal if a
+    browser opens a used link.
     """
 
     def __init__(
@@ -217,8 +217,8 @@ def _take_token(query: bytes) -> tuple[str | None, str]:
 class GuardedConnection(H11Protocol):
     """A connection that is closed if a request does not arrive completely within 10 s.
 
-    uvicorn limits only the time between requests. Without this limit, anyone could hold all connections that the viewer
-    accepts with unfinished requests, even without a cookie.
+    uvicorn limits only the time between requests. Without this limit, anyone could occupy all connections of the viewer
+    with unfinished requests.
     """
 
     _timer: asyncio.TimerHandle | None = None

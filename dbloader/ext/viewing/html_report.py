@@ -60,12 +60,11 @@ def write_html(
     listing: str | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
-    """Write facts, samples, histograms, classes and the conversion's report of a store to a new HTML file.
+    """Write a report about a store to a new HTML file: facts, samples, histograms, classes, rejected files.
 
     The samples are spread evenly over the classes. Every call chooses the same samples. Return (bytes of the file,
-    number of samples). With the query ``where``, samples, histograms and classes describe only the matching records,
-    and the file has no report of the conversion. The query can use the columns of ``listing``; ``tell`` gets each
-    message about it.
+    number of samples). With the query ``where``, the file describes only the matching records and lists no rejected
+    files. The query can use the columns of ``listing``. ``tell`` gets each message about the listing.
 
     Raises:
         OptionError: ``output`` exists, its folder does not exist, or the query is wrong.
@@ -73,7 +72,7 @@ def write_html(
         OSError: The file cannot be written.
     """
     path = Path(output)
-    if os.path.lexists(path):  # for example the store, given by mistake
+    if os.path.lexists(path):  # ``output`` may be the store, given by mistake
         raise OptionError(f"--html must be a new file, but {path} exists: move it away")
     if not path.parent.is_dir():
         raise OptionError(f"--html {path}: there is no folder {path.parent}; make it first")
@@ -178,7 +177,7 @@ def _events(store: Store) -> str:
     report = known.read(count=_LINES)
     if not report["total"]:
         return "<h2>Report of the conversion</h2><p>No file was rejected, repaired or damaged.</p>"
-    # Damaged images are first, because they are in the store.
+    # Damaged images are first, because the store contains them, unlike rejected files.
     lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
     rows = [[text(line["event"]), text(line["name"]), text(line["reason"])] for line in lines[:_LINES]]

@@ -64,7 +64,7 @@ def join_listings(
     if not order:
         raise SourceError(f"{where}: no row has the name, path or index of a record of {places}")
     if shared:
-        tell(f"Warning: {where}: {counted(shared, 'row')} with a name that several stores have: each of them gets it")
+        tell(f"Warning: {where}: {counted(shared, 'row')} with a name in several stores: joined to each record")
     joined: list[dict[str, FieldColumn]] = [{} for _ in stores]
     ranges = [slice(*ends) for ends in pairwise(names.starts)]
     for name, values in columns.items():
@@ -114,8 +114,8 @@ def _compare(store: Store, prediction: FieldColumn, where: str, *, is_csv: bool)
             raise SourceError(f"{where}: no prediction is the name of a class, such as {short_repr((*classes, '')[0])}")
     elif is_csv and any(_INTEGER.fullmatch(name) and int(name) != label for label, name in enumerate(classes)):
         raise SourceError(
-            f"{where}: it is unclear whether a prediction is a label or a class name, because a class has an integer "
-            "as its name: write a .jsonl, where a text is a name and an integer is a label"
+            f"{where}: predictions could be labels or class names, because the name of a class is an integer: write "
+            "a .jsonl, with class names as texts or labels as integers"
         )
     known = (values != NO_LABEL) & (labels != NO_LABEL)
     return FieldColumn("bool", np.where(known, values != labels, NO_BOOL).astype(np.uint8))

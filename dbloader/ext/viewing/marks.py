@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 MARK_PREFIX = "mark."
 _MOST_MARKS = 1_000_000
-_MANY = 100  # before a change of more records, the page asks, and the file is copied
-_SHOWN = 12  # records of a kind of mark that the page shows
+_MANY = 100  # a change of more records needs a confirmation on the page and a backup of the file
+_SHOWN = 12  # most records shown for each kind of mark
 _TAGS = 20  # tags that the page offers
 _CHANGES = ("drop", "label", "accept", "tag", "clear", "remove", "untag", "undo", "redo")
 
@@ -59,9 +59,9 @@ class Marks:
         """Return what the page shows about the marks. If the file has changed, read it first.
 
         ``why_not`` is the reason why no mark can be set, or None. ``count`` is the number of marked records.
-        ``revision`` changes with the marks. ``command`` copies the store and applies the marks. ``undo`` is the last
-        ``change``, its ``id`` and its ``count`` of records; None if there is none to undo. ``redo`` is the change that
-        was undone last. ``tags`` are the first tags in use, in alphabetical order.
+        ``revision`` changes with the marks. ``command`` copies the store and applies the marks. ``undo`` is the change
+        to undo next: its ``id``, ``change`` and ``count`` of records, or None. ``redo`` is the change that was undone
+        last. ``tags`` are the first 20 tags in use, in alphabetical order.
         """
         try:
             with self._lock:
@@ -105,11 +105,10 @@ class Marks:
     def change(self, queries: str | Sequence[str], change: dict[str, Any]) -> None:
         """Mark the records that match a query, or one of several queries.
 
-        A change is one of ``{"drop": True}``, ``{"label": …}`` (the name of a class, also of a new one, or an integer
-        if the store has no classes), ``{"accept": True}`` (the prediction becomes the label), ``{"tag": …}``,
-        ``{"untag": …}``, ``{"remove": …}`` ("drop" or "label"), or ``{"clear": True}``, which removes all marks of the
-        records. ``{"undo": id}`` gives the records of a change their earlier marks again, and ``{"redo": id}`` makes an
-        undone change again. Both ignore the queries.
+        ``change`` has one of these keys. ``drop``: True. ``label``: the name of an old or new class, or an integer for
+        a store without classes. ``accept``: True, to make the prediction the label. ``tag`` and ``untag``: a text.
+        ``remove``: "drop" or "label". ``clear``: True, to remove all marks of the records. ``undo`` and ``redo``: the
+        id of a change; they ignore the queries.
 
         Raises:
             OptionError: The query or the change is wrong, or marks cannot be set (see ``why_not`` in `describe`).
@@ -143,11 +142,11 @@ class Marks:
                 facts = {"id": secrets.token_hex(4), "change": change, "count": len(after)}
                 self._done.append({**facts, "before": before, "after": after})
                 self._undone.clear()
-            while sum(each["count"] for each in self._done) > _MOST_MARKS:  # limits the memory
+            while sum(each["count"] for each in self._done) > _MOST_MARKS:  # limits the memory for undo
                 del self._done[0]
 
     def _after(self, queries: str | Sequence[str], change: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Return the new marks, by index, of the records that change."""
+        """Return {index: new marks} of the records that change."""
         queries = [queries] if isinstance(queries, str) else queries
         indices = np.unique(np.concatenate([np.empty(0, int), *map(self._selections.select, queries)]))
         if not change.keys().isdisjoint(("clear", "remove", "untag")):
@@ -169,7 +168,7 @@ class Marks:
         ):
             given = texts[value] if texts else self._selections.store.manifest.class_name(value) or value
             if classes and isinstance(given, int):
-                continue  # an integer without a class
+                continue  # no class has this label
             own = classes[label] if classes and label is not None else label
             changes[index] = {"remove": "label"} if given == own else {"label": given}
         return changes
@@ -178,7 +177,7 @@ class Marks:
         """Return the change with an id. Raise OptionError if it cannot be undone or made again."""
         done = next((each for each in steps if each["id"] == change_id), None)
         if done is None:
-            raise OptionError("this change was undone before, or by a viewer that has ended: it cannot be undone")
+            raise OptionError("this change cannot be undone: it was undone already, or its viewer has ended")
         if since := {index for index, mark in done["after"].items() if self._marks.get(index, {}) != mark}:
             later = {index for each in steps[steps.index(done) + 1 :] for index in each["after"]}
             way = "undo these first" if since <= later else "another program set some of them: change them by hand"
@@ -238,7 +237,7 @@ class Marks:
         self._show(marks)
 
     def _write(self, path: Path, marks: dict[int, dict[str, Any]], like: Path) -> tuple[int, ...] | None:
-        """Replace a file of marks, with the mode of ``like``; without marks, remove the file. Return its signature."""
+        """Write a file of marks with the mode of ``like``. Without marks, remove the file. Return its signature."""
         if not marks:
             path.unlink(missing_ok=True)
             return None
@@ -287,7 +286,7 @@ def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pack(texts: dict[int, str], length: int) -> Names:
-    """Return a column of texts. ``texts`` has the text of some records, by index; the other records get ""."""
+    """Return a column of texts from {index: text}. Records without a text get ""."""
     order = sorted(texts)
     packed = [texts[index].encode(errors="replace") for index in order]
     offsets = np.zeros(length + 1, np.int64)

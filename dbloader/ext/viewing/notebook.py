@@ -45,7 +45,7 @@ div.dbloader th { font-weight: 400; opacity: .7; overflow-wrap: break-word; max-
 
 
 viewers: dict[tuple[str, str], Callable[[], str]] = {}
-"""The viewers that run in this process, by place and digest of a store. Each returns its link as HTML."""
+"""(place, digest) of a store -> a function that returns the link to its running viewer, as HTML."""
 
 
 def text(value: object) -> str:
@@ -71,7 +71,7 @@ def picture(make: Callable[[], tuple[bytes, str]]) -> str:
 def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Store, Sequence[int]]]) -> str | None:
     """Return a store or a dataset as HTML, with eight of its records; None if it cannot be read.
 
-    ``locate`` takes positions in ``shown``, and returns the store, and the indices of these records in the store.
+    ``locate`` turns positions in ``shown`` into (store, indices of these records in the store).
     """
     with suppress(Exception):  # a notebook then shows the plain repr
         store, indices = locate(_some(len(shown)))
@@ -89,7 +89,7 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Store, Sequ
 
 
 def records_html(store: Store, indices: Sequence[Any], head: str, code: str = "") -> str | None:
-    """Return up to eight of the records as HTML, between a line of text and a line of code; None if reading fails."""
+    """Return up to eight records as HTML, after the text ``head`` and before ``code``; None if reading fails."""
     with suppress(Exception):
         sheet = _sheet(store, [int(indices[position]) for position in _some(len(indices))])
         above, below = (html.escape(printable(line)) for line in (head, code))

@@ -1,4 +1,4 @@
-"""Make what the page shows of a record: facts, as values that JSON can represent, image files and thumbnails."""
+"""Make what the page shows of a record: facts for JSON, image files and thumbnails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# Pixels of the longer side. 1600 is for images that a browser cannot show as they are stored.
+# Pixels of the longer side. 1600 is for formats that browsers cannot show.
 SIDES = (160, 240, 320, 480, 640, 1600)
 _CACHE_BYTES = 64 * 2**20
 _BOXES = 2000  # number of boxes that the page draws
@@ -42,18 +42,18 @@ _MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
 def show_record(store: Store, index: int) -> dict[str, Any]:
     """Return the facts that the page shows about a record.
 
-    These are the facts of `record_facts`, and
+    The result has the facts of `record_facts`, and
 
-    - ``crc``: always "verified", because reading a record compares its checksum;
+    - ``crc``: always "verified", because a record with a wrong checksum has only an ``error``;
     - ``depth``: the depth of an image file, such as "16-bit"; None for others;
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
     - ``range``: the least and the greatest value of an image of more than 8 bits; None for other images;
-    - ``boxes``: the first 2,000 boxes, in pixels of the stored image, their ``box_colors``, and
-      ``box_labels``, the names of their classes;
+    - ``boxes``: the first 2,000 boxes, in pixels of the stored image;
+    - ``box_colors``, ``box_labels``: the colors and class names of these boxes;
     - ``vectors``: the names of fields with a vector;
-    - ``files``: number, name and ``range`` of each file field of the record. For a mask, ``legend`` has the value,
-      color, share of pixels and name of each of its classes.
+    - ``files``: the number, name and ``range`` of each field with a file. For a mask, ``legend`` has the value, color,
+      fraction of the pixels and name of each class.
 
     For a damaged record, return only its ``index``, ``name`` and ``error``.
 
@@ -105,7 +105,7 @@ def masks_of(record: Record) -> dict[str, bytes]:
 def draw_layers(
     made: tuple[bytes, str], record: Record, boxes: list[list[float]], labels: list[int], masks: Iterable[bytes]
 ) -> tuple[bytes, str]:
-    """Draw boxes and masks over ``made``, a picture of a record's image and its media type."""
+    """Draw boxes and masks over a thumbnail of a record. ``made`` is the thumbnail and its media type."""
     boxes, masks = boxes if record.width and record.height else [], [*masks]
     if not masks and not boxes:
         return made
@@ -143,8 +143,7 @@ def image_of(store: Store, record: Record, field: int | None) -> Any:
 def stored_file(store: Store, index: int, field: int | None, *, download: bool) -> tuple[bytes, dict[str, str]]:
     """Return the image file of a record, or the file in a field, and the headers of the response.
 
-    With these headers, a browser shows only formats that contain nothing but pixels. The browser saves other files,
-    such as SVG, which can contain scripts.
+    With these headers, a browser displays only formats without scripts. It saves other files, such as SVG.
 
     Raises:
         DamagedRecordError: The record is damaged.
@@ -210,8 +209,9 @@ class Thumbnails:
     ) -> tuple[bytes, str]:
         """Return a picture of a record, and its media type. See ``thumbnail``.
 
-        ``px`` is one of ``SIDES``. With ``field``, show the file in the file field of this number. ``over`` is what to
-        draw over the image: ``"boxes"``, and numbers of file fields with masks. ``window`` goes to ``thumbnail``.
+        ``px`` is one of ``SIDES``. With ``field``, show the file in the file field with this number. ``over`` contains
+        what to draw over the image: ``"boxes"``, and numbers of file fields with masks. ``window`` is passed to
+        ``thumbnail``.
 
         Raises:
             DamagedRecordError: The record is damaged.
@@ -238,6 +238,6 @@ class Thumbnails:
 
 
 def _colored(boxes: list[list[float]], labels: list[int]) -> list[tuple[list[float], str]]:
-    """Return each box with the color of its label, for Pillow and CSS. The golden angle keeps the hues apart."""
-    hues = (label * 137.5 % 360 for label in chain(labels, repeat(0)))
+    """Return each box with the color of its label, for Pillow and CSS."""
+    hues = (label * 137.5 % 360 for label in chain(labels, repeat(0)))  # the golden angle gives very different hues
     return [(box, f"hsl({hue}, 95%, 60%)") for box, hue in zip(boxes, hues, strict=False)]

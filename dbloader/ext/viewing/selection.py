@@ -28,7 +28,7 @@ _MOST_BYTES = 40_000_000  # size of each cache, enough for the indices of ten mi
 
 
 def flag_column(records: Any, length: int) -> FieldColumn:
-    """Return a column of booleans: true for the records with some indices, false for all other records."""
+    """Return a column of ``length`` booleans: true for the indices in ``records``, otherwise false."""
     values = np.zeros(length, np.uint8)
     values[records] = 1
     return FieldColumn("bool", values)
@@ -43,20 +43,20 @@ class Selections:
         self.revision = 0  # number of times that the marks or duplicates have changed
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
-        # The last results of sorting.sort_records, its vectors by field, and the last counts and histograms of summary.
+        # Results of sort_records, vectors by field, and results of summary.
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)
         self.facts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts.get("labels", ())))
 
     def join(self, what: str, columns: Mapping[str, FieldColumn]) -> None:
-        """Replace the columns of the marks or duplicates. ``what`` is "marks" or "duplicates"."""
+        """Replace all columns from one source. ``what`` is the source: "marks", "duplicates" or "leaks"."""
         with self._lock:
             self._joined[what] = columns
             self.columns = self.columns.with_joined({k: v for some in self._joined.values() for k, v in some.items()})
-            self.revision += 1  # last, so no result of the old columns is kept under the new revision
+            self.revision += 1  # changed last, so that no result from old columns has the new revision in its key
 
     def key(self, query: str) -> tuple[str, int]:
-        """Return the key under which the result of a query is kept. The key changes if the query's columns change."""
+        """Return the cache key of a query. The key changes if a column that the query uses changes."""
         return query.strip(), self.revision if "mark." in query or "duplicates." in query else 0
 
     def select(self, query: str) -> Any:
@@ -92,7 +92,7 @@ def _encode(rows: list[tuple[Any, ...]]) -> bytes:
 class ConversionReport:
     """The report of a store's conversion. Threads may share this object.
 
-    The lines of each searched text are counted once. Later pages of this text read only as far as their last line.
+    The matching lines of a search are counted once. Later, only lines up to the end of the requested page are read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -105,8 +105,8 @@ class ConversionReport:
         ``rows`` are the lines: ``name``, ``event``, ``reason``, and ``index`` (the record with this name, or None).
         ``total`` is the number of matching lines. ``counts`` has the number of lines of each event in the whole report.
 
-        ``event`` is such as "rejected"; "" means all events. ``text`` is searched in the names and reasons of lines,
-        without regard to case. Return at most 500 of the matching lines.
+        ``event`` is an event such as "rejected", or "" for all events. ``text`` is searched in names and reasons,
+        ignoring case. Return ``count`` matching lines from line ``start`` on, at most 500.
 
         Raises:
             DamagedStoreError: A line is missing or damaged.

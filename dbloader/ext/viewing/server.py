@@ -77,7 +77,7 @@ class View:
             self.address, self.port = server.getsockname()[:2]
             self.is_public = not ipaddress.ip_address(self.address).is_loopback
             if mixture is None and len({tuple(store.manifest.classes) for store in stores}) > 1:
-                tell("Warning: the stores have other classes, so the same label may mean another class in each")
+                tell("Warning: the classes of the stores differ, so the same label may mean different classes")
             training = TrainingView(stores, transform, mixture, own_process=own_process)
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)
@@ -149,15 +149,15 @@ def view(
 
     Args:
         place: Place of the store, the store, its dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
-            the page begins with its ``where``. For a mixture, a menu on the page switches between its stores, and the
-            training view shows batches with the source of each sample.
+            the page first searches for the query in its ``where``. For a mixture, a menu switches between its stores,
+            and the training view shows the source of each sample.
         other: Place of a second store. A menu on the page switches between the two stores.
         host: Name or address to listen on. Only this machine can reach the default address.
         port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
-        listing: A listing, such as a model's predictions. The page shows its columns as extra fields. The column
-            ``name``, ``path`` or ``index`` of the listing identifies the records.
+        listing: A .csv, .jsonl or Parquet file with a row for each record, such as a model's predictions. The page
+            shows its columns as extra fields. Its column ``name``, ``path`` or ``index`` identifies the records.
         read_only: Refuse marks and searches for duplicates, which write files beside the store. The store itself never
             changes.
 
@@ -177,8 +177,8 @@ def serve(*places: str, open_browser: bool, tell: Callable[[str], object], **opt
     """Run a viewer of stores until Ctrl-C.
 
     ``open_browser`` opens the page if this machine has a display and this is not an ssh session. ``tell`` gets each
-    line to print in the terminal; the first line ends in the link. The options are those of ``view``, but ``transform``
-    is the name ``module:name``, see ``load_transform``.
+    line to print in the terminal; the first line ends in the link. ``options`` are arguments of ``View``. ``transform``
+    is a text ``module:name`` (see ``load_transform``).
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and the server has ended.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 ODD = "odd"  # the order that puts images with a rare size (width and height) first
-LIKE = "like:"  # like:embedding:17 compares the vector of each record in the field embedding with that of record 17
+LIKE = "like:"  # like:embedding:17 sorts records by the similarity of their field embedding to that of record 17
 _MOST_BYTES = 2**29  # largest size of all vectors of a field
 _DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
 

@@ -30,7 +30,7 @@ _WORST = 24  # largest number of labels in a table of labels and predictions
 _SHARES = np.array([0, 5, 25, 50, 75, 95, 100])
 _BINS = 40
 _SAMPLED = 100_000  # the edges of a histogram are computed from about this number of values
-_FINEST = 1e-9  # least range / greatest value of a histogram; in a smaller range, edges of 12 digits could be equal
+_FINEST = 1e-9  # least ratio of a histogram's range to its greatest value; below it, edges of 12 digits could be equal
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -61,10 +61,10 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
 
 
 def events_of(selections: Selections) -> tuple[dict[str, Array], str | None]:
-    """Return the indices of the records with each event, and None; if the report cannot be read, ({}, the reason)."""
+    """Return ({event: indices of its records}, None), or ({}, the reason) if the report cannot be read."""
     try:
         return selections.columns.events(), None
-    except DamagedStoreError as error:  # the page shows the rest, which does not need the report
+    except DamagedStoreError as error:  # the rest of the page does not need the report
         return {}, str(error)
 
 
@@ -72,11 +72,11 @@ def count(selections: Selections, query: str, among: str | None = None) -> dict[
     """Count the records that match a query by label, format and event.
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
-    store with more than 65,536 labels. ``formats`` has the number of records of each format. No column contains the
-    formats. So if only some records match, ``formats`` is None, unless all records have the same format. ``problem`` is
-    the reason why the events cannot be read, or None.
+    store with more than 65,536 labels. ``formats`` has the number of records of each format. ``formats`` is None if
+    only some records of a store with several formats match. ``problem`` is the reason why the events cannot be read, or
+    None.
 
-    With ``among``, ``labels`` counts the records of that query instead, such as ``query`` without its classes.
+    With another query in ``among``, ``labels`` counts the records that match ``among``.
     """
     among = query if among is None else among
     key = selections.key(query), selections.key(among)
@@ -138,10 +138,10 @@ def histogram(selections: Selections, query: str, column: str) -> dict[str, Any]
 
 
 def field(selections: Selections, query: str, name: str) -> dict[str, Any]:
-    """Count the values of a size, of a field, or of a joined column, for the records that match a query.
+    """Count the values of a column in the records that match a query.
 
     For numbers, return a `histogram`. For bools and texts, ``values`` are the 200 most frequent values, each with its
-    number of records, ``different`` is the number of different values in the store, and ``of`` the number of matching
+    number of records. ``different`` is the number of different values in the store. ``of`` is the number of matching
     records.
 
     Raises:
@@ -169,16 +169,15 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
 
     A value is equal to a label if it is the label or the name of the label's class.
 
-    - ``pairs``: lists of a label, a value that is not equal to it, and their number of records, the most frequent pair
-      first, at most 600;
-    - ``different``: the number of such pairs;
-    - ``worst``: the labels, and values that are no label, in the most differing records, the worst first, at most 24;
-    - ``cells``: lists as in ``pairs`` of the labels and values in ``worst``, but with equal labels and values too;
+    - ``pairs``: at most 600 lists [label, differing value, number of records], the most frequent pair first;
+    - ``different``: the number of all such pairs;
+    - ``worst``: at most 24 labels and values, beginning with the one that has the most differing records;
+    - ``cells``: all lists [label, value, number of records] with both in ``worst``, also if both are equal;
     - ``equal``: the number of records whose value is equal to their label;
     - ``total``: the number of records with a label and a value.
 
     Raises:
-        OptionError: The store has no such column of integers or texts, or it has more than 65,536 different texts.
+        OptionError: The store has no such column of integers or texts, or the column has over 65,536 different texts.
     """
     columns, indices, counts = selections.columns, selections.select(query), Counter[tuple[int, int]]()
     is_text = _checked(selections, name, ("int", "text")) == "text"
@@ -192,7 +191,7 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
     label_of: dict[Any, int] = {name: label for label, name in enumerate(selections.store.manifest.classes)}
     found = counts.most_common()
     rows = [(label, value if texts is None else texts[value], number) for (label, value), number in found]
-    same = [label_of.get(value, value) for _, value, _ in rows]  # the value as a label, if it is one
+    same = [label_of.get(value, value) for _, value, _ in rows]  # each value, or the label of the class with this name
     differing = [row for row, value in zip(rows, same, strict=True) if value != row[0]]
     scores = Counter[Any](dict.fromkeys((label for label, _, _ in rows), 0))
     for label, value, number in differing:
@@ -213,8 +212,8 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
 def quantiles(selections: Selections) -> dict[str, list[float]]:
     """Return seven values of the width, height, aspect and bytes of all images, ascending.
 
-    They are the least value, the values at 5 %, 25 %, 50 %, 75 % and 95 % of the images, and the greatest value; the
-    list is empty if no record has a value.
+    The values are the least, the 5th, 25th, 50th, 75th and 95th percentiles, and the greatest. The list is empty if no
+    record has a value.
     """
 
     def read() -> dict[str, list[float]]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 256  # number of samples shown of a batch
 _MOST = 65_536  # largest batch size, and largest number of ranks
-_LONGEST = 4_096  # largest side in pixels, so no request makes the server use gigabytes
+_LONGEST = 4_096  # largest side in pixels; a larger image could need gigabytes of memory
 _LONGEST_TEXT = 20  # characters of a size, such as "224" or "224x320"
 
 
@@ -52,12 +52,12 @@ class Options(NamedTuple):
     step: int = 0
     size: str = "224"  # height and width in pixels: "224", or "192x256"
     drop_last: bool = True
-    # A state_dict() as JSON. It sets the order, seed and epoch, and step 0 is the first batch after the state.
+    # A loader's state_dict() as JSON, which sets the order, seed and epoch. Step 0 is the first batch after this state.
     state: str = ""
 
 
 def show_batch(store: Store | CompositeDataset, options: Options, transform: Any = None) -> dict[str, Any]:
-    """Return the batch that `create_loader` gives one rank at a step, with the crop of each of the first 256 samples.
+    """Return facts about the batch that one rank gets at a step, with the crops of the first 256 samples.
 
     Raises:
         OptionError: An option or the state is wrong, or the epoch has no such step.
@@ -75,9 +75,9 @@ def show_batch(store: Store | CompositeDataset, options: Options, transform: Any
     return {
         "seed": str(indices.seed), "epoch": indices.epoch, "step": options.step, "steps": steps, "indices": [*indices],
         "order": sampler.facts(),
-        # The state of the next epoch as JSON.
+        # The state at the start of the next epoch, as JSON.
         "next_epoch": state and json.dumps({**state, "epoch": indices.epoch + 1, "position": 0}),
-        "transform": None if transform is None else short_repr(transform, 200),  # an empty nn.Sequential is false
+        "transform": None if transform is None else short_repr(transform, 200),  # bool(nn.Sequential()) is False
         # Whether the random numbers depend only on seed, epoch and position.
         "repeatable": transform is None or isinstance(transform, Decoder) or is_albumentations(transform),
         "samples": [
@@ -167,8 +167,8 @@ def _sampler(dataset: Any, options: Options, state: Mapping[str, Any]) -> Resuma
 def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
     """Return the facts and the crop of one sample, without decoding it.
 
-    In a mixture, ``store`` is the number of the sample's store, ``index`` and ``label`` are the index and the label in
-    this store, and ``seen`` is the index in the mixture.
+    In a mixture, ``store`` is the number of the sample's store. ``index`` and ``label`` are the index and label in this
+    store. ``seen`` is the index in the mixture.
     """
     if isinstance(dataset, CompositeDataset):
         part, own, source = dataset.origin(indices[0])
@@ -192,10 +192,9 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     """Return which part of an image the output shows, and whether the output is mirrored.
 
     ``crop`` is [left, top, width, height] in pixels of the decoded image. ``size`` is the [width, height] of the
-    decoded image. ``flip`` is whether the output is mirrored. ``shares`` is the crop on the upright thumbnail, as
-    shares of its width and height, 0 to 1. ``turned`` is the EXIF orientation, 1 to 8, that the thumbnail applies and
-    the transform does not; 1 if they agree. If the record has no image, or the transform is not a plain Decoder,
-    ``crop`` is None and there are no ``shares``.
+    decoded image. ``flip`` is whether the output is mirrored. ``shares`` is the crop as fractions (0 to 1) of the
+    thumbnail's width and height. ``turned`` is an EXIF orientation (1 to 8) that the thumbnail applies and the
+    transform ignores; otherwise 1. Without an image or a plain Decoder, ``crop`` is None and ``shares`` is missing.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
@@ -205,11 +204,11 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
         return found
     if record.width and record.height and record.format != "TIFF" and not decode.exif_transpose:
         crop = decode.choose_crop(row, record.width, record.height)
-    else:  # the record does not contain the size after turning by EXIF, so read the file
+    else:  # the record may not contain the size of the decoded image, so read the file
         plan = dataset.plan(record, row)
         crop, found["size"] = plan.crop, [plan.width, plan.height]
     box: list[float] = [crop.left, crop.top, crop.width, crop.height]
-    if crop.resized is not None and decode.size is not None:  # the output is a window of the resized crop
+    if crop.resized is not None and decode.size is not None:  # the output is a part of the resized crop
         for axis in (0, 1):  # rows, then columns
             scale = box[3 - axis] / crop.resized[axis]
             first = max(crop.window[axis], 0)
@@ -224,12 +223,13 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
 
 
 def to_png(value: Any) -> tuple[bytes, str]:
-    """Return an image of any kind as PNG, and a note on how its values are shown; "" if they are shown unchanged.
+    """Return (an image as PNG, a note on how its values are shown). The note is "" for unchanged values.
 
     uint8 values are shown unchanged. Floats from 0 to 1 are shown from black to white. Other values are shown from
-    black (the least value) to white (the greatest value). An image is a PIL image; a tensor, shape (channels, height,
-    width); an array, shape (height, width, channels); or a tensor or array, shape (height, width). A list of images is
-    shown side by side.
+    black (the least value) to white (the greatest value).
+
+    ``value`` is a PIL image, a tensor or an array, or a list of images to show side by side. The shape is (height,
+    width); (channels, height, width) for tensors; or (height, width, channels) for arrays.
 
     Raises:
         OptionError: The value is not an image.

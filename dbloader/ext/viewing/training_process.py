@@ -1,4 +1,4 @@
-"""Call the training view in a separate process. When the process ends, torch's 150 MB of memory are free again.
+"""Call the training view in a separate process. The end of this process frees the 150 MB that torch needs.
 
 This module imports no torch.
 """
@@ -27,11 +27,11 @@ _IDLE_S = 60  # the process ends after this time without calls
 
 
 class TrainingView:
-    """Answers requests about the training of stores, or of a mixture of them. Threads may share this object.
+    """Answers requests of the training view for a batch or an image. Threads may share this object.
 
-    Without a transform, the view shows the default of `create_loader`. With ``own_process``, a new Python process makes
-    the answers, and ends after a minute without calls. So the main module must be importable, and ``transform`` is a
-    text ``module:name`` (see ``load_transform``). A wrong name raises an OptionError at once.
+    Without a transform, the view shows the default of `create_loader`. With ``own_process``, a spawned process makes
+    the answers. This process imports the main module and the transform, so ``transform`` must be a text ``module:name``
+    (see ``load_transform``). A wrong name raises an OptionError at once.
     """
 
     def __init__(
@@ -51,12 +51,13 @@ class TrainingView:
             self._connect()
 
     def answer(self, number: int, options: dict[str, Any], *record: int) -> Any:
-        """Return the batch of a step of store ``number``, or the image of a record of it.
+        """Return a batch of store ``number``, or with ``record`` the image that training gets from this record.
 
-        ``options`` are fields of ``training.Options``. A record is given by its index and its position in the epoch.
+        ``options`` are fields of ``training.Options``. ``record`` is the index of a record and its position in the
+        epoch.
 
         Raises:
-            OptionError: The request is wrong, torch is not installed, or another store is at the place now.
+            OptionError: The request is wrong, torch is not installed, or the store was replaced.
             DBLoaderError: The process was killed during the call.
         """
         store = self._stores[number]
@@ -81,7 +82,8 @@ class TrainingView:
         """Start the process. Raise the error if it cannot load the transform."""
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        # Pass the stores as arguments, because a pickled store has its password only while a process starts.
+        # A pickled store contains its password only while a process starts, so the stores must be arguments of the
+        # process.
         self._process = context.Process(target=_answer, args=(other, [*self._stores], self._transform), daemon=True)
         with sigint_blocked(), other:
             self._process.start()
@@ -104,12 +106,12 @@ class TrainingView:
 
 
 def load_transform(name: str) -> Any:
-    """Import the transform ``module:name``. The current directory is searched first, as by ``python -m``.
+    """Import the transform ``module:name``. Search the current directory first, like ``python -m``.
 
-    A function or class that can be called without arguments is called, and its result is the transform.
+    If a function or class needs no arguments, call it: its result is the transform.
 
     Raises:
-        OptionError: The module cannot be imported, does not have the name, or the transform cannot be called.
+        OptionError: The module cannot be imported or has no such name, or the transform is not callable.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -129,7 +131,7 @@ def load_transform(name: str) -> Any:
 
 
 def _show(shown: Any, transform: Any, options: dict[str, Any], record: tuple[int, ...]) -> Any:
-    """Return what the page shows of a store or a mixture. Raise OptionError if torch is not installed."""
+    """Return a batch, or the image of ``record``, for the page. Raise OptionError if torch is not installed."""
     try:
         from dbloader.ext.viewing import training
     except ModuleNotFoundError as error:

@@ -166,7 +166,7 @@ def test_listing_of_other_records_is_refused(tmp_path: Path, store: Store, text:
 def test_classes_named_like_other_labels_need_json(tmp_path: Path) -> None:
     write_records(tmp_path / "s.lmdb", [Record(name="a", label=1)], classes=("1", "10"))
     with open_store(tmp_path / "s.lmdb") as store:
-        with pytest.raises(SourceError, match=r"write a \.jsonl, where a text is a name and an integer is a label"):
+        with pytest.raises(SourceError, match=r"write a \.jsonl, with class names as texts or labels as integers"):
             join_listings([store], listing(tmp_path, "name,prediction\na,1\n"))
         rows: list[dict[str, Any]] = [{"name": "a", "prediction": "10"}]
         assert join_listings([store], listing(tmp_path, rows, "jsonl"))[0]["labels.differ"].values.tolist() == [0]
@@ -208,7 +208,7 @@ def test_listing_of_two_stores_gives_each_record_its_row(tmp_path: Path, two: li
     first, second = join_listings(two, listing(tmp_path, rows, "jsonl"), said.append)
     known = [{n: value for n, value in enumerate(one["loss"].array().tolist()) if value > 0} for one in (first, second)]
     assert known == [{1: 1, 6: 3}, {1: 2, 2: 4, 3: 3}]
-    assert said[0].endswith("1 row with a name that several stores have: each of them gets it")
+    assert said[0].endswith("1 row with a name in several stores: joined to each record")
 
 
 def test_index_without_a_name_is_refused_for_two_stores(tmp_path: Path, two: list[Store]) -> None:

@@ -362,7 +362,7 @@ def test_undo_gives_each_record_its_own_earlier_marks(
     assert rows(file) == hand_made
     assert [*selections.select("mark.tags~ann")] == [1]
     assert marks.describe()["undo"] is None
-    with pytest.raises(OptionError, match="this change was undone before"):
+    with pytest.raises(OptionError, match="this change cannot be undone: it was undone already"):
         marks.change("", {"undo": undo["id"]})
 
 
