@@ -32,7 +32,7 @@ class CacheFacts(NamedTuple):
         of: Number of shards in the store; 0 if unknown.
         nbytes: Bytes of the shards in the cache.
         idle_s: Seconds since the last use; 0 while processes use the cache.
-        stats: Counters of the running fetcher; if no fetcher runs, of the last one.
+        stats: Counters of the running fetcher, or of the last one.
     """
 
     origin: str
@@ -149,7 +149,7 @@ def _shards(folder: Path) -> list[Path]:
 @contextmanager
 def _no_fetcher(folder: Path) -> Iterator[bool]:
     """Yield True if no fetcher runs. Then no fetcher can start inside the ``with`` block."""
-    flags = os.O_RDONLY | os.O_CREAT  # a user without write permission may call describe_cache
+    flags = os.O_RDONLY | os.O_CREAT  # read-only, because a user without write permission may call describe_cache
     with open(folder / LOCK, "rb", opener=lambda path, _: os.open(path, flags, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,9 +39,9 @@ STALL_S = 120.0
 _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
-_LOOK_S = 1.0  # time between two looks of a waiting reader at the sizes of the arriving files
-_SHOW_S = 2.0  # a reader reports on stderr that it waits after this time, and again each time the wait has doubled
-# The reader starts this program, which forks and ends at once. The forked child becomes the fetcher, so the reader need
+_LOOK_S = 1.0  # time between two checks whether the arriving files have grown
+_SHOW_S = 2.0  # a reader reports on stderr after waiting this long, and again after each doubling of the time
+# The reader starts this program, which forks and ends at once. The forked child becomes the fetcher, so the reader does
 # not wait for the fetcher's end. The fork is safe, because the program has no threads and has not loaded obstore.
 _PROGRAM = """\
 import os
@@ -152,7 +152,7 @@ class FetcherClient:
         return answer
 
     def _connect(self) -> Connection:
-        """Connect to the fetcher. Start one if no process holds its lock."""
+        """Connect to the fetcher. If no process holds the fetcher's lock, start a fetcher."""
         until, starts = time.monotonic() + _START_S, 0
         while time.monotonic() < until:
             with suppress(ConnectionError, FileNotFoundError, BlockingIOError), socket.socket(socket.AF_UNIX) as end:
@@ -182,7 +182,8 @@ class FetcherClient:
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        If another thread forked meanwhile, its child would hold the lock too. CachedStore's ``env.gate`` prevents it.
+        If another thread forked meanwhile, its child would hold the lock too. CachedStore's ``env.gate`` prevents
+        forks.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(

@@ -41,7 +41,7 @@ _AT_ONCE = 4
 
 def serve(cache: str) -> None:
     """Serve the readers of a cache folder until the last reader disconnects. This process holds the folder's lock."""
-    # A short path, because Linux refuses sockets with long paths. The path stays valid if the folder is renamed.
+    # This path is short, because Linux refuses sockets with long paths. It stays valid if the folder is renamed.
     own = f"/proc/self/fd/{os.open(cache, os.O_RDONLY | os.O_DIRECTORY)}"
     _clean_up(own)
     shards = CachedShards(cache)
@@ -108,9 +108,9 @@ class Reader:
     Attributes:
         channel: The connection.
         name: The name of the reader's dataset. All processes with a copy of the dataset have the same name.
-        shard: The shard that the reader waits for or opens, which must not be removed; None if there is no such shard.
+        shard: The shard that the reader waits for or opens, or None. This shard must not be removed.
         is_waiting: Whether the reader waits for the shard.
-        damaged: If the reader's shard was damaged, the number of damaged shards since the fetcher started; otherwise 0.
+        damaged: Number of damaged shards so far, if the reader's shard was damaged; otherwise 0.
     """
 
     channel: Connection
@@ -169,7 +169,7 @@ class CachedShards:
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
-        """Open the origin, and check that the cache is for this store. With ``known``, skip this if the origin is open.
+        """Open the origin, and check that the cache is for this store. With ``known``, do nothing if it is open.
 
         Raise OptionError if other processes use the cache with another ``limit`` (in bytes).
         """
@@ -332,7 +332,7 @@ class CachedShards:
         return self._folder / SHARD_FOLDER / self._table.shards[shard].name
 
     def _arrived(self, shard: int) -> None:
-        """Record that a shard has arrived, and its size, which may have been only an estimate before."""
+        """Note that a shard has arrived. Store its size, which may have been an estimate before."""
         self._policy.nbytes[shard] = nbytes = self._path(shard).stat().st_size
         self._present.add(shard)
         self._stats.nbytes += nbytes

@@ -1,4 +1,4 @@
-"""Make the folder of a cache: a sharded store with the origin's manifest and index, but perhaps without some shards.
+"""Make the folder of a cache: a copy of a sharded store's manifest, index and some or all shards.
 
 ``cache.json`` marks the folder. dbloader removes files only in a folder with this file. ``partial/`` has the files that
 are being fetched. The running fetcher locks ``fetcher.lock``, listens on ``fetcher.sock``, and writes its counters to
@@ -64,7 +64,7 @@ class CacheStats:
 
 
 def read_stats(cache: str | os.PathLike[str]) -> CacheStats:
-    """Return the counters of the cache in a folder; zeros before its fetcher has done anything."""
+    """Return the counters of the cache in a folder; zeros if their file is missing or damaged."""
     try:
         return CacheStats(**json.loads((Path(cache) / STATS).read_text()))
     except (FileNotFoundError, ValueError, TypeError):  # the file is missing or damaged
@@ -83,12 +83,12 @@ def arriving_bytes(cache: str) -> int:
 def make_folder(cache: str, origin: str) -> None:
     """Make the folder of a cache if needed. Raise NotAStoreError for a file, or a non-empty folder that is no cache.
 
-    Raise OptionError if the cache is the origin, is in it or contains it: the fetcher could remove the origin's shards.
+    Raise OptionError if ``cache`` and ``origin`` overlap, because the fetcher could remove the origin's shards.
     """
     if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)
         if os.path.commonpath((there, here)) in (there, here):
-            raise OptionError(f"cache {cache} must not be its origin {origin}, or be inside or contain the origin")
+            raise OptionError(f"cache {cache} and its origin {origin} must be separate folders")
     folder = Path(cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
 
 
 class Stamp(NamedTuple):
-    """Values that change if a file is written or replaced, or if the machine restarts.
+    """Values that change when a file is written or replaced, and after a restart of the machine.
 
     A power failure can leave zeros in a file without changing the file's size and time of change. So after a restart,
     each file is compared with its checksum.

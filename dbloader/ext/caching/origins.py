@@ -1,6 +1,6 @@
 """Fetch the files of a store to the folder of a cache. A file gets its final name when it is complete and verified.
 
-The origin of the cache may be a folder of shards, an LMDB file, or a store in MongoDB or in object storage.
+The origin is the store that a cache copies: a folder of shards, an LMDB file, or a store in MongoDB or object storage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 _REMEDY = f"if the store was replaced, open it again, with another cache; otherwise {COPY_AGAIN}"
-# Pauses before the second and the third attempt: short, because MongoDB and object storage retry within each attempt.
+# The pauses before the second and third attempt are short: MongoDB and object storage retry within each attempt.
 _PAUSES_S = (0.5, 1.0)
 # Bytes of images in each shard that StoreOrigin makes from records. Fetching such a shard takes 0.7 s at 100 MB/s.
 _SHARD_BYTES = 64 * 2**20
@@ -56,20 +56,20 @@ class Origin(Protocol):
 
 
 def open_origin(place: str) -> Origin:
-    """Return the origin for a path or URI, whose form CachedStore has checked."""
+    """Return the origin for a path or URI. CachedStore has checked the form of ``place``."""
     if is_mongo(place):
         from dbloader.stores.mongo.store import MongoStore
 
         return StoreOrigin(MongoStore(place))
     if is_remote(place):
         return BucketOrigin(place)
-    if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir would raise an error without the place
+    if os.path.isdir(place):  # noqa: PTH112 - without permission, Path.is_dir raises an error that lacks the place
         return FolderOrigin(Path(place))
     return StoreOrigin(LMDBStore(place))
 
 
 class BucketOrigin:
-    """A store in object storage. Only the fetcher makes one: after a process has used obstore, its forks would hang."""
+    """A store in object storage. Only the fetcher uses this class, because forks of a process with obstore hang."""
 
     def __init__(self, place: str) -> None:
         from dbloader.ext.remote.bucket import Bucket
@@ -99,7 +99,7 @@ class FolderOrigin:
             raise NotAStoreError(f"{self.place} is a folder without {MANIFEST_FILE}, so it is not a store") from error
 
     def fetch(self, name: str, path: Path) -> None:
-        """Copy a file. The copy must grow steadily, because waiting readers watch its size; so buffers are small."""
+        """Copy a file with small buffers, because waiting readers watch the copy grow."""
         with (self._folder / name).open("rb", buffering=0) as file, path.open("xb", buffering=4096) as copied:
             shutil.copyfileobj(file, copied, _COPIED_BYTES)
 
@@ -145,7 +145,7 @@ def _divide(store: Store) -> ShardTable:
         digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
         size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
         shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
-    # Converting the same records again changes the salt, not the digests: shards keep their names, the index does not.
+    # A new conversion of the same records changes the salt, not the digests. So only the index gets a new name.
     return ShardTable(manifest, f"index-{manifest.salt:08x}.lmdb", shards)
 
 
@@ -186,7 +186,7 @@ def fetch_shard(
         except (DBLoaderError, OSError) as error:
             failed = as_dbloader_error(error, f"{origin.place}/{name}")
             if isinstance(failed, StoreFullError) and getattr(error, "errno", None) == errno.EFBIG:
-                raise failed from error  # the message about the limit of file sizes already names a remedy
+                raise failed from error  # the message about the limit of file sizes contains a remedy
             if isinstance(failed, StoreFullError):
                 remedy = f"make room on the disk of {cache}, or limit the cache by cache_bytes"
                 raise StoreFullError(f"{failed}: {remedy}") from error

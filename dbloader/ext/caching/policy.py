@@ -26,7 +26,7 @@ _COMPUTED = 8192  # number of indices computed at a time
 
 
 class Need(NamedTuple):
-    """A shard, and the first and the last position in a reader's order at which the reader needs the shard."""
+    """A shard that a reader needs from the position ``first`` to the position ``last`` of the reader's order."""
 
     shard: int
     first: int
@@ -68,7 +68,7 @@ class CachePolicy:
         self._readers.pop(reader, None)
 
     def ask(self, reader: Hashable, shard: int) -> None:
-        """Record that a reader has reached a shard. Its needs that end before this position are dropped."""
+        """Note that a reader has reached a shard. Drop the reader's needs that end before this position."""
         self._questions += 1
         self._asked[shard] = self._questions
         if reader in self._readers:
@@ -120,7 +120,7 @@ class CachePolicy:
             following += distance > 0
             if shard not in present and shard not in skip:
                 # If readers now use N shards, only the N shards needed next may displace a shard with a known next use.
-                # So a cache for half of the data fetches 60 % of the data in each epoch; without this limit, 75 %.
+                # With this limit, a cache for half of the data fetches 60 % of the data in each epoch, otherwise 75 %.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None
@@ -128,7 +128,7 @@ class CachePolicy:
     def _make_room(
         self, shard: int, distance: float, present: Collection[int], fixed: Collection[int]
     ) -> list[int] | None:
-        """Return the shards to remove for a new shard; None if all removable shards make too little room.
+        """Return the shards to remove for a new shard; None if there would still be too little room.
 
         Only shards whose next use is farther away than ``distance`` can be removed.
         """
@@ -194,8 +194,8 @@ def needs_of(
 ) -> list[Need]:
     """Return when a rank needs each shard. Positions count the rank's samples from the beginning of the iteration.
 
-    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, it
-    computes indices from the beginning until every shard has occurred, and from the end until every shard has occurred.
+    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, it computes
+    indices from both ends of the order, until every shard has occurred.
 
     Args:
         sampler: dbloader's sampler for this rank. Index -1 means a sample of another store.

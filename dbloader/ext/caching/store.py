@@ -168,7 +168,7 @@ class CachedStore(LMDBStore):
         return read()
 
     def _repair(self, indices: Sequence[int], error: Exception) -> None:
-        """Let the fetcher replace the damaged shards of some records. Raise ``error`` if the origin is damaged too."""
+        """Let the fetcher replace the damaged shards of some records. Raise ``error`` if the damage remains."""
         try:
             with env.gate:
                 self.files.repair(self.open_handle().divide(indices))
@@ -210,10 +210,10 @@ class CachedFiles(ShardFiles):
                 self._client.shows = False
 
     def repair(self, parts: Mapping[int, list[int]]) -> None:
-        """Verify the records ``parts`` (shard -> indices) again, and let the fetcher replace each damaged open shard.
+        """Read records again, and let the fetcher replace each damaged shard. ``parts`` is {shard: indices of records}.
 
         Raises:
-            DamagedStoreError: The origin has sent the same damage twice.
+            DamagedStoreError: The fetcher has received the same damage twice.
         """
         with self.lock:  # another thread may have repaired the shard meanwhile
             for number, indices in parts.items():
@@ -235,7 +235,7 @@ class CachedFiles(ShardFiles):
 
         Args:
             number: The shard.
-            damaged_file: Inode and time of the last change in ns of a damaged file of this shard; None without damage.
+            damaged_file: Inode and mtime (ns) of a damaged file of this shard; None without damage.
         """
         shard, path = self.table.shards[number], self._file(number)
         for _ in range(_REPAIRS):

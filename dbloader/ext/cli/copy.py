@@ -86,7 +86,7 @@ Examples:
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="With one SOURCE: leave out damaged records, and name them in the report. Exit status 1 if there are any.",
+    help="With one SOURCE: leave out damaged records, and list them in the report. Exit status 1 if there are any.",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted copy, or begin a new copy.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
@@ -106,8 +106,8 @@ def copy_command(
     """Copy the store SOURCE (a file, folder of shards or mongodb:// place) to DESTINATION (a file or mongodb:// place).
 
     Each record is checked, and its bytes are copied. Several SOURCEs become one store, with classes joined by name.
-    Records stay in order. If several of --select, --drop, --class and --where are given, a record is copied only if
-    each of them keeps the record. Sources never change.
+    Records stay in order. With several of --select, --drop, --class and --where, a record must pass each of them.
+    Sources never change.
 
     One of the places may be in object storage: s3://, gs:// or az://bucket/name. In this case, the whole store is
     copied as a folder of shards, and records are not checked. After an interruption, the same command copies the
@@ -136,7 +136,7 @@ def copy_command(
             options["progress"] = meter.update
             if fractions is not None:
                 made = copy_store(places[:-count], targets, **options)
-            elif skip_damaged and len(places) == 2:  # in another process, which a damaged file may crash
+            elif skip_damaged and len(places) == 2:  # in another process, because a damaged file may crash it
                 made = [Manifest(**isolated("ext.copying.copy_store.copy_store", *places, **options))]
             else:
                 made = [copy_store(sources, destination, **options)]
@@ -166,7 +166,6 @@ def copy_command(
 
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse ``OLD=NEW`` pairs."""
     renamed: dict[str, str] = {}
     for pair in pairs:
         old, _, new = pair.partition("=")

@@ -51,9 +51,9 @@ def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: b
     """Find duplicate images in the store PLACE, or images of the store OTHER that are also in PLACE.
 
     Duplicates have the same bytes, or look alike, for example a smaller copy. The file PLACE.duplicates keeps a
-    fingerprint of each image, so the next search need not decode images. For MongoDB, this file is
-    DATABASE.COLLECTION.duplicates in the current folder. To remove duplicates, list them with --output FILE, then
-    run dbloader copy PLACE NEW --drop FILE. With two stores, copy OTHER instead of PLACE.
+    fingerprint of each image, so the next search decodes no images. For MongoDB, this file is
+    DATABASE.COLLECTION.duplicates in the current folder. To remove duplicates, list them with --output FILE, then run
+    dbloader copy PLACE NEW --drop FILE. With two stores, copy OTHER instead of PLACE.
     """
     with Meter("Looking", "records", quiet=quiet or as_json) as meter:
         report = isolated(

@@ -48,11 +48,11 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def bench_command(*, as_json: bool, **options: Any) -> None:
-    """Measure how fast this machine reads images from the store PLACE, and name what limits the speed.
+    """Measure how fast this machine reads images from the store PLACE, and find what limits the speed.
 
     bench reads records, decodes them, and loads batches of random crops with worker threads and processes. It does not
-    train. Other running programs lower the result. To see whether your own training waits for data, print its loader's
-    stats().
+    train. Other running programs lower the result. To see whether your own training waits for data, print the stats()
+    of its loader.
     """
     try:
         from dbloader.ext.measuring.benchmark import measure  # imports torch, which takes over a second

@@ -19,7 +19,7 @@ _OPTIONS = (
         help="Table (.csv, .tsv, .txt, .json, .jsonl) with paths below SOURCE, labels and other fields; or "
         "annotations of COCO, VOC or YOLO.",
     ),
-    click.option("--image-column", metavar="COLUMN", help="Listing's column that names the images."),
+    click.option("--image-column", metavar="COLUMN", help="Listing's column with the names of images."),
     click.option(
         "--label-column", metavar="COLUMN", multiple=True, help="Column of labels, or one per class: a,b or '*' (all)."
     ),

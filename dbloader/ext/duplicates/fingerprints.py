@@ -1,8 +1,8 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
-A fingerprint is a dHash, which compares the brightness of each of 8 x 8 areas of an image with the area to the left
-(Neal Krawetz, "Kind of Like That", hackerfactor.com, 2013) and with the area above. This gives 128 bits. A fingerprint
-of 64 bits found the same share of copies, but three times as many false matches as 128 bits.
+A fingerprint is a dHash (after Neal Krawetz, "Kind of Like That", hackerfactor.com, 2013). It compares the brightness
+of each of 8 x 8 areas of an image with the area to the left and with the area above. This gives 128 bits. With 64 bits,
+the search found as many copies, but three times as many false matches.
 
 The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
 the fingerprints.
@@ -61,7 +61,7 @@ _LEAST_TURNS = 10
 
 
 class Fingerprints(NamedTuple):
-    """The fingerprints of all records of a store, and for each unreadable record, by its index, the reason."""
+    """The fingerprints of all records of a store, and {index: reason} for unreadable records."""
 
     values: Array  # dtype FINGERPRINT, shape (records,)
     reasons: dict[int, str]
@@ -157,7 +157,7 @@ def _decode_jpeg(data: bytes) -> Array | None:
         gray = simplejpeg.decode_jpeg(data, "GRAY", strict=True, **least)[:, :, 0]
     except (ValueError, KeyError):
         return None
-    # The decoder rounds the reduced size up, so its last column and row may extend past the edge of the image. The box
+    # The decoder rounds the reduced size up, so the last column and row may extend past the edge of the image. The box
     # ends at the edge.
     eighths = 8 * gray.shape[1] // width
     box = (0, 0, width * eighths / 8, height * eighths / 8)
@@ -197,7 +197,7 @@ def load_fingerprints(store: Store) -> Fingerprints | None:
 
 
 def load_groups(store: Store) -> Groups | None:
-    """Load a store's groups of duplicates; None if the file has none for these records."""
+    """Load a store's groups of duplicates; None if the file has no groups for these records."""
     if loaded := _load(store, DUPLICATE, _BEGIN):
         head, parts = loaded
         return None if head["distance"] is None else Groups(head["distance"], *parts)

@@ -159,14 +159,13 @@ def search_store(
 
 
 def find_across(prints: Sequence[Fingerprints], number: int, distance: int) -> Groups:
-    """Find the records of one of several stores that are also in another of these stores.
+    """Find the records of one store that are also in another store.
 
-    In the result, ``of`` is the position of the nearest record if the records of all other stores are counted together,
-    in the order of the stores.
+    In the result, ``of`` is the position of the nearest record in the concatenated other stores.
 
     Args:
         prints: The fingerprints of the stores.
-        number: Number of the store whose records are searched for.
+        number: Position of the one store in ``prints``.
         distance: Largest number of different bits in similar pictures, 0 to 15.
     """
     others = [found.values for found in prints]
@@ -215,8 +214,8 @@ def describe_rows(rows: Array, store: Store, other: Store) -> Iterator[dict[str,
 def find_originals(values: Array, distance: int, others: int = 0) -> Array:
     """Return the index of each record's original. A record that is not a duplicate is its own original.
 
-    In one store, the records are processed in order. If a record is not a duplicate, it becomes the original of each
-    later record that differs in at most ``distance`` bits and has no original yet.
+    In one store, the records are processed in order. A record that is not a duplicate becomes the original of later
+    records. These later records have no original yet, and differ in at most ``distance`` bits.
 
     Args:
         values: Fingerprints of all records: dtype FINGERPRINT, shape (records,).
@@ -307,7 +306,7 @@ def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[
 
 
 def _sorted_parts(hashes: Array, part: int) -> tuple[Array, Array]:
-    """Return one part of the hashes in ascending order, and their positions."""
+    """Return (one part of the hashes in ascending order, positions of these hashes)."""
     values = np.ascontiguousarray(hashes).view(np.uint16)[:, part].astype(np.int64)
     order = np.argsort(values, kind="stable")
     return values[order], order

@@ -57,7 +57,7 @@ class DetectionExporter(Exporter):
         return True
 
     def boxes(self, record: Record) -> tuple[np.ndarray, list[int]]:
-        """Return the boxes of a record (x_min, y_min, x_max, y_max; float64, pixels, shape (n, 4)), and their labels.
+        """Return (boxes, their labels). A box is x_min, y_min, x_max, y_max in pixels: float64, shape (n, 4).
 
         Raises:
             ExportError: The record has no boxes, or a label has no name.

@@ -114,8 +114,8 @@ class ParquetExporter(Exporter):
         for name, rule in self._arrays.items():
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
-                    f"{describe(record)}: its field {name!r} is an array of the shape {array.shape}, and arrays "
-                    f"in other records have other shapes, but then Parquet loses the sizes after a 0: {REMEDY}"
+                    f"{describe(record)}: its field {name!r} has the shape {array.shape}; Parquet loses the sizes "
+                    f"after a 0, because the shapes in other records differ: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
             self.changes["with a different order of fields: convert gives all records the same order"] += 1
@@ -129,7 +129,6 @@ class ParquetExporter(Exporter):
             self._write_group()
 
     def _file(self, record: Record) -> bytes | None:
-        """Return the image file of a record, or None if it has no image."""
         if record.image is None:
             self.changes["without an image: convert leaves them out"] += 1
             return None

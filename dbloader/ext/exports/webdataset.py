@@ -1,8 +1,8 @@
-"""Tar files as WebDataset (https://github.com/webdataset/webdataset) reads them.
+"""Tar files for WebDataset (https://github.com/webdataset/webdataset).
 
 A sample has these files. Only the first is always present::
 
-    cat/0001.jpg            the image; its path is the record's name, unless another name is equal up to the first dot
+    cat/0001.jpg            the image; its path is the record's name, if this is unique up to the first dot
     cat/0001.cls            the label, an integer
     cat/0001.mask.png       the image file in the field ``mask``
     cat/0001.fields.json    other fields, and null for each file field; ``damaged`` and ``resized_from``; the record's
@@ -88,7 +88,6 @@ class WebDatasetExporter(Exporter):
         self._add(files)
 
     def _file(self, record: Record) -> tuple[bytes, str]:
-        """Return a record's image file and its extension."""
         image = self.image_file(record)
         if isinstance(record.image, np.ndarray):
             return image, ".png"

@@ -1,4 +1,4 @@
-"""YOLO's layout, as Ultralytics reads it: ``images``, ``labels`` with a text file for each image, and ``data.yaml``."""
+"""YOLO's layout for Ultralytics: ``images``, ``labels`` with a text file for each image, and ``data.yaml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small pictures of images for a browser, perhaps with boxes and masks, and the media types of image files."""
+"""Make small pictures of images for a browser, perhaps with boxes and masks. Find media types of image files."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def thumbnail(
         needed = examine(image).coefficient_bytes + pixels // 16
     if needed > _MOST:
         raise NotAnImageError(
-            f"the image is too large for a preview: to decode its {facts.width:,} x {facts.height:,} pixels takes "
+            f"the image is too large for a preview: decoding its {facts.width:,} x {facts.height:,} pixels takes "
             f"{needed // 10**6:,} MB, and {_MOST // 10**6} MB are allowed; download it to see it"
         )
     with large if large and needed > _LARGE else nullcontext():

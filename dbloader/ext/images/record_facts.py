@@ -1,4 +1,4 @@
-"""The facts of a record, in values that JSON can represent."""
+"""Collect the facts of a record in values that JSON can represent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def record_facts(store: Store, record: Record) -> dict[str, Any]:
 
 
 def _describe_file(data: bytes) -> str:
-    """Return the format, size and depth of an image file, as text."""
     try:
         facts = read_facts(data)
     except NotAnImageError as error:

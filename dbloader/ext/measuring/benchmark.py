@@ -97,7 +97,7 @@ def measure(
     """Measure how fast the images of a store can be read, decoded, and loaded in batches for training.
 
     Reading and decoding are measured in this thread. `create_loader` makes the loaders for training (random crops,
-    uint8, on the CPU), with threads and with processes. All measurements read records in random order, and take turns,
+    uint8, on the CPU), with threads and with processes. All measurements read records in random order. They take turns,
     so other programs on the machine disturb all of them equally.
 
     Args:

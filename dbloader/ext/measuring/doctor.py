@@ -124,7 +124,7 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
     If a server does not answer or refuses the user, the result is a finding, not an error.
 
     Raises:
-        PlaceError: The place is a URI of an unknown kind, or names no collection.
+        PlaceError: The place is a URI of an unknown kind, or contains no collection.
         StoreError: There is no store at the place, or it cannot be read.
     """
     if isinstance(place, str) and is_mongo(place):

@@ -70,7 +70,8 @@ def mix(
             weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
             samples of the training, and then 1.
         length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
-            has given all of its samples; with ``"shortest"``, when one source has. A schedule's first weights decide.
+            has given all of its samples; with ``"shortest"``, when one source has given all of its samples. For a
+            schedule, only the first weights count.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
         fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` is the name of the
@@ -197,8 +198,8 @@ class Mixture(CompositeDataset):
         if any(named) and not all(named):
             one, other = self.datasets[named.index(True)].root, self.datasets[named.index(False)].root
             raise OptionError(
-                f"either all sources must have names of classes or none, got names in {one} and no names in {other}: "
-                "leave the label out with fields=, or convert the images from folders that are named after the classes"
+                f"all sources or none must have names of classes, but {one} has names and {other} has none: "
+                "leave the label out with fields=, or convert the images from folders with the names of classes"
             )
         labels: dict[str, int] = {}
         for dataset in self.datasets:
@@ -413,7 +414,6 @@ def _open(given: Any, fields: Any) -> list[tuple[Source, Fraction]]:
 
 
 def _by_class(given: Any, fields: Any) -> list[Source]:
-    """Divide a store or dataset into one source of the mixture for each class."""
     if isinstance(given, Mixture):
         raise OptionError("by='class' balances the classes of one store, got a mixture")
     [((name, dataset, indices), _)] = _open(given, fields)

@@ -1,13 +1,13 @@
 """Compute the order of a mixture of sources at any position. The order is not stored.
 
-The positions are cut into windows. The length of a window is the sum of the weights, and each source has as many
-positions in it as its weight. Each window is shuffled. The k-th draw from a source of n samples is sample ``k % n`` of
-its pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
+The positions are cut into windows. The length of a window is the sum of the weights. The weight of a source is the
+number of its positions in a window. Each window is shuffled. The k-th draw from a source of n samples is sample ``k %
+n`` of its pass ``k // n``, and each pass has its own order. So a source gives all of its samples before it repeats one.
 
-A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until the pieces (blocks) are
+A window of more than ``SHUFFLED`` positions is halved, and its halves are halved again, until the resulting blocks are
 short enough. Each half gets half of the draws from each source. If the number of draws is odd, random numbers decide
-which half gets one more. So in each block, the number of draws from a source differs from its share by less than two.
-The difference is less than one if the number of positions in a window is a power of two.
+which half gets one more. So in each block, the number of draws from a source differs by less than two from the exact
+proportion. The difference is less than one if the number of positions in a window is a power of two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 # 0.03 ms.
 SHUFFLED = 1024
 
-# Weights become integers. If their sum would exceed _EXACT, as for square roots, they are rounded to the sum _ROUNDED.
+# Weights become integers. If their sum would exceed _EXACT, for example with square roots, they are rounded to the sum
+# _ROUNDED.
 _EXACT, _ROUNDED = 2**40, 2**48
 
 
@@ -92,7 +93,7 @@ class MixtureOrder:
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return the epoch length in which all samples of a source are drawn, for each source with a first weight."""
+        """Return an epoch length that draws all samples of a source, for each source with a first weight above 0."""
         total, needed = sum(self.shares[0]), []
         # The most draws that a source may lack at a position. Up to two blocks of each size end before the position,
         # and each may lack two draws. In the block at the position, all draws of the source may come later.
@@ -172,7 +173,7 @@ class _Block(NamedTuple):
 
 
 class _Interleaving:
-    """The source at each position while the weights stay the same; position 0 is where these weights begin."""
+    """The source at each position under constant weights. Position 0 is the first position with these weights."""
 
     def __init__(self, shares: Sequence[int], key: Array) -> None:
         self._shares = np.array(shares, np.int64)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class KnownRecords:
-    """The records of a store, and the files that its report rejects. A record takes 8 bytes of memory."""
+    """The records of a store, and the files that were rejected before. A record takes 8 bytes of memory."""
 
     def __init__(self, target: Path) -> None:
         with LMDBStore(target) as store:

@@ -206,7 +206,7 @@ def _write_plan(
             "grows": "" if base is None else base.index_file,
             "versions": library_versions(settings.images),
         }
-        # The id ignores the given paths. ``described`` contains the full path of the source.
+        # Different paths may lead to the same source. So the id depends only on the full path in ``described``.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
         for name in ("new_only", "classes", *(field.name for field in fields(Reading))):
             if not options[name]:  # so unfinished plans of versions without this option keep their ids
@@ -317,7 +317,7 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
 def _check_kinds(base: Manifest, found: Source, files: FileList, place: str) -> None:
     """Raise OptionError if new values of a field are of another kind (text, number, boolean) than the store's values.
 
-    Queries cannot use a field with values of two kinds, so they could not find the earlier records any more.
+    Queries cannot use a field with values of two kinds, so they would no longer find the earlier records by this field.
     """
     stored = {name: kind for name, kind in base.columns.items() if name not in found.file_fields}
     for item in files if stored else ():

@@ -87,8 +87,8 @@ def convert_part(
     """Make a part of a planned conversion, unless it is made already.
 
     ``workers`` threads make the shard in a local folder (``scratch``, or the system's ``TMPDIR``). The shard is then
-    copied to its place. The receipt is written last, and no program uses a shard without a receipt. So a process that
-    makes a part may be killed, and several processes may make the same part: all make the same records.
+    copied to its place. The receipt is written last, and no program uses a shard without a receipt. So you may kill a
+    process that makes a part, or let several processes make the same part: all make the same records.
     """
     shards, files = open_places(destination)
     plan = Plan.read(files)

@@ -1,4 +1,4 @@
-"""The plan of a conversion in parts: the list of files and all options, in a folder or bucket that all machines see.
+"""Plan a conversion in parts: keep the list of files and all options in a folder or bucket that all machines see.
 
 Part k depends only on the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
 contains the plan (``plan.bson``), the list of all files (``files/``), and a receipt for each part that is made
@@ -154,7 +154,7 @@ class Plan:
 
 
 class PlanFolder:
-    """The files of a plan in a folder on a disk, with those methods of `Bucket` that plans need.
+    """The folder of a plan on a disk. It has the methods of `Bucket` that plans need.
 
     No method makes a folder, because the plan may have been published or removed meanwhile.
     """

@@ -134,8 +134,9 @@ def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> 
         with _ray_tasks(workers) if executor == "ray" else nullcontext(executor) as executor:
             try:
                 for number in parts:
-                    # All arguments are positional, because Dask reads workers= as the names of its workers. A random
-                    # argument makes each call different, because Dask answers an equal call with an old result.
+                    # All arguments are positional, because Dask would take ``workers=`` for the names of its own
+                    # workers. A random argument makes each call different, because Dask answers an equal call with an
+                    # old result.
                     running[executor.submit(_make_part, place, number, workers, secrets.token_hex(8))] = number
                 while running:
                     for future in _wait_for_one(running):
@@ -158,7 +159,7 @@ def _make_part(place: str, part: int, workers: int, _attempt: str) -> PartReceip
 
 
 def _wait_for_one(running: Collection[Any]) -> Collection[Any]:
-    """Wait until at least one future is done, and return all that are done."""
+    """Wait until at least one future is done, and return all finished futures."""
     if all(isinstance(future, Future) for future in running):
         return wait(running, return_when=FIRST_COMPLETED).done
     # Other futures can only be polled, and not too often: submitit's done(), for example, looks for a file.
@@ -170,7 +171,7 @@ def _wait_for_one(running: Collection[Any]) -> Collection[Any]:
 def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError:
     """Return an error with the remedy, and with the number of the failed part, if any."""
     if isinstance(cause := getattr(error, "cause", None), Exception):
-        error = cause  # Ray raises a RayTaskError with the error of the task as its cause
+        error = cause  # Ray raises a RayTaskError; its ``cause`` is the error of the task
     if isinstance(error, StoreNotFoundError):
         folder = list_parts(place).plan.where  # raises an error if this machine cannot find the plan either
         return ConversionError(

@@ -27,7 +27,7 @@ _BLOCK = 2**20  # number of records computed at a time, so temporary arrays stay
 _NAME_BYTES = 2**24  # most bytes of names, read in chunks, that stay in memory
 _TEXT_BYTES = 2**23  # most bytes of texts, read in chunks, that stay in memory
 _NO_TEXT = np.iinfo(np.int32).min
-_MOST_CHUNKS = 8  # to get values from more chunks than this, the whole column is read
+_MOST_CHUNKS = 8  # for values from more chunks than this, the whole column is read
 
 
 class Columns:
@@ -204,7 +204,7 @@ class Columns:
 
     def _number(self, name: str) -> tuple[Array, Array]:
         # Texts with the same hash of 64 bits count as equal. Among a million texts, such a pair has a chance of 1 in 30
-        # million. Texts as keys would take 300 MB.
+        # million. Keeping the texts themselves would take 300 MB.
         hashes, known = np.empty(self._length, np.int64), np.empty(self._length, bool)
         for number in range(-(-self._length // CHUNK)):
             here, texts = slice(number * CHUNK, (number + 1) * CHUNK), self.block(name, number)

@@ -110,7 +110,7 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
 
 
 def query_error(position: int, what: str) -> OptionError:
-    """Return the error for a query that is wrong at a letter. Positions count from 1."""
+    """Return the error for a mistake at a position in a query. Positions count from 1."""
     return OptionError(f"query, letter {position}: {what}")
 
 

@@ -29,7 +29,7 @@ _COMPARE = {
 
 
 def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> Any:
-    """Return the indices of the records that match a query, as ``select`` does.
+    """Return the indices of the records that match a query. See ``select``.
 
     Args:
         store: The store.
@@ -89,7 +89,7 @@ def _holds(columns: Columns, part: Condition | Group, within: Array) -> Array:
 
 
 def _is_slow(part: Condition | Group) -> bool:
-    """Return whether a part of a query may read names or texts. Such slow parts are checked last, on fewer records."""
+    """Return whether a part of a query may read names or texts. Slow parts are checked last, on fewer records."""
     return isinstance(part, Group) or part.key == "name" or isinstance(part.value, str)
 
 
@@ -156,7 +156,7 @@ def _cut(data: bytes, offsets: Array) -> Iterator[bytes]:
 def _find(data: bytes, offsets: Array, part: bytes) -> Array:
     """Return which texts contain ``part``: bool, shape (texts,).
 
-    ``offsets`` has the place in ``data`` at which each text begins, then the end of the last text.
+    ``offsets`` has the position of each text in ``data``, then the end of the last text.
     """
     found = np.zeros(len(offsets) - 1, bool)
     if not part or len(data) < len(part):

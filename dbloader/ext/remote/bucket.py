@@ -44,7 +44,8 @@ _OWN = ".bson"
 # A large object is fetched and sent in parts. S3 allows 10,000 parts, so files over 80 GB have larger parts.
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _AT_ONCE = 4
-# A failing request is repeated for this time. If the server has never answered, the third failure warns or raises.
+# A failing request is repeated for this time. If the server has never answered, the third failure causes a warning or
+# an error.
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
 # An object is requested up to this many times, until the answer is complete. If 2 % of all answers are incomplete, one
@@ -95,9 +96,9 @@ class Bucket:
         self.waits, self._answered, self._closed = waits, False, False
         self.has_md5: bool | None = None
         self.differing: set[str] = set()
-        # Two clients without a common connection, for requests that `_repeat` counts and repeats.
+        # These two clients share no connection. `_repeat` counts and repeats their requests.
         self._once, self._other = self._open(retries=0), self._open(retries=0)
-        self._often = self._open(retries=1_000)  # for uploads and listings, in which obstore repeats single requests
+        self._often = self._open(retries=1_000)  # for uploads and listings; obstore repeats their requests
 
     def _open(self, retries: int) -> Any:
         global _used_by

@@ -21,7 +21,7 @@ _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
 )
-# A message of credentials.py, as a part of obstore's message.
+# obstore's message contains this message of credentials.py.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": a repeated request fails again
 _TEMPORARY = re.compile("HTTP error|invalid list response")  # errors without a status: no answer, an incomplete list

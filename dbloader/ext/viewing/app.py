@@ -50,8 +50,8 @@ _NO_DATABASE = 503  # the page waits until the database answers again
 _CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 _LARGEST = 2**63 - 1
 _MOST_BODY = 1_000_000  # bytes; the page sends far less
-# The viewer releases LMDB's pages after this number of answers. Otherwise all pages that it has read count as memory of
-# this process: 600 MB after 4,500 thumbnails of a store of ten million images.
+# The viewer releases LMDB's pages after this number of answers. Otherwise all pages that were read count as memory of
+# this process: 600 MB after 4,500 thumbnails from a store with ten million images.
 _RELEASED_AFTER = 50
 
 
@@ -149,7 +149,7 @@ def _change_marks(request: ViewerRequest) -> dict[str, Any]:
     try:
         change = json.loads(request.body)
         queries = change.pop("q")
-        "".join(queries)  # raises TypeError if it is no text and no list of texts
+        "".join(queries)  # raises TypeError for other values than a text or a list of texts
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
         raise OptionError('a change must be JSON such as {"q": "class:cat", "drop": true}') from error
     marks.change(queries, change)

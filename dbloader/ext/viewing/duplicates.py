@@ -102,7 +102,7 @@ class Duplicates(_Search):
         self._joined: tuple[int, int] | None = None
 
     def join(self) -> None:
-        """Load the result of the last search into the columns, unless it is loaded already.
+        """Load the result of the last search into the columns, if this result is new.
 
         The last search may have been `dbloader duplicates` in another process.
         """

@@ -60,7 +60,7 @@ def write_html(
     listing: str | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
-    """Write a report about a store to a new HTML file: facts, samples, histograms, classes, rejected files.
+    """Write a report about a store to a new HTML file: facts, samples, histograms, classes and rejected files.
 
     The samples are spread evenly over the classes. Every call chooses the same samples. Return (bytes of the file,
     number of samples). With the query ``where``, the file describes only the matching records and lists no rejected

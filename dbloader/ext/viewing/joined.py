@@ -47,7 +47,7 @@ def join_listings(
     ``labels.differ``: whether the prediction differs from the label. ``tell`` gets each message about the columns.
 
     Raises:
-        SourceError: The listing cannot be read, names no record, or has two rows for a record.
+        SourceError: The listing cannot be read, contains no record of a store, or has two rows for a record.
     """
     where, names, is_csv = readable(listing), RecordNames(stores), is_text(Path(listing))
     length, places, shared = names.starts[-1], " or ".join(store.place for store in stores), 0

@@ -174,7 +174,7 @@ class Marks:
         return changes
 
     def _find_done(self, steps: list[dict[str, Any]], change_id: Any) -> dict[str, Any]:
-        """Return the change with an id. Raise OptionError if it cannot be undone or made again."""
+        """Return the change with an id. Raise OptionError if this change cannot be undone or made again."""
         done = next((each for each in steps if each["id"] == change_id), None)
         if done is None:
             raise OptionError("this change cannot be undone: it was undone already, or its viewer has ended")
@@ -225,7 +225,7 @@ class Marks:
             raise OptionError(f"{key} must be true, got {short_repr(value, 50)}")
 
     def _read(self) -> None:
-        """Read the file of marks if it has changed since this object last read or wrote it."""
+        """Read the file of marks if it is new or another program has changed it."""
         seen = None
         if self._file is not None:
             with suppress(FileNotFoundError):
@@ -253,7 +253,6 @@ class Marks:
         return _signature(status)
 
     def _show(self, marks: dict[int, dict[str, Any]]) -> None:
-        """Replace the marks and their columns."""
         self._marks, length = marks, len(self._selections.store)
         drops = [index for index, mark in marks.items() if mark.get("drop")]
         labels = {index: self._label_text(mark["label"]) for index, mark in marks.items() if "label" in mark}
@@ -273,7 +272,6 @@ class Marks:
 
 
 def _changed(mark: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Return the marks of a record after a change."""
     [(key, value)] = change.items()
     if key in ("clear", "remove"):
         return {name: one for name, one in mark.items() if key == "remove" and name != value}

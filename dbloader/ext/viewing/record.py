@@ -42,7 +42,7 @@ _MOST_PIXELS = 2**27  # an image with more pixels is converted for browsers
 def show_record(store: Store, index: int) -> dict[str, Any]:
     """Return the facts that the page shows about a record.
 
-    The result has the facts of `record_facts`, and
+    The result contains the facts of `record_facts` and these facts:
 
     - ``crc``: always "verified", because a record with a wrong checksum has only an ``error``;
     - ``depth``: the depth of an image file, such as "16-bit"; None for others;
@@ -95,7 +95,7 @@ def boxes_of(record: Record) -> tuple[list[list[float]], list[int]]:
 
 
 def masks_of(record: Record) -> dict[str, bytes]:
-    """Return the fields with a gray or palette image of at most 64 values, such as the mask of a segmentation."""
+    """Return the fields with a gray or palette image of at most 64 different values, such as a segmentation mask."""
     files = {name: value for name, value in record.fields.items() if isinstance(value, bytes)}
     with suppress(ImageError):
         return {name: data for name, data in files.items() if media_type(data) and legend_of(data)}

@@ -43,7 +43,7 @@ class Selections:
         self.revision = 0  # number of times that the marks or duplicates have changed
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
-        # Results of sort_records, vectors by field, and results of summary.
+        # These caches keep results of sort_records, vectors by field, and results of summary.
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)
         self.facts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts.get("labels", ())))
@@ -53,7 +53,7 @@ class Selections:
         with self._lock:
             self._joined[what] = columns
             self.columns = self.columns.with_joined({k: v for some in self._joined.values() for k, v in some.items()})
-            self.revision += 1  # changed last, so that no result from old columns has the new revision in its key
+            self.revision += 1  # last: a result from old columns must not get a key with the new revision
 
     def key(self, query: str) -> tuple[str, int]:
         """Return the cache key of a query. The key changes if a column that the query uses changes."""
@@ -70,10 +70,10 @@ class Selections:
         return self._kept.get(self.key(query), lambda: select(self.columns, query))
 
     def list_csv(self, query: str) -> Iterator[bytes]:
-        """Return a listing of the records that match a query, as blocks of lines in UTF-8.
+        """Return a table of the records that match a query: an iterator of blocks of CSV lines in UTF-8.
 
         The columns are ``index``, ``path`` (the name of the record) and ``label`` (the name of the class, or an
-        integer). ``dbloader copy`` reads this listing with --select, --drop and --labels.
+        integer). ``dbloader copy`` reads this table with --select, --drop and --labels.
         """
         classes, records = self.store.manifest.classes, self.columns.rows(self.select(query), ("label",))
         lines = (

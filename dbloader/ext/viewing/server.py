@@ -149,8 +149,8 @@ def view(
 
     Args:
         place: Place of the store, the store, its dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
-            the page first searches for the query in its ``where``. For a mixture, a menu switches between its stores,
-            and the training view shows the source of each sample.
+            the page first shows the records that match its ``where``. For a mixture, a menu switches between its
+            stores, and the training view shows the source of each sample.
         other: Place of a second store. A menu on the page switches between the two stores.
         host: Name or address to listen on. Only this machine can reach the default address.
         port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
@@ -163,7 +163,7 @@ def view(
 
     Raises:
         TypeError: ``read_only`` is not a bool.
-        SourceError: The listing cannot be read, names no record, or has two rows for a record.
+        SourceError: The listing cannot be read, contains no record of a store, or has two rows for a record.
         StoreError: There is no store at a place, or it cannot be read.
         OptionError: The port is taken, or the host is not an address of this machine.
         DBLoaderError: The extra ``view`` is not installed.

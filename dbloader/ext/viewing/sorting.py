@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 ODD = "odd"  # the order that puts images with a rare size (width and height) first
-LIKE = "like:"  # like:embedding:17 sorts records by the similarity of their field embedding to that of record 17
+LIKE = "like:"  # like:embedding:17 sorts by the similarity to record 17, which compares vectors in the field embedding
 _MOST_BYTES = 2**29  # largest size of all vectors of a field
 _DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
 
@@ -77,7 +77,7 @@ def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
         raise OptionError(f"sort must be {LIKE}FIELD:INDEX, with the index of a record, got {short_repr(by, 50)}")
     vectors = selections.vectors.get(field, lambda: _read_vectors(selections.store, field))
     if np.isnan(vectors[int(index)]).all():
-        raise OptionError(f"record {index} has no vector in {short_repr(field)} as long as the first one in the store")
+        raise OptionError(f"record {index} has no vector in {short_repr(field)} with the length of the first one")
     cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]
     return np.asarray(indices)[np.argsort(cosines if by[0] == "-" else -cosines, kind="stable")]  # NaN is last
 

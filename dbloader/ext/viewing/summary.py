@@ -30,7 +30,7 @@ _WORST = 24  # largest number of labels in a table of labels and predictions
 _SHARES = np.array([0, 5, 25, 50, 75, 95, 100])
 _BINS = 40
 _SAMPLED = 100_000  # the edges of a histogram are computed from about this number of values
-_FINEST = 1e-9  # least ratio of a histogram's range to its greatest value; below it, edges of 12 digits could be equal
+_FINEST = 1e-9  # least range of a histogram / greatest value; in a smaller range, edges of 12 digits could be equal
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -69,7 +69,7 @@ def events_of(selections: Selections) -> tuple[dict[str, Array], str | None]:
 
 
 def count(selections: Selections, query: str, among: str | None = None) -> dict[str, Any]:
-    """Count the records that match a query by label, format and event.
+    """Count the matching records of a query by label, by format and by event.
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
     store with more than 65,536 labels. ``formats`` has the number of records of each format. ``formats`` is None if
@@ -165,14 +165,14 @@ def _count_values(columns: Columns, column: str, indices: Any) -> Counter[int]:
 
 
 def compare_labels(selections: Selections, query: str, name: str) -> dict[str, Any]:
-    """Count the records that match a query by label and by the value of a column, such as a model's prediction.
+    """Count the matching records of a query for each pair of a label and a column's value, such as a prediction.
 
-    A value is equal to a label if it is the label or the name of the label's class.
+    A value is equal to a label if the value is the label or the name of the label's class.
 
     - ``pairs``: at most 600 lists [label, differing value, number of records], the most frequent pair first;
     - ``different``: the number of all such pairs;
     - ``worst``: at most 24 labels and values, beginning with the one that has the most differing records;
-    - ``cells``: all lists [label, value, number of records] with both in ``worst``, also if both are equal;
+    - ``cells``: lists like in ``pairs``, for all labels and values in ``worst``, including equal pairs;
     - ``equal``: the number of records whose value is equal to their label;
     - ``total``: the number of records with a label and a value.
 

@@ -42,7 +42,7 @@ _LONGEST_TEXT = 20  # characters of a size, such as "224" or "224x320"
 
 
 class Options(NamedTuple):
-    """Settings that decide the batches of a training, with the names and defaults of `create_loader`."""
+    """Settings that determine the shown batch, with the names and defaults of `create_loader`."""
 
     seed: int = 0
     epoch: int = 0
@@ -165,7 +165,7 @@ def _sampler(dataset: Any, options: Options, state: Mapping[str, Any]) -> Resuma
 
 
 def _sample(dataset: Any, indices: SeededIndices) -> dict[str, Any]:
-    """Return the facts and the crop of one sample, without decoding it.
+    """Return the facts and the crop of one sample, without decoding the image.
 
     In a mixture, ``store`` is the number of the sample's store. ``index`` and ``label`` are the index and label in this
     store. ``seen`` is the index in the mixture.
@@ -248,7 +248,7 @@ def to_png(value: Any) -> tuple[bytes, str]:
 
 
 def _picture(value: Any, notes: dict[str, None]) -> Image.Image:
-    """Return an image of the mode L, RGB or RGBA, and add a note if its values are changed."""
+    """Return an image of the mode L, RGB or RGBA. Add a note to ``notes`` if the values change."""
     if isinstance(value, Image.Image):
         if not value.mode.startswith(("F", "I")):
             return value if value.mode in ("L", "RGB", "RGBA") else value.convert("RGB")

@@ -51,7 +51,7 @@ class TrainingView:
             self._connect()
 
     def answer(self, number: int, options: dict[str, Any], *record: int) -> Any:
-        """Return a batch of store ``number``, or with ``record`` the image that training gets from this record.
+        """Return a batch of store ``number``. With ``record``, return the image that training gets from this record.
 
         ``options`` are fields of ``training.Options``. ``record`` is the index of a record and its position in the
         epoch.
@@ -64,7 +64,7 @@ class TrainingView:
         if not self._own_process:
             return _show(self._mixture or store, self._transform, options, record)
         with self._lock:
-            for _ in range(2):  # the idle process may have ended just before the first attempt
+            for _ in range(2):  # the idle process may end just before the first attempt
                 try:
                     connection = self._connection or self._connect()
                     connection.send((number, store.manifest.digest, options, record))
@@ -79,11 +79,10 @@ class TrainingView:
         return value
 
     def _connect(self) -> Connection:
-        """Start the process. Raise the error if it cannot load the transform."""
+        """Start the process. Raise an error if the transform cannot be loaded."""
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        # A pickled store contains its password only while a process starts, so the stores must be arguments of the
-        # process.
+        # Pickle includes the password of a store only in the arguments of a new process.
         self._process = context.Process(target=_answer, args=(other, [*self._stores], self._transform), daemon=True)
         with sigint_blocked(), other:
             self._process.start()

@@ -268,7 +268,7 @@ def test_depth_map_gets_colors_of_increasing_brightness(tmp_path: Path) -> None:
         (b"<html><script>alert(1)</script></html>", "in no known image format"),
         (encoded(scene(), "PNG")[:5000] + bytes(30_000), "the image does not decode"),
         (large_png(60_000, 60_000) + bytes(30_000), "is too large to be decoded"),
-        (large_png(12_000, 12_000), "too large for a preview: to decode its 12,000 x 12,000 pixels takes 576 MB"),
+        (large_png(12_000, 12_000), "too large for a preview: decoding its 12,000 x 12,000 pixels takes 576 MB"),
         (in_size(photo(progressive=True), 13_000, 12_000), "its 13,000 x 12,000 pixels takes 945 MB, and 400 MB are"),
     ],
 )
