@@ -80,7 +80,7 @@ class FetcherClient:
         self.shows = False  # whether rank 0 reports a long wait on stderr
         make_folder(cache, place)
         self.ask("the index")
-        opening["open"]["known"] = True  # now the cache has the index, so a new connection need not check the origin
+        opening["open"]["known"] = True  # the cache has the index file now, so new connections skip this step
 
     def tell(self, **message: Any) -> None:
         """Send a message that has no answer."""

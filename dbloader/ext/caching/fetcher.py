@@ -169,9 +169,9 @@ class CachedShards:
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
-        """Open the origin, and check that the cache is for this store. With ``known``, do nothing if it is open.
+        """Open the origin, which is the store that the cache copies. With ``known``, do nothing if it is open.
 
-        Raise OptionError if other processes use the cache with another ``limit`` (in bytes).
+        Raise NotAStoreError if the cache is of another store. Raise OptionError if it has another ``limit`` (in bytes).
         """
         # The first check takes no lock. Otherwise workers would wait while another reader checks an origin that hangs.
         if self._origin is None or not known:
@@ -188,7 +188,7 @@ class CachedShards:
             )
 
     def _begin(self, origin: Origin, table: ShardTable, limit: int | None) -> None:
-        """Store the opened origin, and find its shards in the folder."""
+        """Keep the opened origin, and find its shards in the folder."""
         nbytes = [shard.nbytes for shard in table.shards]
         if limit and limit < max(nbytes, default=0):
             raise OptionError(f"cache_bytes must be at least {max(nbytes)}, the size of the largest shard, got {limit}")
@@ -229,7 +229,7 @@ class CachedShards:
             damaged_file: Inode and time of change (ns) of a file in which the reader found damage, or None.
 
         Raises:
-            DamagedStoreError: The reader found damage, and the origin has sent the same damage twice.
+            DamagedStoreError: The shard was fetched twice with the same damage.
         """
         damaged = self._remove_damaged(shard, damaged_file)
         with self._lock:

@@ -44,7 +44,8 @@ _OPTIONS = (
     click.option(
         "--boxes",
         metavar="WORDS",
-        help="Boxes are upright (on the image turned by EXIF) or stored, pixels or fractions, or both: upright,pixels.",
+        help="Form of boxes: upright (on the image turned by EXIF) or stored; pixels or fractions. Example: "
+        "upright,pixels.",
     ),
     click.option(
         "--classes",

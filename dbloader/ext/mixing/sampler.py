@@ -1,4 +1,4 @@
-"""The sampler of a mixture: its epochs are parts of one endless order, and its states describe the mixture."""
+"""The sampler of a mixture. Its epochs are consecutive parts of one endless order."""
 
 from __future__ import annotations
 

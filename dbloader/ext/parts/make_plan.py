@@ -1,7 +1,7 @@
 """Plan a conversion in parts: write the list of files and all options to ``DESTINATION.partial``.
 
 With ``append``, the plan also unites the classes of the store and of the new images. The old shards do not change. New
-shards, a new index and a new manifest are added to the store.
+shards, a new index file and a new manifest are added to the store.
 """
 
 from __future__ import annotations

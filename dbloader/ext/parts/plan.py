@@ -1,9 +1,10 @@
-"""Plan a conversion in parts: keep the list of files and all options in a folder or bucket that all machines see.
+"""Keep the plan of a conversion in parts: a list of files and all options. All machines see its folder or bucket.
 
 Part k depends only on the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
 contains the plan (``plan.bson``), the list of all files (``files/``), and a receipt for each part that is made
 (``parts/``). On a disk, it also contains the shards of these parts (``shards/``). In a bucket, shards go directly to
-``DESTINATION/shards/``, and their indices to ``DESTINATION.partial/parts/``. No program uses a shard without a receipt.
+``DESTINATION/shards/``, and their index files to ``DESTINATION.partial/parts/``. No program uses a shard without a
+receipt.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Plan:
         described: Value of ``source`` in the manifest.
         classes: Name of each label from 0 on.
         left_out: Warnings and counts of skipped files for the report; ``conversion.report.left_out`` makes them.
-        grows: File name of the index of the store that ``append`` extends; "" for a new store.
+        grows: Name of the index file of the store that ``append`` extends; "" for a new store.
         versions: Versions of dbloader and of the libraries that decide the records, by name.
     """
 
@@ -134,7 +135,7 @@ class Plan:
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
-        """Return the path in ``DESTINATION.partial`` of an empty file that exists while this machine makes a part."""
+        """Return the path in ``DESTINATION.partial`` of a file that shows: this machine is making the part."""
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
     def check_versions(self) -> None:

@@ -1,8 +1,8 @@
 """Publish a conversion in parts: check that all parts are made, and make one store of them in one step.
 
 On a disk, the shards move to the store, and a manifest is written last. In a bucket, the shards are uploaded already:
-their indices are joined, and a conditional request writes ``manifest.bson``. If several processes publish, only one of
-them succeeds with this request.
+their index files are joined, and a conditional request writes ``manifest.bson``. If several processes publish, only one
+of them succeeds with this request.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
         table, facts = _publish_in_bucket(place, target, Path(local), report, overwrite=overwrite, keep_hours=hours)
         facts = _published_before(table.manifest) if facts is None else facts
         folder = Path(local) / "report"
-        if table.manifest.events:  # copy the lines of the report from the index to the working directory
+        if table.manifest.events:  # copy the lines of the report from the index file to the working directory
             _fetch_index(target, table.index_file, table, folder)
         return finish_report(table.manifest, folder, report, place=target.place, started=started, **facts)
 
@@ -224,8 +224,8 @@ def _make(
 ) -> Manifest:
     """Make a store of the parts of a plan, at its target."""
     shards = [receipt.shard for receipt in receipts]
-    # Another process may publish the same plan now, and both must write the same index. So the options depend only on
-    # the plan.
+    # Another process may publish the same plan now, and both must write the same index file. So the options depend only
+    # on the plan.
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
@@ -238,7 +238,7 @@ def _make(
             with LMDBStore(plan.folder / SHARD_FOLDER / name) as shard:
                 manifests.append(shard.manifest)
         options["source"] = _joined_source(manifests)
-        # The plan's id is in the name of the index, so a repeated call replaces the file.
+        # The plan's id is in the name of the index file, so a repeated call replaces the file.
         options |= {"grows": (target, base), "index": f"index-{plan.id[:16]}.lmdb"}
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
     if replaces:
@@ -273,7 +273,7 @@ def _publish_in_bucket(
 ) -> tuple[ShardTable, dict[str, Any] | None]:
     """Return (table of the store, facts for the report). The facts are None for a store published before.
 
-    Fetch the indices of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
+    Fetch the index files of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
     which is removed before a store is replaced.
     """
     bucket = Bucket(f"{target.place}{PARTIAL}")
@@ -358,7 +358,7 @@ def _join(
     folder: Path,
     index: str,
 ) -> ShardTable:
-    """Write the index of a new store: the records of ``base``, then of the parts. Return the table of the store."""
+    """Write the index file of a store: the records of ``base``, then of the parts. Return the store's table."""
     manifests = [table.manifest for _, table in made]
     source = plan.described if base is None else _joined_source([base.manifest, *manifests])
     folder.mkdir()
@@ -381,7 +381,7 @@ def _join(
 
 
 def _fetch_index(bucket: Bucket, key: str, table: ShardTable, folder: Path) -> LMDBStore:
-    """Fetch an index into ``folder``, and return it as a store without shards: only columns and report are readable."""
+    """Fetch an index file into ``folder``. Return it as a store without shards, with readable columns and report."""
     (folder / SHARD_FOLDER).mkdir(parents=True)
     bucket.fetch(key, folder / table.index_file)
     put_manifest(folder, table)

@@ -98,7 +98,7 @@ def convert_in_parts(
     # If another process has published the same parts meanwhile, the report counts no files.
     rejected = len(late) + max(report.rejected, sum(receipt.rejected for receipt in receipts))
     report = replace(report, files=plan.files + len(late), rejected=rejected)
-    if late:  # write only to the report file, because all processes that publish a plan write the same index
+    if late:  # write only to the report file, because all processes that publish a plan write the same index file
         path = Path(f"{target_of(destination)}.report.jsonl")
         problem = write_events(destination, path, late)
         file = report.report_file if problem else str(path)
@@ -217,7 +217,7 @@ class _Processes(ProcessPoolExecutor):
 def _begin_process() -> None:
     """End this process without a traceback at Ctrl-C, and also when its parent ends."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background jobs ignore SIGINT
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C during the imports now ends the process
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C that came during the imports ends the process
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # exiting removes the partial files
     parent = multiprocessing.parent_process()

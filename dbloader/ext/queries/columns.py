@@ -203,8 +203,8 @@ class Columns:
         return found
 
     def _number(self, name: str) -> tuple[Array, Array]:
-        # Texts with the same hash of 64 bits count as equal. Among a million texts, such a pair has a chance of 1 in 30
-        # million. Keeping the texts themselves would take 300 MB.
+        # Texts with the same hash of 64 bits count as equal. In a million texts, a wrong pair has a probability of 1 in
+        # 30 million. Keeping the texts themselves would take 300 MB.
         hashes, known = np.empty(self._length, np.int64), np.empty(self._length, bool)
         for number in range(-(-self._length // CHUNK)):
             here, texts = slice(number * CHUNK, (number + 1) * CHUNK), self.block(name, number)

@@ -61,7 +61,7 @@ def rows(selections: Selections, query: str, start: int, count: int, by: str = "
 
 
 def events_of(selections: Selections) -> tuple[dict[str, Array], str | None]:
-    """Return ({event: indices of its records}, None), or ({}, the reason) if the report cannot be read."""
+    """Return ({event such as "damaged": indices}, None), or ({}, the reason) if the report cannot be read."""
     try:
         return selections.columns.events(), None
     except DamagedStoreError as error:  # the rest of the page does not need the report
@@ -266,7 +266,7 @@ def _finite(columns: Columns, column: str, indices: Any) -> Array:
 
 
 def _edges(values: Array, *, prefers_log: bool) -> tuple[list[float], str]:
-    """Return up to 41 round numbers as edges of bins, ascending, and their scale.
+    """Return (up to 41 round numbers that are the ascending edges of bins, their scale).
 
     The bins contain the middle 99 % of the values.
     """

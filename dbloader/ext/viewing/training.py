@@ -193,8 +193,8 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
 
     ``crop`` is [left, top, width, height] in pixels of the decoded image. ``size`` is the [width, height] of the
     decoded image. ``flip`` is whether the output is mirrored. ``shares`` is the crop as fractions (0 to 1) of the
-    thumbnail's width and height. ``turned`` is an EXIF orientation (1 to 8) that the thumbnail applies and the
-    transform ignores; otherwise 1. Without an image or a plain Decoder, ``crop`` is None and ``shares`` is missing.
+    thumbnail's width and height. ``turned`` is the EXIF orientation (1 to 8) if the transform ignores it but the
+    thumbnail does not; otherwise 1. Without an image or a plain Decoder, ``crop`` is None and ``shares`` is missing.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
