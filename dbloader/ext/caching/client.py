@@ -1,4 +1,4 @@
-"""Connect a reader to the fetcher of a cache. The reader starts the fetcher if no fetcher runs.
+"""Connect a reader, a process that reads the store, to the fetcher of a cache. Start the fetcher if none runs.
 
 Both processes send JSON over a socket in the cache's folder:
 
@@ -71,7 +71,7 @@ class FetcherClient:
     Args:
         cache: The folder of the cache.
         place: The path or URI of the store without credentials, for messages.
-        opening: The message ``open``, perhaps with credentials, which are sent only through the socket.
+        opening: The first message to the fetcher, perhaps with credentials. It is sent only through the socket.
     """
 
     def __init__(self, cache: str, place: str, opening: dict[str, Any]) -> None:

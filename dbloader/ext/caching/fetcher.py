@@ -1,4 +1,4 @@
-"""Run the fetcher: the one process on a machine that fetches the shards of a cache folder for all readers.
+"""Run the fetcher: the one process on a machine that fetches shards into a cache folder. Readers are its clients.
 
 A reader starts the fetcher (``client.py``). The fetcher does not import torch, and ends when no reader is connected.
 

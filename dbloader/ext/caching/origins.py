@@ -145,7 +145,7 @@ def _divide(store: Store) -> ShardTable:
         digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
         size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
         shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
-    # A new conversion of the same records changes the salt, not the digests. So only the index gets a new name.
+    # A new conversion of the same records changes only the salt. So the index gets a new name, and the shards do not.
     return ShardTable(manifest, f"index-{manifest.salt:08x}.lmdb", shards)
 
 

@@ -70,7 +70,7 @@ class Exporter(ABC):
         return file.getvalue()
 
     def write_target(self) -> None:
-        """Write which field is the target, if it is not the label."""
+        """Write the name of the target field to a file, if the target is not the label."""
         if (target := self.store.manifest.target) != "label":
             (self.folder / TARGET_FILE).write_text(json.dumps([target]) + "\n", encoding="utf-8")
 

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
     own: Sequence[int]  # indices in the dataset of all samples that the batch takes from it
     rows: list[Any] | None  # random numbers for each of ``own``; None if the dataset draws its own numbers
-    part: slice  # which of ``own`` are in this piece
+    part: slice  # the part of ``own`` for this piece
     places: list[int]  # positions of this piece's samples in the batch
 
 

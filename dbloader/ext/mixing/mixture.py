@@ -320,7 +320,7 @@ class Mixture(CompositeDataset):
 
     @override
     def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
-        # `extension` imports the class only now, because its module imports much that a mixture alone does not need.
+        # `extension` imports the class only now, because the module imports much that a mixture alone does not need.
         return extension("MixtureBatchFetcher")(self, parts, collate_fn)
 
     @override
@@ -431,7 +431,7 @@ def _by_class(given: Any, fields: Any) -> list[Source]:
 
 
 def _with_names(sources: list[Source]) -> list[Source]:
-    """Number the sources that have the same name."""
+    """Add a number to each source with the name of another source."""
     counts, seen, named = Counter(source.name for source in sources), Counter[str](), []
     for source in sources:
         seen[source.name] += 1

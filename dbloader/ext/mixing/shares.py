@@ -111,7 +111,7 @@ class MixtureWalk:
     def __init__(self, order: MixtureOrder, seed: int) -> None:
         self._order, self._seed = order, seed
         self._firsts = [0, *accumulate(order.lengths)]
-        # Each part of the schedule has the order of its sources, and the number of earlier draws from each source.
+        # Each entry of the schedule has an order of sources, and the number of earlier draws from each source.
         self._parts: list[tuple[_Interleaving, Array]] = []
         for start, shares in zip(order.starts, order.shares, strict=True):
             before = self.before(start) if start else np.zeros(len(shares), np.int64)
@@ -127,7 +127,7 @@ class MixtureWalk:
         return draws
 
     def _samples(self, source: int, draws: Array) -> Array:
-        """Return the sample of each draw from a source: all samples in a random order, then again in another order."""
+        """Return the sample of each draw. A source gives all samples in random order, then in another order."""
         length = self._order.lengths[source]
         passes, samples = np.divmod(draws, length)
         numbers, rows = np.unique(passes, return_inverse=True)
@@ -164,7 +164,7 @@ class MixtureWalk:
 
 
 class _Block(NamedTuple):
-    """Consecutive positions of one part of the schedule."""
+    """Consecutive positions with constant weights."""
 
     start: int
     length: int

@@ -117,7 +117,7 @@ def convert_part(
             receipt = _make_shard(plan, part, FileList.of_span(data, begin, end), shard, workers)
         shard_key, index_key, table = f"{SHARD_FOLDER}/{shard.name}", f"{RECEIPT_FOLDER}/{shard.name}", b""
         shards.put_file(shard_key, shard)
-        if isinstance(files, Bucket):  # so `publish` fetches only this index, not the shard
+        if isinstance(files, Bucket):  # so `publish` fetches only this index file, not the shard
             one = index_shards(folder, [shard.name], [receipt.digest], classes=plan.classes, source=plan.described)
             files.put_file(index_key, folder / one.index_file)
             table = one.encode()

@@ -57,7 +57,7 @@ class Plan:
 
     Attributes:
         where: Path or URL of ``DESTINATION.partial``.
-        id: SHA-256 of everything that decides the records, hex.
+        id: SHA-256 of everything that affects the records, hex.
         token: Random hex digits, new whenever a plan is written, even with the same id.
         parts: Number of parts, each of which makes one shard.
         files: Number of files in the list.
@@ -67,7 +67,7 @@ class Plan:
         classes: Name of each label from 0 on.
         left_out: Warnings and counts of skipped files for the report; ``conversion.report.left_out`` makes them.
         grows: Name of the index file of the store that ``append`` extends; "" for a new store.
-        versions: Versions of dbloader and of the libraries that decide the records, by name.
+        versions: {name: version} of dbloader and of the libraries that affect the records.
     """
 
     where: str
@@ -101,7 +101,7 @@ class Plan:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Plan:
-        """Return the plan in the content of a plan file; DamagedStoreError if the content is damaged."""
+        """Return the plan that a plan file contains; DamagedStoreError if the file is damaged."""
         try:
             return cls(where=where, **open_sealed(data))
         except (ValueError, TypeError) as error:

@@ -144,7 +144,7 @@ def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
 
 
 def _published_before(manifest: Manifest) -> dict[str, Any]:
-    """Return what ``publish`` reports if an earlier call has already published the store."""
+    """Return the facts for the report if an earlier call has published the store."""
     rejected = manifest.outcome.get("rejected", 0)
     more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
     warning = f"no plan is left: the store was published already, at {manifest.created}{more}"
@@ -180,7 +180,7 @@ def _joined_source(manifests: Sequence[Manifest]) -> dict[str, Any]:
 def _publish_on_disk(
     destination: str | os.PathLike[str], target: Path, *, overwrite: bool
 ) -> tuple[Manifest, dict[str, Any] | None]:
-    """Return (manifest of the store, facts for the report). The facts are None for a store published before."""
+    """Return (manifest of the store, facts for the report). The facts are None if the store was published before."""
     try:
         plan, receipts, missing, _ = list_parts(destination)
         if missing:  # raises StoreNotFoundError if another process has published and removed the plan
@@ -222,7 +222,7 @@ def _published_of(target: Path, receipts: Sequence[PartReceipt]) -> ShardTable |
 def _make(
     plan: Plan, receipts: Sequence[PartReceipt], target: Path, base: ShardTable | None, *, replaces: bool
 ) -> Manifest:
-    """Make a store of the parts of a plan, at its target."""
+    """Make a store at ``target`` from the parts of a plan."""
     shards = [receipt.shard for receipt in receipts]
     # Another process may publish the same plan now, and both must write the same index file. So the options depend only
     # on the plan.
@@ -271,7 +271,7 @@ def _remove_files(target: Path, names: set[str]) -> None:
 def _publish_in_bucket(
     place: str, target: Bucket, folder: Path, report: Path, *, overwrite: bool, keep_hours: float
 ) -> tuple[ShardTable, dict[str, Any] | None]:
-    """Return (table of the store, facts for the report). The facts are None for a store published before.
+    """Return (table of the store, facts for the report). The facts are None if the store was published before.
 
     Fetch the index files of the parts, not the shards. ``folder`` is for local files. ``report`` is the report file,
     which is removed before a store is replaced.
@@ -305,7 +305,7 @@ def _publish_in_bucket(
     if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
         target.delete([index])
         raise StoreExistsError(f"{bucket.place} has a new plan: make the parts of the new plan, then publish")
-    if before is not None:  # otherwise the report may be of a store with the same name in another bucket
+    if before is not None:  # otherwise the report may belong to a store with the same name in another bucket
         remove_report(report)
     try:
         put_table(target, table, replaces, [index])

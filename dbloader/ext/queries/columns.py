@@ -163,7 +163,7 @@ class Columns:
         return numbers, self.texts_at(name, firsts)
 
     def common(self, name: str, indices: Any, most: int) -> tuple[list[tuple[str, int]], int]:
-        """Count some records by their text or boolean in a field.
+        """Count some records by the value of a field of texts or booleans.
 
         Return at most ``most`` pairs (value, number of records), the most frequent first, and the number of different
         values in the store.
@@ -180,11 +180,11 @@ class Columns:
         return sorted(found, key=lambda pair: (-pair[1], pair[0])), len(firsts)
 
     def _distinct(self, name: str) -> tuple[Array, Array]:
-        """Number the different texts of a field. Return each record's number, and a record for each number."""
+        """Give each different text of a field a number. Return (number of each record, one record of each number)."""
         return self._kept(name, "distinct", lambda: self._number(name))
 
     def _sorted(self, name: str) -> tuple[Array, Array]:
-        """Do what ``_distinct`` does, with numbers in the order of the texts."""
+        """Return the same as ``_distinct``, but with numbers in the order of the texts."""
 
         def sort() -> tuple[Array, Array]:
             numbers, firsts = self._distinct(name)

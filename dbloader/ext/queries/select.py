@@ -141,7 +141,7 @@ def _match_texts(columns: Columns, condition: Condition, within: Array, holds: A
         known = np.diff(offsets) > 0
         if sign == "~":
             holds[here] = known & _find(data.lower(), offsets, part)
-            if not data.isascii():  # casefold() changes other letters too, and may change the length of a text
+            if not data.isascii():  # casefold() also changes letters outside ASCII, and may change the length of a text
                 for at, text in enumerate(_cut(data, offsets), here.start):
                     holds[at] = holds[at] if text.isascii() else part in text.decode().casefold().encode()
         else:

@@ -87,7 +87,7 @@ class Bucket:
         parts: The scheme, bucket and key of the URL.
         waits: Whether to continue with a warning, not an error, after three failures of a server that never answered.
         has_md5: Whether ETags are MD5s; None if unknown.
-        differing: Keys of objects whose bytes were accepted, although their ETags look like MD5s of other bytes.
+        differing: Keys of objects that were accepted, although their ETag looks like another MD5.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, waits: bool = True) -> None:
@@ -280,10 +280,10 @@ class Bucket:
     def _agree(self, key: str, stated: str, found: str, counts: Counter[str]) -> bool:
         """Return False if the ETags show that an answer may be incomplete, otherwise True.
 
-        ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` counts the
-        answers by ``found``. If ``found`` equals ``stated``, the answer is complete. Otherwise, accept the third equal
-        answer and add the key to ``differing``, because the ETag may be no MD5. For later objects, the first answer is
-        enough until an ETag of this server matches.
+        ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` is
+        {``found``: number of answers}. If ``found`` equals ``stated``, the answer is complete. Otherwise, accept the
+        third equal answer and add the key to ``differing``, because the ETag may be no MD5. For later objects, the
+        first answer is enough until an ETag of this server matches.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:
             return True  # cannot compare: the server's ETag is no MD5, or the upload had another number of parts

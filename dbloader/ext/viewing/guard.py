@@ -82,7 +82,7 @@ def error_response(status: int, message: str, headers: dict[str, str] | None = N
 
 
 def _refusal(message: str, *, is_page: bool) -> Response:
-    """Return the refusal of a request: a page for a person, or an error for a program."""
+    """Return the answer to a refused request: a page for a person, or an error for a program."""
     if not is_page:
         return error_response(403, message)
     return HTMLResponse(_PAGE.replace("WHY", message[0].upper() + message[1:]), 403)
@@ -207,7 +207,7 @@ def _equal(given: str, wanted: str) -> bool:
 
 
 def _take_token(query: bytes) -> tuple[str | None, str]:
-    """Return the token in a query, or None, and the rest of the query unchanged."""
+    """Return (the token in a query or None, the rest of the query)."""
     parts = query.decode("latin-1").split("&")
     found = [part for part in parts if part.partition("=")[0] == _TOKEN]
     rest = "&".join(part for part in parts if part not in found)

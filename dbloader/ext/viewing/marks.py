@@ -1,4 +1,4 @@
-"""Set marks on records, in a file beside the store. ``copying.listings`` describes the file."""
+"""Mark records as dropped, relabeled or tagged, in a file beside the store. ``copying.listings`` describes the file."""
 
 from __future__ import annotations
 

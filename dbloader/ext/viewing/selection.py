@@ -56,7 +56,7 @@ class Selections:
             self.revision += 1  # last: a result from old columns must not get a key with the new revision
 
     def key(self, query: str) -> tuple[str, int]:
-        """Return the cache key of a query. The key changes if a column that the query uses changes."""
+        """Return the cache key of a query. It contains the revision if the query uses marks or duplicates."""
         return query.strip(), self.revision if "mark." in query or "duplicates." in query else 0
 
     def select(self, query: str) -> Any:
@@ -65,7 +65,7 @@ class Selections:
         The result is a range if all records match, otherwise an array of uint32 or int64, shape (records,).
 
         Raises:
-            OptionError: A condition is wrong, or names a class or event that the store does not have.
+            OptionError: A condition is wrong, or contains a class or event that the store does not have.
         """
         return self._kept.get(self.key(query), lambda: select(self.columns, query))
 

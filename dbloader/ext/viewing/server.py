@@ -148,15 +148,15 @@ def view(
     The server runs in threads of this process until the result is closed. The result is also a context manager.
 
     Args:
-        place: Place of the store, the store, its dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
+        place: Path or URI of a store, a Store, its dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
             the page first shows the records that match its ``where``. For a mixture, a menu switches between its
             stores, and the training view shows the source of each sample.
-        other: Place of a second store. A menu on the page switches between the two stores.
+        other: Path or URI of a second store. A menu on the page switches between the two stores.
         host: Name or address to listen on. Only this machine can reach the default address.
         port: Port from 0 to 65535; 0 means any free port, and None means 7878 or the next free port.
         transform: The transform that your training gives to `create_loader`, for the training view: a Decoder, or a
             callable that takes PIL images. None for ``RandomResizedCrop``, the default of `create_loader`.
-        listing: A .csv, .jsonl or Parquet file with a row for each record, such as a model's predictions. The page
+        listing: A table with rows for records (.csv, .tsv, .jsonl or .json), such as a model's predictions. The page
             shows its columns as extra fields. Its column ``name``, ``path`` or ``index`` identifies the records.
         read_only: Refuse marks and searches for duplicates, which write files beside the store. The store itself never
             changes.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 ODD = "odd"  # the order that puts images with a rare size (width and height) first
-LIKE = "like:"  # like:embedding:17 sorts by the similarity to record 17, which compares vectors in the field embedding
+LIKE = "like:"  # like:embedding:17 compares the vectors in the field embedding with the vector of record 17
 _MOST_BYTES = 2**29  # largest size of all vectors of a field
 _DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
 

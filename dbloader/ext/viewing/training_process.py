@@ -82,7 +82,7 @@ class TrainingView:
         """Start the process. Raise an error if the transform cannot be loaded."""
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        # Pickle includes the password of a store only in the arguments of a new process.
+        # Pickle includes a store's password only in the arguments of a new process, so pass the stores as arguments.
         self._process = context.Process(target=_answer, args=(other, [*self._stores], self._transform), daemon=True)
         with sigint_blocked(), other:
             self._process.start()
