@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MixtureSampler(ResumableSampler):
-    """The order of a mixture, in place of DistributedSampler. Each epoch continues where the last one ended.
+    """Draws indices in the order of a mixture. Each epoch continues where the last one ended.
 
     See ResumableSampler for ranks and resuming. A state is refused if its mixture had other sources, or other weights
     before the position of the state. Weights from this position on may differ.

@@ -141,8 +141,8 @@ def _checked_same(there: Plan, plan_id: str) -> Plan:
     """Return the existing plan. Raise StoreExistsError if it does not have this id."""
     if there.id != plan_id:
         raise StoreExistsError(
-            f"{there.where} has the plan of another conversion: publish it (dbloader publish), replace it (dbloader "
-            "plan with --overwrite), or remove it when no process makes its parts any more"
+            f"{there.where} has the plan of another conversion: publish it (dbloader publish), or replace it "
+            "(dbloader plan --overwrite)"
         )
     return there
 

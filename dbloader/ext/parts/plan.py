@@ -125,7 +125,7 @@ class Plan:
         return len(slice_of(number, self.parts, self.files))
 
     def part_span(self, number: int) -> tuple[int, int]:
-        """Return where the files of a part begin and end in the list, in bytes."""
+        """Return the (begin, end) of a part's files in the list of files, in bytes."""
         begin, end = np.frombuffer(b"\0" * 8 + self.ends, "<i8")[number : number + 2].tolist()
         return begin, end
 

@@ -138,7 +138,6 @@ def _check_parts(
 
 
 def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
-    """Return whether a store contains at least one of the receipts' shards."""
     made = {(receipt.shard, receipt.digest) for receipt in receipts}
     return bool(made & {(shard.name, shard.digest) for shard in table.shards})
 

@@ -39,7 +39,7 @@ class Selections:
 
     def __init__(self, store: Store, joined: Mapping[str, FieldColumn] | None = None) -> None:
         self.store, self.report = store, ConversionReport(store)
-        self.columns = Columns(store, joined)  # of the store, the listing, the marks and the duplicates
+        self.columns = Columns(store, joined)  # columns of the store, the listing, the marks and the duplicates
         self.revision = 0  # number of times that the marks or duplicates have changed
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
