@@ -404,4 +404,4 @@ def test_viewer_of_stores_with_other_classes_warns(tmp_path: Path) -> None:
     for other, warned in (("a", 1), ("c", 0)):
         told: list[str] = []
         with View([tmp_path / "b.lmdb", tmp_path / f"{other}.lmdb"], port=0, tell=told.append):
-            assert sum("the same label may mean another class" in line for line in told) == warned
+            assert sum("the same label may mean different classes" in line for line in told) == warned
