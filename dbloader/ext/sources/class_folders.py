@@ -7,7 +7,6 @@ import posixpath
 import re
 import unicodedata
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +32,20 @@ if TYPE_CHECKING:
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set; no class has such a name
+# Words in the names of folders of images, and of what belongs to these, such as train_masks or gtFine. A class may have
+# such a name, as in mask and no_mask. So all folders must have such a name or be splits, and both kinds must be there.
+_PICTURES = {"image", "images", "img", "imgs", "rgb"}
+_ANSWERS = {
+    "mask", "masks", "label", "labels", "gt", "truth", "annotation", "annotations", "annot", "ann", "anns", "seg",
+    "segmentation", "trimap", "trimaps",
+}  # fmt: skip
 # Files with these extensions may have labels or boxes of the images beside them.
 _TABLES = (b".csv", b".tsv")
 _LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
 _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
+# The end of a mask's name
+_MASK = re.compile(r"_(?:masks?|seg|segmentation|gt|labels?|trimap)(?:_?[0-9]+)?", re.IGNORECASE)
 _SAMPLE = 20  # number of text files to look at; the first may be empty, because its image has no boxes
 
 # For each value of the option ``class_folder``, a function finds the class in the path of an image's folder.
@@ -76,13 +84,49 @@ class ClassFolderSource(FolderSource):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        depths, entries = Depths(), Entries(super().entries())
+        depths, companions, entries = Depths(), _Companions(self.root), Entries(super().entries())
         for item in entries:
-            if isinstance(item, Entry) and self.classes:
-                depths.add(posixpath.dirname(item.name))
+            if isinstance(item, Entry):
+                companions.add(item)
+                if self.classes:
+                    depths.add(posixpath.dirname(item.name))
             yield item
-        entries.tally.warnings += depths.warnings(self.classes, self._reading)
+        entries.tally.warnings += (*depths.warnings(self.classes, self._reading), *companions.warnings())
         return entries.tally
+
+
+class _Companions:
+    """Finds what belongs to the images beside it: masks called like their images, and texts with boxes of YOLO."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._stem = ""  # path of the last image that is no mask, without its extension
+        self._images = self._masks = self._texts = 0
+        self._mask = self._boxes = ""  # the first mask, and the first text with boxes
+
+    def add(self, entry: Entry) -> None:
+        """Take an image into account. A folder's images are sorted, so ``1_mask.png`` follows ``1.png``."""
+        stem, self._images = posixpath.splitext(entry.name)[0], self._images + 1
+        if self._stem and stem.startswith(self._stem) and _MASK.fullmatch(stem, len(self._stem)):
+            self._masks += 1
+            self._mask = self._mask or entry.name
+        else:
+            self._stem = stem
+        text = entry.files.get("txt")
+        if text and self._texts < _SAMPLE:
+            self._texts += 1
+            with suppress(OSError):
+                if not self._boxes and _YOLO.match(Path(self._root, os.fsdecode(text.location[0])).read_bytes()):
+                    self._boxes = text.name
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a warning for each kind of companions."""
+        if self._boxes:
+            way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
+            yield f"{self._boxes} looks like boxes of YOLO, but becomes a text: {way}"
+        if 4 * self._masks >= self._images > 0:
+            what = f"{self._masks:,} images, such as {self._mask}, are called like masks of others, but become records"
+            yield f"{what}: give a listing (--listing) with a column of images and one of masks (--file-field)"
 
 
 class Depths:
@@ -115,6 +159,11 @@ def is_split(name: str) -> bool:
     return name.lower().removesuffix("set").rstrip("0123456789_-") in _SPLITS
 
 
+def _words(name: str) -> set[str]:
+    """Return the words of a name such as leftImg8bit or train_masks, in small letters."""
+    return {*map(str.lower, re.findall(r"[A-Z]*[a-z]+|[A-Z]+", name))}
+
+
 def number_warnings(found: Source) -> Iterator[str]:
     """Yield a warning if the names of all classes are numbers, but the label of a class is another number."""
     classes = found.classes
@@ -142,8 +191,13 @@ def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
 def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     """Yield a warning if class folders look like the splits or parts of a data set; ``root`` is "" for archives."""
     parts, splits = [name for name in classes if name.lower() in _PARTS], [*filter(is_split, classes)]
+    pictures = [name for name in classes if is_split(name) or not _PICTURES.isdisjoint(_words(name))]
+    answers = [name for name in classes if not _ANSWERS.isdisjoint(_words(name))]
+    if pictures and answers and {*pictures, *answers} == {*classes}:
+        parts = parts or [name for name in classes if name not in splits]
     if parts:
-        first = [name for name in parts if "images" in name.lower()] or [*{*classes}.difference(parts)] or parts
+        images = [name for name in parts if "images" in name.lower()]
+        first = images or [*{*classes}.difference(parts)] or [name for name in parts if name not in answers] or parts
         what, way = "parts of a data set, not classes", "convert "
         more = ", and give a listing (--listing) unless it has class folders"
     elif len(splits) > 1 or (splits and len(classes) == 1):
@@ -160,11 +214,6 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
     names = sorted(name for name in os.listdir(os.fsencode(root)) if not name.startswith(b"."))  # noqa: PTH208 - bytes
     images = [name for name in names if name.lower().endswith(SUFFIXES)]
     stems = {*images, *(posixpath.splitext(name)[0] for name in images)}
-    texts = islice((name for name in names if name.endswith(b".txt") and name[:-4] in stems), _SAMPLE)
-    with suppress(OSError):
-        if first := next((name for name in texts if _YOLO.match(Path(root, os.fsdecode(name)).read_bytes())), None):
-            way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
-            yield f"{readable(first)} looks like boxes of YOLO, but becomes a text: {way}"
     for name in names:
         stem, extension = posixpath.splitext(name)
         is_field = stem in stems and extension.lower() in SIDECARS

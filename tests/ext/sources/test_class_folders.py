@@ -27,6 +27,11 @@ PARTS = "parts of a data set, not classes; convert {0}, and give a listing (--li
         ("test val", "splits; convert one at a time, first {0}"),
         ("bus train", ""),
         ("mask no_mask", ""),
+        ("bus mask train", ""),
+        ("train train_masks", PARTS),
+        ("image label", PARTS),
+        ("gtFine leftImg8bit", PARTS.replace("{0}", "{1}")),
+        ("ann img", PARTS.replace("{0}", "{1}")),
         ("images labels", PARTS),
         ("images masks", PARTS),
         ("images", PARTS),
@@ -105,6 +110,29 @@ def test_boxes_of_yolo_beside_images_give_a_warning(tmp_path: Path, text: str, w
     write(tmp_path, "2.txt", text)
     found = warnings_of(ClassFolderSource(tmp_path))
     assert ["2.txt looks like boxes of YOLO" in warning for warning in found] == [True] * warns
+
+
+def test_boxes_of_yolo_in_class_folders_give_a_warning(tmp_path: Path) -> None:
+    plant(tmp_path, "obj_train_data/1.jpg")  # as CVAT exports it
+    write(tmp_path / "obj_train_data", "1.txt", "0 .5 .5 0.25 .25\n")
+    (warning,) = warnings_of(ClassFolderSource(tmp_path))
+    assert warning.startswith("obj_train_data/1.txt looks like boxes of YOLO, but becomes a text: give the data.yaml")
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ("1.png;1_mask.png;2.png;2_mask.png;2_mask_1.png", "3 images, such as 1_mask.png"),
+        ("1.jpg;1_Segmentation.png", "1 images, such as 1_Segmentation.png"),
+        ("a/b (1).png;a/b (1)_mask.png;b/1.png", "1 images, such as a/b (1)_mask.png"),
+        ("1_mask.png;2_mask.png", ""),
+        ("1.png;1_masked.png;1_2.png", ""),
+        ("dog.png;dog_mask.png;1.png;2.png;3.png", ""),
+    ],
+)
+def test_masks_beside_their_images_give_a_warning(tmp_path: Path, files: str, found: str) -> None:
+    warnings = warnings_of(ClassFolderSource(plant(tmp_path, *files.split(";"))))
+    assert [warning.split(", are called like masks")[0] for warning in warnings] == [found] * bool(found)
 
 
 @pytest.mark.parametrize(
