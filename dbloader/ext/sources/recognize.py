@@ -84,19 +84,22 @@ def _open_listing(
         return read_listed_objects(source, listing, file_fields, reading.encoding)
     path = Path(listing.path)
     kind = path.suffix.lower()
+    is_yolo = kind in (".yaml", ".yml", ".names", ".labels") or path.name == "classes.txt"
     if zips := find_archives(source, ZIPS):
         from dbloader.ext.sources.coco import read_coco
         from dbloader.ext.sources.listed_zip import read_listed_zip
 
-        if kind == ".json" and path.is_file() and read_coco(path, Path(os.sep)) is not None:
-            raise SourceError(f"{readable(source)}: with COCO's annotations, convert reads no zip: extract the zip")
+        is_coco = kind == ".json" and path.is_file() and read_coco(path, Path(os.sep)) is not None
+        if is_coco or is_yolo:
+            whose = "COCO's" if is_coco else "YOLO's"
+            raise SourceError(f"{readable(source)}: with {whose} annotations, convert reads no zip: extract the zip")
         return read_listed_zip(source, zips, listing, file_fields, reading.encoding)
     if kind == ".json" and path.is_file():
         from dbloader.ext.sources.coco import read_coco
 
         if (found := read_coco(path, checked_root(source))) is not None:
             return found
-    if kind in (".yaml", ".yml") or path.name == "classes.txt":
+    if is_yolo:
         from dbloader.ext.sources.yolo import YOLOSource
 
         return YOLOSource(path, checked_root(source))

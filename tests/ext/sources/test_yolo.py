@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dbloader.errors import SourceError
 from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Entries, Entry, Problem
 from tests.support.images import photo, plant
-from tests.support.tallies import entries, problems
+from tests.support.tallies import entries, problems, warnings_of
 
 
 @pytest.fixture
@@ -86,6 +87,10 @@ def test_label_file_that_cannot_be_opened_is_a_problem(yolo: Callable[..., Path]
         "names: ['cat',\n  'a dog',\n  'x y',]\nval: images/val\n",
         "names:\n  0: cat\n  1: a dog  # not two\n\n  # and\n  2: 'x y'\ntrain: images/train\n",
         "nc: 3\nnames:\n- cat\n- a dog\n- x y",
+        "names: {0: cat, 1: 'a dog', 2: x y}\n",
+        "names: [\n  cat, # one\n  a dog,\n  'x y'\n]\nnc: 3\n",
+        "names:\n  '0': cat\n  '1': a dog\n  \"2\": x y\n",
+        "names:\n  2: x y\n  0: cat\n  1: a dog\n",
     ],
 )
 def test_class_names_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path], photos: Path) -> None:
@@ -95,8 +100,12 @@ def test_class_names_in_simple_yaml_are_read(yaml: str, yolo: Callable[..., Path
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
-        ("names: {0: cat}", "its names are not a simple list: '{0: cat}'; give a classes.txt"),
-        ("names:\n  1: cat", "its names are not a simple list: '1: cat'"),
+        ("names: [0: cat]", "its names are not a simple list: '0: cat]'; give a classes.txt"),
+        ("names: {0: cat, dog}", "its names are not a simple list: 'dog}'"),
+        ("names: {0: cat, 0: dog}", "its names are not a simple list: '0: dog}'"),
+        ("names: [cat dog: x]", "its names are not a simple list: 'cat dog: x]'"),
+        ("names:\n  1: cat", "its names lack the number 0: give each number from 0 to 1 a name"),
+        ("names: {0: cat, 2: dog}", "its names lack the number 1: give each number from 0 to 2 a name"),
         ("names:\n  - !!python/object:os.system x", "its names are not a simple list"),
         ("nc: 3", "it has no names of classes; give a classes.txt with a name in each line"),
         ("kpt_shape:\n- 17\n- 3\nnames: [cat]", "its kpt_shape is not a list such as"),
@@ -125,7 +134,58 @@ def test_polygons_and_keypoints_become_boxes_and_stay_as_annotations(
         assert "annotations" not in second
     # Without kpt_shape, 11 numbers are a polygon, whose corners lie within the image.
     [problem] = problems(open_source(photos, yolo(_0="0 .5 .5 .5 .5 .4 .4 2 .6 .6 1\n")))
-    assert problem == Problem("0.jpg", "its labels 0.txt cannot be used: line 1 has a corner outside of 0 to 1: 2")
+    assert problem == Problem(
+        "0.jpg",
+        "its labels 0.txt cannot be used: line 1 has a corner outside of 0 to 1: 2; for keypoints, give a "
+        "data.yaml with kpt_shape as the listing (--listing)",
+    )
+
+
+@pytest.mark.parametrize("name", ["obj.names", "_darknet.labels"])
+def test_lists_of_darknet_name_the_classes(name: str, tmp_path: Path) -> None:
+    folder = plant(tmp_path / "obj_train_data", {"0.jpg": photo(0), "0.txt": b"1 .5 .5 1 1", name: b"cat\ntwo words\n"})
+    [entry] = entries(open_source(folder, folder / name))
+    assert (entry.fields["box_labels"].tolist(), open_source(folder, folder / name).classes) == (
+        [1],
+        ("cat", "two words"),
+    )
+
+
+def test_labels_of_darknet_are_beside_the_folder_of_images(tmp_path: Path) -> None:
+    files = {"JPEGImages/0.jpg": photo(0), "labels/0.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\n"}
+    root = plant(tmp_path, files)
+    [entry] = entries(open_source(root / "JPEGImages", root / "classes.txt"))
+    assert len(entry.fields["boxes"]) == 1
+    (root / "labels" / "0.txt").rename(root / "JPEGImages" / "0.txt")
+    (root / "labels").rmdir()
+    [entry] = entries(open_source(root / "JPEGImages", root / "classes.txt"))
+    assert len(entry.fields["boxes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "warns"),
+    [
+        ("0 .5 .5 .4 .4 .4 .4 .6 .6", True),
+        ("0 .5 .5 .4 .4 .4 .4 .8 .6", False),
+        ("0 .1 .1 .5 .1 .5 .5 .1 .5", False),
+        ("0 .5 .5 .4 .4 .4 .4 .6 .6\n0 .5 .5 .4 .4 .4 .4", False),
+        ("0 .5 .5 .4 .4", False),
+    ],
+)
+def test_lines_that_may_have_keypoints_give_a_warning(line: str, warns: bool, tmp_path: Path) -> None:
+    folder = plant(tmp_path, {"0.jpg": photo(0), "0.txt": line.encode(), "classes.txt": b"cat\n"})
+    warnings = warnings_of(open_source(folder, folder / "classes.txt"))
+    assert ["all lines of 9 numbers were read as polygons" in warning for warning in warnings] == [True] * warns
+    (folder / "data.yaml").write_text("names: [cat]\n")  # Ultralytics would read polygons too
+    assert warnings_of(open_source(folder, folder / "data.yaml")) == ()
+
+
+def test_zip_with_labels_of_yolo_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as file:
+        file.writestr("images/0.jpg", photo(0))
+    (tmp_path / "data.yaml").write_text("names: [cat]\n")
+    with pytest.raises(SourceError, match=r"set.zip: with YOLO's annotations, convert reads no zip: extract the zip"):
+        open_source(tmp_path / "set.zip", tmp_path / "data.yaml")
 
 
 def test_root_of_a_data_set_is_read_or_its_splits_are_named(tmp_path: Path) -> None:
