@@ -18,12 +18,14 @@ from dbloader.ext.sources.listing_columns import (
     INTEGER,
     LABEL_COLUMNS,
     PATH_COLUMNS,
-    corner_columns,
+    box_columns,
+    box_like_columns,
     is_certain,
     is_float,
     label_columns,
     path_columns,
     plain,
+    size_columns,
 )
 from dbloader.ext.sources.listing_paths import encoded_path, name_below
 from dbloader.ext.sources.listing_rows import is_text, read_rows
@@ -84,6 +86,7 @@ class RowColumns(NamedTuple):
     path: str
     labels: tuple[str, ...]  # several if each class has a column
     corners: tuple[str, ...]  # four columns of a box; () without a box
+    has_sides: bool  # whether the last two of the four are the width and height of the box
     size: tuple[str, ...]  # columns with the image's width and height; () without them
 
 
@@ -151,7 +154,7 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
             else:
                 path = f"{file} (of its file {field!r})"
         try:
-            box, size = take_box(values, chosen.corners, chosen.size) if chosen.corners else (None, OWN_SIZE)
+            box, size = take_box(values, chosen) if chosen.corners else (None, OWN_SIZE)
             boxes = None if rules.is_export or is_text(rules.path) else take_boxes(values)
         except ValueError as error:
             path = str(error)
@@ -264,9 +267,8 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: ListingRules) -> 
         return None
     rest = [column for column in columns if column not in (paths[0], *rules.file_columns)]
     has_boxes = not rules.is_export and (not rules.is_metadata or label_columns(rest))
-    corners = corner_columns(rest) if has_boxes else ()
-    size = tuple(column for column in rest if plain(column) in ("width", "height")) if corners else ()
-    size = size if [plain(column) for column in size] == ["width", "height"] else size[::-1]
+    corners, has_sides = box_columns(rest) if has_boxes else ((), False)
+    size = size_columns([column for column in rest if column not in corners]) if corners else ()
     if ALL in rules.listing.label:
         labels = rest
     elif rules.listing.label:
@@ -284,10 +286,12 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: ListingRules) -> 
         try:
             checked_field_name(column)
         except FieldError as error:
-            raise SourceError(f"{where}: rename the column {column!r}: {error}") from error
+            like = ", ".join(map(repr, box_like_columns(columns)))
+            way = f"; {like} may be boxes: write columns xmin, ymin, xmax, ymax" * bool(like)
+            raise SourceError(f"{where}: rename the column {column!r}: {error}{way}") from error
         if column != column.strip():
             raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
-    return RowColumns(paths[0], tuple(labels), corners, size if len(size) == 2 else ())
+    return RowColumns(paths[0], tuple(labels), corners, has_sides, size)
 
 
 def _checked_label(label: object, where: str) -> int | str | float | None:

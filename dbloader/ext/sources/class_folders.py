@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from dbloader._describe import counted
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import Entries, Entry, readable
 from dbloader.sources.folder import (
@@ -125,8 +126,9 @@ class _Companions:
             way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
             yield f"{self._boxes} looks like boxes of YOLO, but becomes a text: {way}"
         if 4 * self._masks >= self._images > 0:
-            what = f"{self._masks:,} images, such as {self._mask}, are called like masks of others, but become records"
-            yield f"{what}: give a listing (--listing) with a column of images and one of masks (--file-field)"
+            found = f"{counted(self._masks, 'image')} called like a mask of another image, such as {self._mask}"
+            way = "for masks, give a listing (--listing) with a column of images and one of masks (--file-field)"
+            yield f"{found}: each becomes a record; {way}"
 
 
 class Depths:

@@ -11,6 +11,8 @@ from dbloader.ext.sources.boxes import BOXES, LABELS, OWN_SIZE, coco_corners, is
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dbloader.ext.sources.checked_rows import RowColumns
+
 OBJECTS = "objects"  # Hugging Face's column of objects in an image
 OBJECT_LABELS = ("category", "categories", "label", "labels")  # possible keys of the classes in this column
 AS_COCO = (
@@ -27,12 +29,10 @@ class ListedBoxes(NamedTuple):
     is_coco: bool = False  # whether the listing gives x, y, width and height
 
 
-def take_box(
-    values: dict[str, Any], columns: Sequence[str], size: Sequence[str]
-) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
+def take_box(values: dict[str, Any], columns: RowColumns) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
     """Take the columns of a box out of a row's values. Return the corners of the box, and the size of its image."""
-    corners = [values.pop(column, None) for column in columns]
-    sides = [values.pop(column, None) for column in size]
+    corners = [values.pop(column, None) for column in columns.corners]
+    sides = [values.pop(column, None) for column in columns.size]
     try:
         width, height = (int(float(side)) for side in sides) if all(sides) and sides else OWN_SIZE
     except (TypeError, OverflowError) as error:
@@ -43,7 +43,9 @@ def take_box(
         raise ValueError(f"its box lacks a number: {error}") from error
     if any(map(math.isnan, box)) and not all(map(math.isnan, box)):
         raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
-    return None if math.isnan(box[0]) else box, (width, height)
+    if math.isnan(box[0]):
+        return None, (width, height)
+    return coco_corners([*box]) if columns.has_sides else box, (width, height)
 
 
 def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:

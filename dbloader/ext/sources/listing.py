@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import cut, short_repr
+from dbloader._describe import counted, cut, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
@@ -195,8 +195,10 @@ def read_listing(
     if len(first.chosen.labels) > 1:
         classes = first.chosen.labels
     classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
+    again = 0  # rows that name the image of another row
     if not has_boxes:
         warnings += find_repeats(rules, survey.paths, where)
+        again = int(np.count_nonzero(np.diff(survey.paths) == 0))  # find_repeats has sorted them
     if rules.by_folder:
         warnings += folder_warnings(root, classes)
     if is_metadata:
@@ -209,7 +211,7 @@ def read_listing(
         found.target, found.numbers_classes = read_target(path.parent), True
     if has_boxes or rules.has_lists:
         found.follows = (*found.follows, "boxes")
-    found.understood = (*found.understood, *_understood(rules, first))
+    found.understood = (*found.understood, *_understood(rules, first, again))
     return found
 
 
@@ -292,8 +294,8 @@ def _are_flags(rules: ListingRules) -> tuple[bool, bool]:
     return is_single or len(columns) > 3, has_signs or is_single
 
 
-def _understood(rules: ListingRules, row: ListingRow) -> Iterator[str]:
-    """Yield lines for the report about the columns of the listing."""
+def _understood(rules: ListingRules, row: ListingRow, again: int) -> Iterator[str]:
+    """Yield lines for the report about the listing. ``again`` counts the rows with the image of an earlier row."""
     chosen = row.chosen
     labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
     found = f"the column {labels}" if chosen.labels else "none"
@@ -301,8 +303,10 @@ def _understood(rules: ListingRules, row: ListingRow) -> Iterator[str]:
     target = f" (several classes in {CLASS_LISTS!r})" if rules.target == CLASS_LISTS else ""
     target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
     header = read_header(rules.path, rules.encoding)
-    notes = [*rules.files.rules, *["its first row is no header"] * bool(made_up_header(header, ""))]
-    notes += ["a column without a name is left out"] * ("" in header)
+    has_names = not made_up_header(header, "")
+    notes = [*rules.files.rules, *["its first row is no header"] * (not has_names)]
+    notes += ["a column without a name is left out"] * (has_names and "" in header)
+    notes += [f"{counted(again, 'row')} with the image of an earlier row: each becomes a record"] * bool(again)
     how = f" ({'; '.join(notes)})" if notes else ""
     yield f"images: the column {chosen.path!r} of {readable(rules.path)}{how}"
     yield f"labels: {found}{target}"

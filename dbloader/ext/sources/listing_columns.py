@@ -37,6 +37,13 @@ _CORNERS = (
     ("x0", "y0", "x1", "y1"),
     ("left", "top", "right", "bottom"),
 )
+_SIDES = (  # the left upper corner, width and height
+    ("left", "top", "width", "height"),
+    ("xmin", "ymin", "width", "height"),
+    ("x", "y", "w", "h"),
+    ("x", "y", "width", "height"),
+)
+_LIKE_BOXES = {"box", "boundingbox", "xcenter", "ycenter", "regionshapeattributes"}  # the last is from VIA
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # Floats as Python, C and pandas write them. 1e5 may be a part of a hash: an exponent needs a sign or a decimal point.
@@ -88,18 +95,25 @@ def is_about_rows(columns: Sequence[str], words: Collection[str] = CHECKS) -> bo
     return any(map(is_split, found)) or not {*words}.isdisjoint(found)
 
 
-def corner_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns with x_min, y_min, x_max and y_max of a box; () without them."""
+def box_columns(columns: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """Return the four columns of a box, () without them, and whether the last two are its width and height."""
+    by_name = {re.sub(r"[\W_]", "", column).lower(): column for column in columns}
+    by_name |= {name.removeprefix("bbox"): column for name, column in by_name.items() if name.startswith("bbox")}
+    found = next((names for names in (*_CORNERS, *_SIDES) if by_name.keys() >= {*names}), ())
+    return tuple(map(by_name.__getitem__, found)), found in _SIDES
+
+
+def size_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns with the width and height of the image of a box; () without them."""
     by_name = {plain(column): column for column in columns}
-    return next((tuple(map(by_name.__getitem__, names)) for names in _CORNERS if by_name.keys() >= {*names}), ())
+    known = (("width", "height"), ("imagewidth", "imageheight"))
+    return next((tuple(map(by_name.__getitem__, names)) for names in known if by_name.keys() >= {*names}), ())
 
 
 def box_like_columns(columns: Sequence[str]) -> list[str]:
-    """Return the columns that seem to have boxes, but not corners of boxes, such as x, y, w, h or bbox."""
+    """Return the columns that seem to have boxes in a form that is not read, such as bbox or x_center."""
     by_name = {plain(column): column for column in columns}
-    if by_name.keys() >= {"x", "y", "w", "h"}:
-        return [by_name[name] for name in "xywh"]
-    return [column for name, column in by_name.items() if name.startswith("bbox") or name in ("box", "boundingbox")]
+    return [column for name, column in by_name.items() if name.startswith("bbox") or name in _LIKE_BOXES]
 
 
 class ColumnTypes:

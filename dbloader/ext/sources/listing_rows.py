@@ -104,7 +104,7 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
             if not header:
                 where = f"{readable(listing)}, row {number}"
                 header = made_up_header(values, where) or values  # empty if the line is empty
-                _check_different(header, where)
+                _check_different([*filter(None, header)], where)  # spreadsheets end each line with several commas
                 if header is values:
                     number = lines.line_num + 1
                     continue
@@ -136,10 +136,10 @@ def made_up_header(row: Sequence[str], where: str) -> list[str]:
         return ["path" if is_image else "label" for is_image in images]
     if images[:1] == [True] and len(row) == 6 and all(re.fullmatch(r"-?[0-9.]*", value) for value in row[1:5]):
         return ["path", "x1", "y1", "x2", "y2", "label"]  # as keras-retinanet and others write it
-    raise SourceError(
-        f"{where}: names an image, and is no header: add a header such as path,label,mask (and give --file-field mask "
-        "if masks are image files)"
-    )
+    has_box = sum(bool(re.fullmatch(r"-?[0-9.]+", value)) for value in row) >= 4
+    such = "path,label,mask (and give --file-field mask if masks are image files)"
+    such = "path,left,top,width,height,label or path,xmin,ymin,xmax,ymax,label" if has_box else such
+    raise SourceError(f"{where}: names an image, and is no header: add a header such as {such}")
 
 
 def _read_jsonl(listing: Path, encoding: str | None) -> Iterator[Row]:

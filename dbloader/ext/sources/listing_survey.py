@@ -26,6 +26,7 @@ from dbloader.ext.sources.listing_columns import (
     box_like_columns,
     is_float,
     may_be_label,
+    plain,
 )
 from dbloader.ext.sources.listing_rows import is_text
 from dbloader.records.manifest import CLASS_LISTS, TARGET
@@ -65,7 +66,8 @@ def find_repeats(rules: ListingRules, paths: array[int], where: str) -> Iterator
         one, other = labelled[differ[0] : differ[0] + 2, 3].tolist()
         raise SourceError(
             f"{where}: rows {one} and {other} name the same image, with different labels: keep one of them; if an "
-            "image has several classes, write them into one row (--separator)"
+            "image has several classes, write them into one row (--separator); if each row is a box, its columns are "
+            "xmin, ymin, xmax, ymax"
         )
     _, first, rows = np.unique(table[:, [0, 2]], axis=0, return_index=True, return_inverse=True)
     repeated = np.setdiff1d(np.arange(len(table)), first)
@@ -207,7 +209,7 @@ class ListingSurvey:
                 way = "write the names of all columns as the first line, and commas between columns, or split classes"
                 what = f"what follows a path, such as {short_repr(text, 50)}, became one text"
                 yield f"{what}: {way} by --label-column text --separator ' ' (Listing(label=, separator=))"
-        elif self._unlabelled == self._rows and not has_boxes and not are_texts(first.fields):
+        elif self._unlabelled == self._rows and not (has_boxes or self.file_fields or are_texts(first.fields)):
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
@@ -242,6 +244,11 @@ class ListingSurvey:
                 f"{', '.join(map(repr, like))} may be boxes, but became plain fields: boxes are corners in pixels, "
                 "in columns called x1, y1, x2, y2, or annotations of COCO"
             )
+        if first.chosen.has_sides and plain(first.chosen.corners[0]) not in ("left", "xmin"):
+            columns = ", ".join(map(repr, first.chosen.corners))
+            read = f"{columns} were read as the left upper corner, width and height of a box, as in COCO"
+            ways = "call them left, top, width, height; if x and y are the center, write xmin, ymin, xmax, ymax"
+            yield f"{read}: to confirm this, {ways}"
         if first.chosen.corners and first.fields:
             yield f"columns that may vary between boxes of an image are left out: {', '.join(map(repr, first.fields))}"
 

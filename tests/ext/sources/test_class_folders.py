@@ -122,9 +122,15 @@ def test_boxes_of_yolo_in_class_folders_give_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        ("1.png;1_mask.png;2.png;2_mask.png;2_mask_1.png", "3 images, such as 1_mask.png"),
-        ("1.jpg;1_Segmentation.png", "1 images, such as 1_Segmentation.png"),
-        ("a/b (1).png;a/b (1)_mask.png;b/1.png", "1 images, such as a/b (1)_mask.png"),
+        (
+            "1.png;1_mask.png;2.png;2_mask.png;2_mask_1.png",
+            "3 images called like a mask of another image, such as 1_mask.png",
+        ),
+        ("1.jpg;1_Segmentation.png", "1 image called like a mask of another image, such as 1_Segmentation.png"),
+        (
+            "a/b (1).png;a/b (1)_mask.png;b/1.png",
+            "1 image called like a mask of another image, such as a/b (1)_mask.png",
+        ),
         ("1_mask.png;2_mask.png", ""),
         ("1.png;1_masked.png;1_2.png", ""),
         ("dog.png;dog_mask.png;1.png;2.png;3.png", ""),
@@ -132,7 +138,7 @@ def test_boxes_of_yolo_in_class_folders_give_a_warning(tmp_path: Path) -> None:
 )
 def test_masks_beside_their_images_give_a_warning(tmp_path: Path, files: str, found: str) -> None:
     warnings = warnings_of(ClassFolderSource(plant(tmp_path, *files.split(";"))))
-    assert [warning.split(", are called like masks")[0] for warning in warnings] == [found] * bool(found)
+    assert [warning.partition(":")[0] for warning in warnings] == [found] * bool(found)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_listing_columns_become_file_fields_in_column_order(tmp_path: Path) -> N
     assert second.fields == {"before": 3, "mask": (root / "masks/b.png").read_bytes(), "after": 4, "depth": None}
     assert report.bytes_read == sum(path.stat().st_size for path in root.glob("*/*.*"))
     assert report.digest == converted(root, shuffle_seed=None, workers=4)[0].digest
+    assert report.warnings == ()  # a mask is a target, so no label is missing
 
 
 @pytest.mark.parametrize(

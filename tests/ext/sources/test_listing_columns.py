@@ -18,6 +18,7 @@ from dbloader.errors import OptionError, SourceError
 from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
+from dbloader.ext.sources.boxes import OWN_SIZE
 from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem, Source
 from tests.support.images import plant
@@ -391,16 +392,63 @@ def test_objects_of_hugging_face_are_boxes_in_metadata_too(root: Path, tmp_path:
 @pytest.mark.parametrize(
     "columns",
     [
-        {"x": "1", "y": "2", "w": "3", "h": "4"},
         {"bbox": '"[1, 2, 3, 4]"'},
-        {"bbox_x1": "1", "bbox_y1": "2", "bbox_x2": "3", "bbox_y2": "4"},
+        {"bbox_x": "1", "bbox_y": "2"},
+        {"x_center": "1", "y_center": "2", "w": "3", "h": "4"},
+        {"region_shape_attributes": "{}"},
         {"Bounding Box": "1 2 3 4"},
     ],
 )
 def test_columns_that_look_like_boxes_are_a_warning(root: Path, columns: dict[str, str]) -> None:
     text = f"path,label,{','.join(columns)}\na.jpg,dog,{','.join(columns.values())}\n"
     [warning] = opened(root, text).warnings
-    assert warning.startswith(f"{', '.join(map(repr, columns))} may be boxes, but became plain fields")
+    like = [column for column in columns if column not in ("w", "h")]
+    assert warning.startswith(f"{', '.join(map(repr, like))} may be boxes, but became plain fields")
+
+
+@pytest.mark.parametrize(
+    ("columns", "sides", "warns"),
+    [
+        ("bbox_x1 bbox_y1 bbox_x2 bbox_y2", False, False),
+        ("left top width height", True, False),
+        ("xmin ymin width height", True, False),
+        ("x y width height", True, True),  # RSNA
+        ("x y w h width height", True, True),
+        ("BBox [x|y|w|h]||", True, True),  # NIH, with the commas of a spreadsheet
+        ("bbox_x bbox_y bbox_width bbox_height image_width image_height", True, True),  # makesense.ai
+    ],
+)
+def test_boxes_may_have_other_columns(root: Path, columns: str, sides: bool, warns: bool) -> None:
+    names = columns.split("|") if "|" in columns else columns.split()
+    numbers = [
+        "1",
+        "2",
+        *(["8", "6"] if sides else ["9", "8"]),
+        *["40", "30"] * (len(names) == 6 and "|" not in columns),
+    ]
+    text = f"path,label,{','.join(names)}\na.jpg,dog,{','.join(numbers)}{',' * (len(names) - len(numbers))}\n"
+    text += f"a.jpg,cat{',' * len(names)}\nsub/b.jpg,{',' * len(names)}\n"
+    source = opened(root, text)
+    first, second = only_entries(source)
+    assert np.asarray(first.fields["boxes"]).tolist() == [[1, 2, 9, 8]]
+    assert np.asarray(second.fields["boxes"]).shape == (0, 4)
+    assert first.boxes_in == ((40, 30) if len(numbers) == 6 else OWN_SIZE)
+    assert ["were read as the left upper corner" in warning for warning in source.warnings] == [True] * warns
+
+
+def test_errors_of_rows_that_may_be_boxes_name_their_columns(root: Path) -> None:
+    with pytest.raises(SourceError, match=r"with different labels.* if each row is a box, its columns are xmin, ymin"):
+        opened(root, "path,label,bbox\na.jpg,x,1\na.jpg,y,2\n")
+    with pytest.raises(SourceError, match=r"rename the column 'width'.*'bbox' may be boxes: write columns xmin, ymin"):
+        opened(root, 'path,width,height,bbox\na.jpg,40,30,"[1, 2, 3, 4]"\n')
+    with pytest.raises(SourceError, match="such as path,left,top,width,height,label or path,xmin,ymin,xmax,ymax,label"):
+        opened(root, "dog,1,2,3,4,a.jpg,40,30\n")
+
+
+def test_report_counts_rows_with_the_image_of_an_earlier_row(root: Path) -> None:
+    found = opened(root, "path,label,q\na.jpg,x,1\nsub/b.jpg,x,1\na.jpg,x,2\n").understood
+    assert "(1 row with the image of an earlier row: each becomes a record)" in " ".join(found)
+    assert "earlier row" not in " ".join(opened(root, "path,label\na.jpg,x\nsub/b.jpg,x\n").understood)
 
 
 def test_corners_may_be_counted_from_zero(root: Path) -> None:
