@@ -167,7 +167,10 @@ class CocoSource(Source):
     def _entry(
         self, number: int, image: dict[str, Any], annotations: list[dict[str, Any]], text: str
     ) -> Entry | Problem:
-        path = encoded_path(image.get("file_name"))
+        given = image.get("file_name")
+        if given is None and isinstance(url := image.get("coco_url"), str):  # LVIS has no other name
+            given = "/".join(url.split("/")[-2:])
+        path = encoded_path(given)
         if isinstance(path, str):
             return Problem(f"image {number}", f"its file_name is no path: {short_repr(image.get('file_name'), 50)}")
         if number in self._probed:

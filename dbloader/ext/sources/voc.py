@@ -13,7 +13,7 @@ from typing_extensions import override
 from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import OWN_SIZE, box_fields, read_annotation
-from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.listing_files import PROBED, ListedFiles
 from dbloader.ext.sources.listing_paths import encoded_path, name_below, prefix_of
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 
@@ -32,44 +32,72 @@ class VOCSource(Source):
     def __init__(self, folder: Path, root: Path, chosen: Path | None = None) -> None:
         try:
             if chosen is None:
-                names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".xml"))  # noqa: PTH208
+                names = sorted(_annotations_in(folder))
             else:
                 lines = chosen.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
                 names = [f"{line.split()[0]}.xml" for line in lines if line.strip()]
         except OSError as error:
             raise SourceError(f"{readable(chosen or folder)}: cannot be read: {error.strerror}") from error
         if not names:
-            raise SourceError(f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files")
+            way = "for YOLO, give data.yaml or classes.txt; otherwise, write a CSV with path,xmin,ymin,xmax,ymax,label"
+            raise SourceError(
+                f"{readable(chosen or folder)}: there is no annotation in it: looked for .xml files; {way}"
+            )
         super().__init__(root, find_classes(folder / name for name in names))
         self._folder, self._names = folder, names
         boxes = f"{len(names):,} XML files, for the image (upright or stored) whose size they give"
-        self.understood = (f"boxes: {boxes}, unless --boxes says otherwise",)
+        self._found = f"boxes: {boxes}, unless --boxes says otherwise"
+        self.understood = (self._found,)
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
         files, renamed = ListedFiles(self.root), 0
-        for file in self._names:
+        for number, file in enumerate(self._names):
             found = _parse(self._folder / file)
             if isinstance(found, str):
                 yield Problem(readable(file), found)
                 continue
-            path = encoded_path(_text(found, "filename"), "names no image in a <filename>")
+            folder, own = posixpath.split(os.fsencode(file))
+            named = encoded_path(_text(found, "filename"), "names no image in a <filename>")
+            path: bytes | str = named
+            if isinstance(named, bytes):
+                beside = posixpath.join(folder, named)  # where the file is below the annotations, as in ImageNet
+                named = beside if folder and self._has(beside) else named
+                if number < PROBED:
+                    files.probe(named)
+                path = files.find(named)
+            is_voc = found.tag == "annotation"  # else the XML may be of another form, and its boxes would be lost
+            if (isinstance(path, str) and is_voc) or (isinstance(path, bytes) and not self._has(path)):
+                # Labeling tools may write no name, the name without its extension, or an old name of the file.
+                same = files.with_stem(posixpath.splitext(own)[0])
+                path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
             if isinstance(path, str):
                 yield Problem(readable(file), path)
                 continue
-            if not os.path.lexists(posixpath.join(os.fsencode(self.root), path)):
-                # Labeling tools may write the name without its extension, or an old name of the file.
-                same = files.with_stem(posixpath.splitext(posixpath.basename(os.fsencode(file)))[0])
-                path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
             name = name_below(path, prefix)
             try:
                 yield Entry(name, (path,), None, object_fields(found, labels), boxes_in=size_of(found))
             except (ValueError, RecursionError) as error:
                 yield Problem(name, f"its annotation {readable(file)} {error}")
+        if files.rules:
+            self.understood = (f"{self._found} ({'; '.join(files.rules)})",)
         names = counted(renamed, "<filename>")
         warning = f"{names} not found: the only image that is called like the XML file is taken instead"
         return Tally([warning] if renamed else [])
+
+    def _has(self, path: bytes) -> bool:
+        return os.path.lexists(posixpath.join(os.fsencode(self.root), path))
+
+
+def _annotations_in(folder: Path) -> list[str]:
+    """Return the paths of the XML files in a folder; if there are none, of those in its inner folders."""
+    found = [name for name in os.listdir(folder) if name.lower().endswith(".xml")]  # noqa: PTH208
+    if not found:
+        for inner, _, names in os.walk(folder):
+            below = os.path.relpath(inner, folder)
+            found += [posixpath.join(below, name) for name in names if name.lower().endswith(".xml")]
+    return found
 
 
 def find_classes(paths: Iterable[Path]) -> tuple[str, ...]:

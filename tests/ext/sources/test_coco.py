@@ -115,6 +115,14 @@ def test_annotations_without_boxes_are_labels(photos: Path, tmp_path: Path) -> N
         assert dataset.targets.tolist() == [[0, 1], [0, 0], [1, 1]]
 
 
+def test_images_of_lvis_are_named_by_their_url(photos: Path) -> None:
+    url = f"http://images.cocodataset.org/{photos.name}/1.jpg"
+    image = {"id": 1, "width": 64, "height": 48, "coco_url": url}
+    listing = coco(photos, box(1, 1, 2, 3, 4), images=[image])
+    for root, name in ((photos, "1.jpg"), (photos.parent, f"{photos.name}/1.jpg")):
+        assert [entry.name for entry in entries(open_source(root, listing))] == [name]
+
+
 def test_two_images_with_one_file_are_a_warning(photos: Path) -> None:
     listing = coco(
         photos, images=[{"id": n, "file_name": name} for n, name in enumerate(("0.jpg", "1.jpg", "./0.jpg"))]

@@ -13,7 +13,7 @@ from dbloader.ext.sources.open import open_source
 from dbloader.sources.base import Problem
 from tests.support.conversion import report_lines
 from tests.support.images import photo, plant
-from tests.support.tallies import entries, problems
+from tests.support.tallies import entries, problems, warnings_of
 
 
 def xml(
@@ -66,7 +66,6 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
         (xml(thing("&b;", 1, 1, 2, 2), head=BOMB), "0.xml", "declares a document type, 'x'"),
         (xml(head='<!DOCTYPE x SYSTEM "file:///etc/passwd">'), "0.xml", "declares a document type, 'x'"),
         (b"<annotation>", "0.xml", "is not XML that can be used: no element found"),
-        (xml(name=""), "0.xml", "names no image in a <filename>"),
         (b" " * (2**24 + 1), "0.xml", "^has more than 16,777,216 bytes"),
         (xml(thing("cat", 1, 2, 3)), "0.jpg", "its annotation 0.xml has an object without four numbers in its <bn"),
         (xml(thing("cat", 1, 2, 3, "x")), "0.jpg", "without four numbers in its <bndbox>: could not convert .* 'x'"),
@@ -89,7 +88,9 @@ def test_nan_and_boxes_beyond_the_image_are_rejected(photos: Path, tmp_path: Pat
 
 
 def test_folder_without_annotations_is_refused(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"there is no annotation in it: looked for .xml files"):
+    with pytest.raises(
+        SourceError, match=r"there is no annotation in it: looked for .xml files; for YOLO, give data.yaml"
+    ):
         open_source(photos, photos)
     with pytest.raises(SourceError, match=r"train.txt: the listing cannot be read: No such file"):
         open_source(photos, tmp_path / "ImageSets" / "Main" / "train.txt")
@@ -104,4 +105,30 @@ def test_image_with_the_name_of_the_xml_file_is_taken_if_it_is_the_only_one(tmp_
     with LMDBDataset(tmp_path / "out.lmdb", decode=None, fields=("name",)) as dataset:
         assert [dataset[n]["name"] for n in range(len(dataset))] == ["0.jpg", "a/1.png", "0.jpg"]
     assert [event["name"] for event in report_lines(report)] == ["gone.jpg"]  # two images are called 2
-    assert report.warnings[0].startswith("2 <filename>s not found: the only image that is called like the XML file is")
+    assert report.warnings[0].startswith("1 <filename> not found: the only image that is called like the XML file is")
+    assert "a name without its extension or folder finds the one image" in report.understood[0]
+
+
+def test_annotation_without_a_filename_is_for_the_image_with_its_name(tmp_path: Path) -> None:
+    root = plant(tmp_path, {"images/0.jpg": photo(0, 64, 48), "xml/0.xml": xml(name=""), "xml/1.xml": xml(name="")})
+    source = open_source(root / "images", root / "xml")
+    [entry, problem] = source.entries()
+    assert (entry.name, problem) == ("0.jpg", Problem("1.xml", "names no image in a <filename>"))
+    plant(root, {"xml/0.xml": b"<annotations><image name='0.jpg'><box label='cat'/></image></annotations>"})  # CVAT
+    assert problems(open_source(root / "images", root / "xml"))[0] == Problem("0.xml", "names no image in a <filename>")
+
+
+def test_root_of_voc_has_masks_with_the_names_of_images(tmp_path: Path) -> None:
+    files = {"JPEGImages/0.jpg": photo(0, 64, 48), "SegmentationClass/0.png": b"", "Annotations/0.xml": xml()}
+    root = plant(tmp_path, {**files, "ImageSets/Main/train.txt": b"0\n"})
+    for listing in ("Annotations", "ImageSets/Main/train.txt"):
+        assert [entry.name for entry in entries(open_source(root, root / listing))] == ["JPEGImages/0.jpg"]
+
+
+def test_annotations_may_be_in_inner_folders(tmp_path: Path) -> None:
+    images = {f"train/{name}/0.jpg": photo(0, 64, 48) for name in "ab"}  # as in ImageNet, whose names have no extension
+    root = plant(tmp_path, {**images, "train/n1/n1_7.JPEG": photo(1, 64, 48), "xml/n1/n1_7.xml": xml(name="n1_7")})
+    plant(root, {"xml/b/0.xml": xml(name="0.jpg"), "xml/a/0.xml": xml(name="0.jpg")})
+    source = open_source(root / "train", root / "xml")
+    assert [entry.name for entry in entries(source)] == ["a/0.jpg", "b/0.jpg", "n1/n1_7.JPEG"]
+    assert warnings_of(source) == ()
