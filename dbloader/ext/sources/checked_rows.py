@@ -154,7 +154,9 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
             else:
                 path = f"{file} (of its file {field!r})"
         try:
-            box, size = take_box(values, chosen) if chosen.corners else (None, OWN_SIZE)
+            box, size = None, OWN_SIZE
+            if chosen.corners:
+                box, size = take_box(values, chosen.corners, chosen.size, has_sides=chosen.has_sides)
             boxes = None if rules.is_export or is_text(rules.path) else take_boxes(values)
         except ValueError as error:
             path = str(error)

@@ -225,14 +225,22 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
         if name == b"metadata.parquet":
             yield describe_unused(readable(name))
             return
-        if classes and name.lower() == b"classes.txt":
+        is_yolo = {"images", "labels"} <= {*classes} if name.lower() == b"classes.txt" else _has_names(path)
+        if classes and name.lower() == b"classes.txt" and not is_yolo:
             with suppress(OSError):
                 lines = Path(root, os.fsdecode(name)).read_bytes().splitlines()
                 if [*map(bytes.strip, lines)] == [*map(os.fsencode, classes)]:
                     continue
             yield f"{readable(name)} is not read: if it has the order of the classes, give it (--classes {path})"
-        elif name.lower().endswith(_TABLES if classes else _LISTINGS):
+        elif is_yolo or name.lower().endswith(_TABLES if classes else _LISTINGS):
             path = str(root) if extension.lower() == b".xml" else path
             what = f"{readable(name)} beside the {'class folders' if classes else 'images'} is not read"
             yield f"{what}: if it has labels or boxes of the images, give it as a listing (--listing {path})"
             return
+
+
+def _has_names(path: str) -> bool:
+    """Return whether a file is YAML with names of classes, such as YOLO's ``data.yaml``."""
+    with suppress(OSError):
+        return path.lower().endswith((".yaml", ".yml")) and b"\nnames:" in b"\n" + Path(path).read_bytes()
+    return False

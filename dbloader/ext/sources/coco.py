@@ -154,8 +154,8 @@ class CocoSource(Source):
                     raise SourceError(f"{readable(self.listing)}: was changed since it was first read") from error
                 names.append(hash(entry.name))
                 yield entry
-        if self._files.rules:
-            self.understood = (f"{self._found} ({'; '.join(self._files.rules)})",)
+        if notes := self._files.notes():
+            self.understood = (f"{self._found} ({'; '.join(notes)})",)
         if (repeated := len(names) - len(np.unique(names))) > 0:
             again = f"{counted(repeated, 'image')} with the file of an earlier image"
             tally.warnings.append(f"{again}: each becomes a record; give each file one id")

@@ -11,8 +11,6 @@ from dbloader.ext.sources.boxes import BOXES, LABELS, OWN_SIZE, coco_corners, is
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dbloader.ext.sources.checked_rows import RowColumns
-
 OBJECTS = "objects"  # Hugging Face's column of objects in an image
 OBJECT_LABELS = ("category", "categories", "label", "labels")  # possible keys of the classes in this column
 AS_COCO = (
@@ -29,10 +27,15 @@ class ListedBoxes(NamedTuple):
     is_coco: bool = False  # whether the listing gives x, y, width and height
 
 
-def take_box(values: dict[str, Any], columns: RowColumns) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
-    """Take the columns of a box out of a row's values. Return the corners of the box, and the size of its image."""
-    corners = [values.pop(column, None) for column in columns.corners]
-    sides = [values.pop(column, None) for column in columns.size]
+def take_box(
+    values: dict[str, Any], columns: Sequence[str], size: Sequence[str], *, has_sides: bool
+) -> tuple[tuple[float, ...] | None, tuple[int, int]]:
+    """Take the columns of a box out of a row's values. Return the corners of the box, and the size of its image.
+
+    ``has_sides`` says whether the last two columns are the width and height of the box.
+    """
+    corners = [values.pop(column, None) for column in columns]
+    sides = [values.pop(column, None) for column in size]
     try:
         width, height = (int(float(side)) for side in sides) if all(sides) and sides else OWN_SIZE
     except (TypeError, OverflowError) as error:
@@ -45,7 +48,7 @@ def take_box(values: dict[str, Any], columns: RowColumns) -> tuple[tuple[float, 
         raise ValueError(f"its box lacks a number: {short_repr(corners, 50)}")
     if math.isnan(box[0]):
         return None, (width, height)
-    return coco_corners([*box]) if columns.has_sides else box, (width, height)
+    return coco_corners([*box]) if has_sides else box, (width, height)
 
 
 def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:

@@ -304,7 +304,7 @@ def _understood(rules: ListingRules, row: ListingRow, again: int) -> Iterator[st
     target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
     header = read_header(rules.path, rules.encoding)
     has_names = not made_up_header(header, "")
-    notes = [*rules.files.rules, *["its first row is no header"] * (not has_names)]
+    notes = [*rules.files.notes(), *["its first row is no header"] * (not has_names)]
     notes += ["a column without a name is left out"] * (has_names and "" in header)
     notes += [f"{counted(again, 'row')} with the image of an earlier row: each becomes a record"] * bool(again)
     how = f" ({'; '.join(notes)})" if notes else ""

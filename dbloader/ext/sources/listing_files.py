@@ -57,6 +57,12 @@ class ListedFiles:
         self._extensions: list[bytes] = []
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self.rules = Counter[str]()
+        self._lost, self._is_there = b"", False  # the first probed path without a file, and whether another has one
+
+    def notes(self) -> list[str]:
+        """Return the rules that have found a file, and a hint if none of the probed paths has a file."""
+        hint = f"{readable(self._lost)} is not there: the paths must start from the folder that is converted"
+        return [*self.rules, *[hint] * (self._lost != b"" and not self._is_there)]
 
     @property
     def is_unknown(self) -> bool:
@@ -65,8 +71,11 @@ class ListedFiles:
 
     def probe(self, path: bytes) -> bool:
         """Return whether a path names a file. If no file has exactly this path, look up all paths from now on."""
-        if self.is_unknown or self._exists(path):
-            return True
+        is_there = self.is_unknown or self._exists(path) or self._probe(path)
+        self._lost, self._is_there = self._lost or (b"" if is_there else path), self._is_there or is_there
+        return is_there
+
+    def _probe(self, path: bytes) -> bool:
         self._looks_up = True
         found = self.find(path)
         if found == path and self._root:

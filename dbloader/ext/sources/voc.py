@@ -80,8 +80,8 @@ class VOCSource(Source):
                 yield Entry(name, (path,), None, object_fields(found, labels), boxes_in=size_of(found))
             except (ValueError, RecursionError) as error:
                 yield Problem(name, f"its annotation {readable(file)} {error}")
-        if files.rules:
-            self.understood = (f"{self._found} ({'; '.join(files.rules)})",)
+        if notes := files.notes():
+            self.understood = (f"{self._found} ({'; '.join(notes)})",)
         names = counted(renamed, "<filename>")
         warning = f"{names} not found: the only image that is called like the XML file is taken instead"
         return Tally([warning] if renamed else [])

@@ -77,6 +77,15 @@ def test_file_that_may_decide_gives_a_warning_beside_class_folders(tmp_path: Pat
     assert [one.startswith(warning.format(root=tmp_path)) for one in found] == [True] * bool(warning)
 
 
+@pytest.mark.parametrize(("name", "text"), [("data.yaml", "nc: 1\nnames: [cat]\n"), ("classes.txt", "cat\n")])
+def test_names_of_yolo_beside_its_folders_are_the_listing(tmp_path: Path, name: str, text: str) -> None:
+    plant(tmp_path, "images/1.jpg", "labels/1.txt", "other.yaml")
+    write(tmp_path, name, text)
+    _, warning = ClassFolderSource(tmp_path).warnings
+    assert warning.startswith(f"{name} beside the class folders is not read: if it has labels or boxes")
+    assert warning.endswith(f"(--listing {tmp_path / name})")
+
+
 @pytest.mark.parametrize(("text", "warns"), [("big cat\r\ndog\n", False), ("dog\nbig cat\n", True)])
 def test_names_in_the_order_of_the_class_folders_give_no_warning(tmp_path: Path, text: str, warns: bool) -> None:
     plant(tmp_path, "big cat/1.jpg", "dog/2.jpg")

@@ -451,6 +451,12 @@ def test_report_counts_rows_with_the_image_of_an_earlier_row(root: Path) -> None
     assert "earlier row" not in " ".join(opened(root, "path,label\na.jpg,x\nsub/b.jpg,x\n").understood)
 
 
+def test_paths_without_a_single_file_are_named_in_the_report(root: Path) -> None:
+    hint = "(data/a.jpg is not there: the paths must start from the folder that is converted)"
+    assert hint in opened(root, "path,label\ndata/a.jpg,x\ndata/x.jpg,y\n").understood[0]
+    assert "is not there" not in opened(root, "path,label\ndata/x.jpg,x\na.jpg,y\n").understood[0]
+
+
 def test_corners_may_be_counted_from_zero(root: Path) -> None:
     [entry] = only_entries(opened(root, "path,label,x0,y0,x1,y1\na.jpg,dog,1,2,9,8\n"))
     assert np.asarray(entry.fields["boxes"]).tolist() == [[1, 2, 9, 8]]
