@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, folder_warnings
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Companions, Depths, folder_warnings
 from dbloader.ext.sources.labels import label_of, no_label
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import Entry, Source, Tally, full_path, readable
@@ -54,7 +54,7 @@ class ArchiveSource(Source):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        tally, depths, unlabelled, total = Tally(), Depths(), 0, 0
+        tally, depths, companions, unlabelled, total = Tally(), Depths(), Companions(self), 0, 0
         for path in self._paths:
             for item in self._found(path, tally):
                 if isinstance(item, Entry):
@@ -62,10 +62,12 @@ class ArchiveSource(Source):
                     unlabelled += item.label is None
                     if self._shared is not None:
                         depths.add(_below(item.name, self._shared))
+                        companions.add(item)
                 yield item
         if 0 < unlabelled < total:
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{no_label()}")
         tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()
+        tally.warnings += companions.warnings()
         return tally
 
     @abstractmethod

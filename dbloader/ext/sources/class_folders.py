@@ -6,10 +6,12 @@ import os
 import posixpath
 import re
 import unicodedata
+from array import array
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import counted
@@ -46,7 +48,7 @@ _LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
 _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
 # The end of a mask's name
-_MASK = re.compile(r"_(?:masks?|seg|segmentation|gt|labels?|trimap)(?:_?[0-9]+)?", re.IGNORECASE)
+_MASK = re.compile(r"_(?:masks?|seg|segmentation|gt|labels?|trimap)(?:_?[0-9]+)?$", re.IGNORECASE)
 _SAMPLE = 20  # number of text files to look at; the first may be empty, because its image has no boxes
 
 # For each value of the option ``class_folder``, a function finds the class in the path of an image's folder.
@@ -85,7 +87,7 @@ class ClassFolderSource(FolderSource):
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        depths, companions, entries = Depths(), _Companions(self.root), Entries(super().entries())
+        depths, companions, entries = Depths(), Companions(self), Entries(super().entries())
         for item in entries:
             if isinstance(item, Entry):
                 companions.add(item)
@@ -96,37 +98,37 @@ class ClassFolderSource(FolderSource):
         return entries.tally
 
 
-class _Companions:
+class Companions:
     """Finds what belongs to the images beside it: masks called like their images, and texts with boxes of YOLO."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._stem = ""  # path of the last image that is no mask, without its extension
-        self._images = self._masks = self._texts = 0
-        self._mask = self._boxes = ""  # the first mask, and the first text with boxes
+    def __init__(self, source: Source | None = None) -> None:
+        self._source = source  # reads the texts; None if that takes too long
+        self._images = array("q")  # hashes of the images' paths without extensions
+        self._masked = array("q")  # of the masks' paths, also without _mask
+        self._texts = 0
+        self._mask = self._boxes = ""  # the first name of a mask, and of a text with boxes
 
     def add(self, entry: Entry) -> None:
-        """Take an image into account. A folder's images are sorted, so ``1_mask.png`` follows ``1.png``."""
-        stem, self._images = posixpath.splitext(entry.name)[0], self._images + 1
-        if self._stem and stem.startswith(self._stem) and _MASK.fullmatch(stem, len(self._stem)):
-            self._masks += 1
+        """Take an image into account."""
+        stem = posixpath.splitext(entry.name)[0]
+        self._images.append(hash(stem))
+        if mask := _MASK.search(stem):
+            self._masked.append(hash(stem[: mask.start()]))
             self._mask = self._mask or entry.name
-        else:
-            self._stem = stem
         text = entry.files.get("txt")
-        if text and self._texts < _SAMPLE:
+        if self._source and text and self._texts < _SAMPLE and not self._boxes:
             self._texts += 1
-            with suppress(OSError):
-                if not self._boxes and _YOLO.match(Path(self._root, os.fsdecode(text.location[0])).read_bytes()):
-                    self._boxes = text.name
+            data = next(iter(self._source.read([Entry(text.name, text.location, None, {})], lambda size: None)))
+            self._boxes = text.name if isinstance(data, bytes) and _YOLO.match(data) else ""
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each kind of companions."""
         if self._boxes:
             way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
             yield f"{self._boxes} looks like boxes of YOLO, but becomes a text: {way}"
-        if 4 * self._masks >= self._images > 0:
-            found = f"{counted(self._masks, 'image')} called like a mask of another image, such as {self._mask}"
+        masks = np.count_nonzero(np.isin(self._masked, self._images))
+        if self._masked and 4 * masks >= len(self._images):
+            found = f"{counted(int(masks), 'image')} called like a mask of another image, such as {self._mask}"
             way = "for masks, give a listing (--listing) with a column of images and one of masks (--file-field)"
             yield f"{found}: each becomes a record; {way}"
 

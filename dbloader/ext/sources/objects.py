@@ -17,7 +17,7 @@ from dbloader.errors import SourceError, SourceNotFoundError, StoreError, StoreN
 from dbloader.ext.remote.bucket import Bucket
 from dbloader.ext.remote.errors import NotWholeError, ObjectChangedError
 from dbloader.ext.sources.archive import TARS, ZIPS, is_left_out
-from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Depths, folder_warnings
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Companions, Depths, folder_warnings
 from dbloader.ext.sources.listing import ListingSource, read_listing
 from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.ext.sources.options import UNDECIDED
@@ -156,7 +156,7 @@ class ObjectFolder(ObjectSource):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         tally = deepcopy(self._tally)
-        filled, depths = [False] * len(self.classes), Depths()
+        filled, depths, companions = [False] * len(self.classes), Depths(), Companions()
         labels = {name: label for label, name in enumerate(self.classes)}
         yield from (Problem(item.key, OUTSIDE) for item in self._loose if _is_taken(item, tally))
         for items in self._list():
@@ -172,9 +172,11 @@ class ObjectFolder(ObjectSource):
                     depths.add(folder)
                     files = beside.get(posixpath.splitext(item.key)[0]) or beside.get(item.key) or {}
                     tally.count_beside(files)
-                    yield Entry(item.key, _located(item), label, {}, files=files)
+                    entry = Entry(item.key, _located(item), label, {}, files=files)
+                    companions.add(entry)
+                    yield entry
         check_filled(self.place, self.classes, filled, tally)
-        tally.warnings += depths.warnings(self.classes, self._reading)
+        tally.warnings += (*depths.warnings(self.classes, self._reading), *companions.warnings())
         return tally
 
     def _list(self) -> Iterator[list[Item]]:

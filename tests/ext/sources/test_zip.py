@@ -45,6 +45,14 @@ def test_zip_of_a_folder_gives_the_same_store_as_the_folder(tmp_path: Path, comp
         assert store.manifest.source["path"] == str(packed)
 
 
+def test_masks_and_boxes_of_yolo_beside_images_give_warnings(tmp_path: Path) -> None:
+    names = ("a/1_mask.png", "a/1.png", "b/1.png", "b/2.jpg")
+    packed = pack(tmp_path / "x.zip", {**dict.fromkeys(names, photo(1)), "b/2.txt": b"0 .5 .5 0.25 .25"})
+    boxes, masks = tally_of(source_of(packed)).warnings
+    assert boxes.startswith("b/2.txt looks like boxes of YOLO, but becomes a text: give the data.yaml")
+    assert masks.startswith("1 image called like a mask of another image, such as a/1_mask.png: each becomes a record")
+
+
 @pytest.mark.parametrize("place", ["x-{5..3}.tar", "x-{000..1000000}.zip"])
 def test_range_of_too_few_or_too_many_files_is_refused(tmp_path: Path, place: str) -> None:
     with pytest.raises(SourceError, match=r"its range names [\d,]+ files: give a range of 1 to 1,000,000"):
