@@ -40,6 +40,7 @@ _CORNERS = (
 _SIDES = (  # the left upper corner, width and height
     ("left", "top", "width", "height"),
     ("xmin", "ymin", "width", "height"),
+    ("x1", "y1", "width", "height"),
     ("x", "y", "w", "h"),
     ("x", "y", "width", "height"),
 )

@@ -244,7 +244,7 @@ class ListingSurvey:
                 f"{', '.join(map(repr, like))} may be boxes, but became plain fields: boxes are corners in pixels, "
                 "in columns called x1, y1, x2, y2, or annotations of COCO"
             )
-        if first.chosen.has_sides and plain(first.chosen.corners[0]) not in ("left", "xmin"):
+        if first.chosen.has_sides and plain(first.chosen.corners[0]) not in ("left", "xmin", "x1"):
             columns = ", ".join(map(repr, first.chosen.corners))
             read = f"{columns} were read as the left upper corner, width and height of a box, as in COCO"
             ways = "call them left, top, width, height; if x and y are the center, write xmin, ymin, xmax, ymax"

@@ -412,6 +412,7 @@ def test_columns_that_look_like_boxes_are_a_warning(root: Path, columns: dict[st
         ("bbox_x1 bbox_y1 bbox_x2 bbox_y2", False, False),
         ("left top width height", True, False),
         ("xmin ymin width height", True, False),
+        ("x_1 y_1 width height", True, False),  # CelebA
         ("x y width height", True, True),  # RSNA
         ("x y w h width height", True, True),
         ("BBox [x|y|w|h]||", True, True),  # NIH, with the commas of a spreadsheet
