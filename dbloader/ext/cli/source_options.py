@@ -11,11 +11,22 @@ from dbloader.sources.base import Listing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+def _only_one(context: click.Context, option: click.Parameter, paths: tuple[str, ...]) -> str | None:
+    """Return the path of the listing; click alone would take the last of several without a word."""
+    if len(paths) > 1:
+        way = "join the files, or make a folder of shards (--shards) from one and add the other with --append"
+        raise click.UsageError(f"--listing is given {len(paths)} times: {way}")
+    return paths[0] if paths else None
+
+
 _OPTIONS = (
     click.option(
         "--listing",
         metavar="FILE",
         type=click.Path(),
+        multiple=True,
+        callback=_only_one,
         help="Table (.csv, .tsv, .txt, .json, .jsonl) with paths below SOURCE, labels and other fields; or "
         "annotations of COCO, VOC or YOLO.",
     ),
@@ -44,6 +55,8 @@ _OPTIONS = (
     click.option(
         "--boxes",
         metavar="WORDS",
+        multiple=True,
+        callback=lambda context, option, words: ",".join(words) if words else None,
         help="Form of boxes: upright (on the image turned by EXIF) or stored; pixels or fractions. Example: "
         "upright,pixels.",
     ),

@@ -49,6 +49,16 @@ def test_dry_run_names_at_most_ten_problems_and_classes(shell: Shell, tmp_path: 
     assert "  rejected  12 (no file was read, so convert may reject more)\n" in outcome.stdout
 
 
+def test_listing_is_given_once_and_words_about_boxes_add_up(shell: Shell, tmp_path: Path) -> None:
+    plant(tmp_path, {"a.jpg": photo(1), "x.csv": b"path,label,x1,y1,x2,y2\na.jpg,cat,0,0,.5,1\n"})
+    given = ("convert", tmp_path, tmp_path / "o.lmdb", "--listing", tmp_path / "x.csv")
+    outcome = shell(*given, "--listing", tmp_path / "y.csv")
+    check_error(outcome, "--listing is given 2 times: join the files, or make")
+    report = json.loads(shell(*given, "--boxes", "upright", "--boxes", "fractions", "--json").stdout)
+    assert (report["records"], report["warnings"]) == (1, [])
+    check_error(shell(*given, "--overwrite", "--boxes", "upright", "--boxes", "stored"), "upright,stored")
+
+
 def test_every_option_reaches_the_conversion(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
