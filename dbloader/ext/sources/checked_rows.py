@@ -28,7 +28,7 @@ from dbloader.ext.sources.listing_columns import (
     size_columns,
 )
 from dbloader.ext.sources.listing_paths import encoded_path, name_below
-from dbloader.ext.sources.listing_rows import is_text, read_rows
+from dbloader.ext.sources.listing_rows import EXPORT_COCO, is_text, read_rows
 from dbloader.records.record import checked_field_name
 from dbloader.sources.base import Problem, readable
 
@@ -135,6 +135,7 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
                 f"; the columns are {shown}: --image-column (Listing(image=)) chooses one; if these are values, write "
                 "the names of the columns above them"
             )
+            way += EXPORT_COCO * any(isinstance(value, (dict, list)) for value in values.values())
             yield Problem(f"row {number}", no_path + way * (not rules.is_metadata))
             continue
         value = values.pop(chosen.path, None)
@@ -307,9 +308,9 @@ def _checked_label(label: object, where: str) -> int | str | float | None:
         with suppress(UnicodeEncodeError):  # JSON may contain a lone surrogate
             label.encode()
             return label
-    raise SourceError(
-        f"{where}: a label is a 64-bit integer, a number, a name, a list of these or null, got {short_repr(label, 50)}"
-    )
+    way = EXPORT_COCO * isinstance(label, dict)
+    what = "a label is a 64-bit integer, a number, a name, a list of these or null"
+    raise SourceError(f"{where}: {what}, got {short_repr(label, 50)}{way}")
 
 
 def _find_file_columns(columns: Sequence[str], rules: ListingRules, where: str) -> dict[str, str]:

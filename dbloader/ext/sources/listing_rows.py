@@ -157,7 +157,7 @@ def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
         lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
         if None in lengths.values() or len({*lengths.values()}) > 1:
             is_pandas = "data" in rows or all(isinstance(values, dict) for values in rows.values())
-            got = f"the lengths are {short_repr(lengths)}{_PANDAS * is_pandas}"
+            got = f"the lengths are {short_repr(lengths)}{f'{_PANDAS}{EXPORT_COCO}' * is_pandas}"
             raise SourceError(f"{where}: all its values must be lists of the same length; {got}")
         columns = [name.removesuffix("_list") for name in rows]
         _check_different(columns, where)
@@ -167,6 +167,7 @@ def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
     yield from enumerate(rows, 1)
 
 
+EXPORT_COCO = "; from a labeling tool, export COCO"
 _PANDAS = "; with pandas, use to_json('FILE.json', orient='records') or to_csv('FILE.csv', index=False)"
 _READERS: dict[str, Callable[[Path, str | None], Iterator[Row]]] = {
     ".csv": _read_csv,

@@ -446,6 +446,20 @@ def test_errors_of_rows_that_may_be_boxes_name_their_columns(root: Path) -> None
         opened(root, "dog,1,2,3,4,a.jpg,40,30\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("via.json", {"a.jpg1234": {"filename": "a.jpg", "regions": []}}),
+        ("label-studio.json", [{"id": 1, "annotations": [{"result": []}], "data": {"image": "/data/upload/1/a.jpg"}}]),
+        ("label-studio-min.json", [{"image": "a.jpg", "label": [{"x": 1, "rectanglelabels": ["cat"]}]}]),
+        ("labelbox.json", [{"data_row": {"external_id": "a.jpg"}, "projects": {}}]),
+    ],
+)
+def test_json_of_labeling_tools_is_refused_with_a_way(root: Path, name: str, content: Any) -> None:
+    with pytest.raises(SourceError, match="; from a labeling tool, export COCO"):
+        opened(root, json.dumps(content), name)
+
+
 def test_report_counts_rows_with_the_image_of_an_earlier_row(root: Path) -> None:
     found = opened(root, "path,label,q\na.jpg,x,1\nsub/b.jpg,x,1\na.jpg,x,2\n").understood
     assert "(1 row with the image of an earlier row: each becomes a record)" in " ".join(found)
