@@ -44,7 +44,8 @@ from dbloader.ext.parts.plan import (
 from dbloader.ext.publishing.objects import open_target, read_table
 from dbloader.ext.publishing.publish_shards import check_target
 from dbloader.ext.sources.boxes import LABELS
-from dbloader.ext.sources.classes import describe_labels
+from dbloader.ext.sources.class_folders import name_warnings
+from dbloader.ext.sources.classes import class_numbers, describe_labels
 from dbloader.ext.sources.open import open_with
 from dbloader.ext.sources.options import Reading
 from dbloader.records.document import seal
@@ -268,20 +269,32 @@ def _unite_classes(base: Manifest, found: Source, place: str) -> tuple[list[str]
     Raises:
         OptionError: The store has integer labels, but the source has class names; or two classes have the same name.
     """
+    if found.given_classes == () and base.classes:
+        raise OptionError(
+            f"{place} has class names, so classes (--classes) 'numbers' would give its labels another meaning: leave "
+            "it out, or convert the new images to a store of their own"
+        )
     if not found.stored_classes:
         return [*base.classes], [] if base.classes else None  # with [], any label of a new image is an error
     if (base.labelled or LABELS in base.fields) and not base.classes:
         raise OptionError(
             f"the labels of {place} are integers, and {found.place} has class names: give the new images integer "
-            "labels by a listing (--listing)"
+            "labels by a listing (--listing), or by classes='numbers' (--classes numbers) if the names are the integers"
         )
     for names, where in ((base.classes, place), (found.stored_classes, found.place)):
         if len({*names}) < len(names):
             twice = Counter(names).most_common(1)[0][0]
             raise OptionError(f"{where}: two of its classes are called {twice!r}, so a name does not identify a class")
-    classes = [*dict.fromkeys((*base.classes, *found.stored_classes))]
-    number = {name: label for label, name in enumerate(classes)}
+    known = class_numbers(found.stored_classes, base.classes)
+    classes = [*base.classes, *(name for name in found.stored_classes if name not in known)]
+    number = {name: label for label, name in enumerate(classes)} | known
     labels = [number[name] for name in found.stored_classes]
+    old = {*name_warnings(base.classes), *name_warnings(found.classes)}
+    kept = [text for text in found.warnings if text not in old]
+    found.warnings = (
+        *kept,
+        *(text for text in name_warnings((*classes,)) if text not in {*name_warnings(base.classes)}),
+    )
     return classes, None if labels == [*range(len(labels))] else labels
 
 

@@ -179,11 +179,17 @@ def number_warnings(found: Source) -> Iterator[str]:
         yield f"{what}: classes='numbers' (--classes numbers) makes the numbers the labels"
 
 
+def folded(name: str) -> str:
+    """Return a name without what people do not see: case, invisible characters, kinds of spaces, Unicode's form."""
+    visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return " ".join(unicodedata.normalize("NFC", visible).casefold().split())
+
+
 def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
     """Yield warnings about names of classes that look alike, or that are padded."""
     alike: dict[str, list[str]] = {}
     for name in classes:
-        alike.setdefault(unicodedata.normalize("NFC", name).casefold().strip(), []).append(name)
+        alike.setdefault(folded(name), []).append(name)
     for names in alike.values():
         if len(names) > 1 and max(map(len, names)) > 1:  # single letters, such as a and A, may be different classes
             what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"

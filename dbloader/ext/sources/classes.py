@@ -5,8 +5,11 @@ A source numbers its own classes. `use_classes` maps these numbers to the positi
 
 from __future__ import annotations
 
+import glob
 import os
 import re
+import unicodedata
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +18,17 @@ from typing import TYPE_CHECKING
 from dbloader._describe import short_repr
 from dbloader._options import checked_names
 from dbloader._places import is_mongo, is_remote
-from dbloader.errors import DBLoaderError, OptionError, SourceError
-from dbloader.ext.sources.class_folders import number_warnings
+from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, SourceError, StoreError
+from dbloader.ext.sources.archive import TARS, ZIPS
+from dbloader.ext.sources.class_folders import folded, number_warnings
 from dbloader.ext.sources.labels import read_classes
+from dbloader.ext.sources.lmdb_files import find_lmdb
+from dbloader.ext.sources.recognize import find_archives
 from dbloader.records.manifest import CLASS_LISTS
 from dbloader.sources.base import Listing, Tally, full_path, name_range
-from dbloader.sources.folder import FolderSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dbloader.sources.base import Source
 
@@ -31,9 +36,11 @@ NUMBERS = "numbers"
 
 _NAMED = 5  # most classes in a message
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_CHEAP = (".zip", ".csv", ".tsv", ".txt", ".jsonl")
 _TRAIN = ("train", "training", "Train", "Training", "TRAIN")
-_SPLIT = re.compile(r"(?i)(?<![a-z])(?:valid(?:ation)?|val|test(?:ing)?|dev|eval)(?![a-z])")
+_SPLIT = re.compile(r"(?i)(?<![a-z])(?:valid(?:ation)?|val|test(?:ing)?|dev|eval(?:uation)?)(?=set(?![a-z])|(?![a-z]))")
+_SHARDED = (*TARS, *ZIPS, ".parquet", ".arrow")
+_SHARD = re.compile(r"\{[0-9]+\.\.[0-9]+\}|[0-9]{5,}")  # train has other shards than val
+_FORMS = "a store, a .txt with a name on each line, a .json list, names with commas, such as cat,dog, or numbers; "
 
 
 def given_classes(classes: str | os.PathLike[str] | Sequence[str] | None) -> str | tuple[str, ...] | None:
@@ -68,16 +75,17 @@ def _names_at(place: str) -> tuple[str, ...]:
     if is_mongo(place) or is_remote(place) or path.exists():
         from dbloader.stores.open import open_store
 
-        with open_store(place) as store:
-            if not store.manifest.classes:
-                raise OptionError(f"classes (--classes): {store.place} has no names of classes")
-            return store.manifest.classes
+        try:
+            with open_store(place) as store:
+                if not store.manifest.classes:
+                    way = f"classes='{NUMBERS}' (--classes {NUMBERS}) takes names such as 3 as labels"
+                    raise OptionError(f"classes (--classes): {store.place} has no names of classes; {way}")
+                return store.manifest.classes
+        except NotAStoreError as error:
+            raise OptionError(f"classes (--classes): {short_repr(place, 100)} is no store; give {_FORMS}") from error
     if "," in place:
         return tuple(name.strip() for name in place.removesuffix(",").split(","))
-    raise OptionError(
-        f"classes (--classes): there is no file or store {short_repr(place, 100)}; give a store, a .txt with a name on "
-        f"each line, a .json list, {NUMBERS}, or names with commas: cat,dog (a single name needs one: cat,)"
-    )
+    raise OptionError(f"classes (--classes): there is no file or store {short_repr(place, 100)}; give {_FORMS}")
 
 
 def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
@@ -88,19 +96,33 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
     """
     own = found.classes
     if not isinstance(given, str):
-        number = {name: label for label, name in enumerate(given)}
+        number = class_numbers(own, given)
         if unknown := [name for name in own if name not in number]:
-            raise _error(found, unknown, f"not among the {len(given):,} given")
+            alike = {folded(name): f" (given: {name!r})" for name in given}
+            names = [f"{name!r}{alike.get(folded(name), '')}" for name in unknown]
+            raise _error(found, names, f"not among the {len(given):,} given, such as {short_repr(given[0], 40)}")
         found.given_classes, found.label_table = given, [number[name] for name in own] if own else [*range(len(given))]
     elif not own:
         raise OptionError(f"classes (--classes) {NUMBERS}: the labels of {found.place} are integers: leave it out")
     elif odd := [name for name in own if not _INTEGER.fullmatch(name)]:
-        raise _error(found, odd, "no integer")
+        raise _error(found, [*map(repr, odd)], "no integer")
     else:
         found.given_classes, found.label_table = (), [*map(int, own)]
         if len({*found.label_table}) < len(own):
             raise OptionError(f"{found.place}: two of its classes are the same integer: {short_repr(list(own), 100)}")
     describe_labels(found, found.label_table)
+
+
+def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
+    """Return {name: its position in ``given``} for the names that ``given`` has, perhaps in the other Unicode form."""
+    number = {name: label for label, name in enumerate(given)}
+    ours, theirs = (Counter(unicodedata.normalize("NFC", name) for name in names) for names in (own, given))
+    by_form = {unicodedata.normalize("NFC", name): label for label, name in enumerate(given)}
+    for name in own:
+        form = unicodedata.normalize("NFC", name)
+        if name not in number and ours[form] == theirs[form] == 1:  # else several names have this form
+            number[name] = by_form[form]
+    return number
 
 
 def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
@@ -127,7 +149,7 @@ def numbered(found: Source, label: int | None) -> int | None:
 def _error(found: Source, names: list[str], what: str) -> OptionError:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     counts = f"{len(names):,} of the {len(found.classes):,} classes of {found.place}"
-    named = f"{'is' if len(names) == 1 else 'are'} {what}: {', '.join(map(repr, names[:_NAMED]))}{more}"
+    named = f"{'is' if len(names) == 1 else 'are'} {what}: {', '.join(names[:_NAMED])}{more}"
     return OptionError(f"classes (--classes): {counts} {named}")
 
 
@@ -148,36 +170,46 @@ def follow_train(
 ) -> None:
     """Number the classes of a split, such as ``val``, as in ``train`` beside it. Ultralytics does this too.
 
-    If ``train`` lacks a class, warn that the classes differ. Tars are not compared with ``train``, because opening a
-    tar reads all of it. The report's line about labels mentions a ``train`` that was not compared.
+    If ``train`` lacks a class, warn that the classes differ. Do not compare with ``train`` if the files number their
+    classes, as COCO's do; then the report's line about labels says so. Do not compare tars either, because opening a
+    tar reads all of it; then warn.
     """
     listing = None if listing is None else Listing.of(listing)
-    is_cheap = isinstance(found, FolderSource) or str(listing.path if listing else source).lower().endswith(_CHEAP)
-    if not found.classes or is_remote(source) or is_mongo(source):
+    if not found.classes or (listing is None and is_mongo(source)):
         return
     train, rows_of = _train_of(source), listing and _train_of(listing.path)
-    if not is_cheap:
+    if found.numbers_classes or found.stores or (listing is None and find_lmdb(source) is not None):
+        if (beside := rows_of or train) is not None:
+            _add_about_labels(found, f" (not compared with {_named(beside)}; see --classes)")
+        return
+    if listing is None and find_archives(source, TARS):
         if train is not None:
-            _add_about_labels(found, f" (not compared with {full_path(train)}; see --classes)")
+            what = f"{_named(train)} may have other classes, and the same label may then mean another class"
+            way = "convert it first, and give its store as classes= (--classes train.lmdb)"
+            found.warnings = (*found.warnings, f"{what}: {way}")
         return
     listed = replace(listing, path=rows_of) if listing and rows_of else None
     not_read = None
     for place, rows in [(source, listed), (train, listed)] if listed else [(train, None)]:
         if place is None:
             continue
-        name, own = full_path(place if rows is None else rows.path), found.classes
+        name, own = _named(place if rows is None else rows.path), found.classes
         try:
             other = read(place, rows)
         except DBLoaderError:
             not_read = name
             continue
         with closing(other):
-            if other.classes and not {*own} <= {*other.classes}:
-                first = short_repr(next(name for name in own if name not in other.classes), 40)
+            number = class_numbers(own, other.classes)
+            if not {*map(folded, own)} & {*map(folded, other.classes)}:  # such as pictures that a training has written
+                _add_about_labels(found, f" (none of them is in {name})" * bool(other.classes))
+                return
+            if len(number.keys() & {*own}) < len(own):
+                first = short_repr(next(name for name in own if name not in number), 40)
                 what = f"{name} has other classes ({len(other.classes):,}; here {len(own):,}) and lacks {first}"
                 way = "convert both with the names of all classes as classes= (--classes names.txt)"
                 found.warnings = (*found.warnings, f"{what}, so the same label may mean another class: {way}")
-            elif other.classes and other.classes != own:
+            elif other.classes != own:
                 use_classes(found, other.classes)
                 says = f" (classes of {name}: {len(other.classes):,}, of which {len(own):,} occur here)"
                 _add_about_labels(found, says)
@@ -192,13 +224,42 @@ def _add_about_labels(found: Source, says: str) -> None:
     found.understood = tuple(line + says * line.startswith("labels:") for line in found.in_words(Tally()))
 
 
-def _train_of(path: str | os.PathLike[str]) -> Path | None:
+def _named(place: str | os.PathLike[str]) -> str:
+    return os.fspath(place) if is_remote(place) else full_path(place)
+
+
+def _train_of(path: str | os.PathLike[str]) -> str | Path | None:
     """Return the path of the training split beside ``data/val`` or ``val/labels.csv``; None if there is none."""
-    split = Path(path).absolute()  # shows the name of the split even if the path is "."
-    parts = split.parts
-    for at in range(len(parts))[:-3:-1]:
-        for word in _TRAIN:
-            found = Path(*parts[:at], _SPLIT.sub(word, parts[at]), *parts[at + 1 :])
-            if found != split and found.exists():
-                return found
+    if is_remote(path):
+        scheme, _, rest = os.fspath(path).partition("://")
+        parts = Path("/", rest).parts
+        places = (f"{scheme}:/{other}" for other in _train_paths(parts) if other.parts[:2] == parts[:2])
+        return None if scheme.startswith("http") else next(filter(_has_folders, places), None)
+    for other in _train_paths(Path(path).absolute().parts):  # "." is not the name of a split
+        shards = _SHARD.sub("*", other.name) if other.name.lower().endswith(_SHARDED) else ""
+        if glob.has_magic(shards) and any(other.parent.glob(shards)):
+            return other.with_name(shards)
+        if other.exists():
+            return other
     return None
+
+
+def _train_paths(parts: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the paths that have "train" for the word of a split in the last part, the part before it, or both."""
+    *outer, before, last = ("", *parts)
+    for word in _TRAIN:
+        for tail in ((before, _SPLIT.sub(word, last)), (_SPLIT.sub(word, before), last)):
+            if tail != (before, last):
+                yield Path(*outer, *tail)
+        if _SPLIT.search(before) and _SPLIT.search(last):
+            yield Path(*outer, _SPLIT.sub(word, before), _SPLIT.sub(word, last))
+
+
+def _has_folders(place: str) -> bool:
+    """Return whether there are folders at a place in object storage, or this cannot be found out."""
+    from dbloader.ext.remote.bucket import Bucket
+
+    try:
+        return bool(Bucket(place).folders()[0])
+    except StoreError:
+        return True

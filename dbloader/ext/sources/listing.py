@@ -201,7 +201,7 @@ def read_listing(
         again = int(np.count_nonzero(np.diff(survey.paths) == 0))  # find_repeats has sorted them
     if rules.by_folder:
         warnings += folder_warnings(root, classes)
-    if is_metadata:
+    if is_metadata and make is None:  # else the files are not below the root
         warnings += unused_warnings(root, survey.listed)
     make = make or (BoxRowsSource if has_boxes else ListingSource)
     found = make(root, classes, warnings, labels, rules, (*survey.file_fields,))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dbloader import LMDBDataset, MongoDataset, convert, export_store, verify_store
@@ -16,7 +18,6 @@ from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
 from dbloader.ext.sources.dry_run import dry_run
-from dbloader.sources.base import Tally
 from tests.support.images import plant
 from tests.support.layouts.base import coco, photos, write, write_csv, write_tar, write_zip
 
@@ -62,12 +63,14 @@ def test_single_name_has_a_comma(tmp_path: Path) -> None:
 
 
 def test_class_that_is_not_given_is_an_error_with_count_and_names(val: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"1 of the 2 classes of .*pets is not among the 2 given: 'c'$"):
+    with pytest.raises(OptionError, match=r"1 of the 2 classes of .*pets is not among the 2 given, such as 'a': 'c'$"):
         convert(val, tmp_path / "val.lmdb", classes=["a", "b"], progress=None)
     for name in "defghij":
         plant(val, photos([f"{name}/1.jpg"]))
     with pytest.raises(OptionError, match=r"8 of the 9 classes .*: 'c', 'd', 'e', 'f', 'g' and 3 more$"):
         convert(val, tmp_path / "val.lmdb", classes=["a"], progress=None)
+    with pytest.raises(OptionError, match=r": 'c' \(given: 'C '\), 'd', "):
+        convert(val, tmp_path / "val.lmdb", classes=["a", "C "], progress=None)
     assert not (tmp_path / "val.lmdb").exists()
 
 
@@ -211,12 +214,93 @@ def test_labels_say_that_train_beside_them_cannot_be_read(tmp_path: Path) -> Non
     assert said.endswith(f"({tmp_path}/train.zip cannot be read, so its classes are not compared; see --classes)")
 
 
-def test_labels_of_a_tar_say_that_train_beside_it_is_not_compared(tmp_path: Path) -> None:
-    for split, names in {"train": "abc", "val": "ac"}.items():
+@pytest.mark.parametrize(
+    ("val", "found"), [("val-00003.tar", "train-*.tar"), ("val-{00003..00003}.tar", "train-*.tar")]
+)
+def test_tar_that_is_not_compared_with_train_beside_it_gives_a_warning(tmp_path: Path, val: str, found: str) -> None:
+    for split, names in {"train-00000": "abc", "val-00003": "ac"}.items():
         write_tar(tmp_path / f"{split}.tar", photos(f"{name}/{split}.jpg" for name in names))
-    val, train = (Settings(source=tmp_path / f"{split}.tar").open() for split in ("val", "train"))
-    assert val.understood[1].endswith(f"(not compared with {tmp_path}/train.tar; see --classes)")
-    assert "compared" not in train.in_words(Tally())[1]
+    (warning,) = Settings(source=tmp_path / val).open().warnings
+    assert warning.startswith(f"{tmp_path}/{found} may have other classes")
+    assert "--classes" in warning
+    assert Settings(source=tmp_path / val, classes="a,b,c").open().warnings == ()
+    assert Settings(source=tmp_path / "train-00000.tar").open().warnings == ()
+
+
+def test_labels_of_a_store_say_that_train_beside_it_is_not_compared(tmp_path: Path) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val="ac")
+    for split, options in splits.items():
+        convert(**options, destination=tmp_path / f"{split}.lmdb", progress=None)
+    (line,) = [line for line in Settings(source=tmp_path / "val.lmdb").open().understood if line.startswith("labels:")]
+    assert line.endswith(f"(not compared with {tmp_path}/train.lmdb; see --classes)")
+
+
+@pytest.mark.parametrize("kind", ["metadata", "Parquet", "JSON"])
+def test_labels_in_a_table_get_the_numbers_of_train_beside_it(tmp_path: Path, kind: str) -> None:
+    listing = None
+    for split, names in {"train": "abc", "val": "ac"}.items():
+        folder = plant(tmp_path / split, photos(f"{name}.jpg" for name in names))
+        rows = [{"file_name": f"{name}.jpg", "label": name} for name in names]
+        if kind == "metadata":
+            write(folder, "metadata.jsonl", "\n".join(map(json.dumps, rows)))
+        elif kind == "JSON":
+            listing = write(tmp_path, f"{split}.json", json.dumps(rows))
+        else:
+            for shard, part in enumerate(["a", "bc"] if split == "train" else ["ac"]):
+                images = [{"bytes": photos(["x.jpg"])["x.jpg"], "path": f"{name}.jpg"} for name in part]
+                file = tmp_path / f"{split}-{shard:05}-of-{2 if split == 'train' else 1:05}.parquet"
+                pq.write_table(pa.table({"image": images, "label": [*part]}), file)
+    source = tmp_path / ("val-00000-of-00001.parquet" if kind == "Parquet" else "val")
+    found = Settings(source=source, listing=listing).open()
+    assert (found.stored_classes, found.label_table, found.warnings) == (("a", "b", "c"), [0, 2], ())
+
+
+@pytest.mark.parametrize(("val", "warns"), [("de", False), ("AC", True)])
+def test_train_that_has_none_of_the_classes_is_only_named(tmp_path: Path, val: str, warns: bool) -> None:
+    splits = plant_splits(tmp_path, "folder", train="abc", val=val)
+    found = Settings(**splits["val"]).open()
+    assert "".join(found.stored_classes) == val
+    assert found.understood[1].endswith(f" (none of them is in {tmp_path}/train)") is not warns
+    assert ["has other classes" in warning for warning in found.warnings] == [True] * warns
+
+
+def test_class_in_the_other_unicode_form_gets_the_number_of_the_given_class(tmp_path: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    plant(tmp_path, photos(f"train/{name}/0.jpg" for name in ("a", composed)))
+    val = plant(tmp_path, photos([f"val/{decomposed}/1.jpg"], 20)) / "val"
+    assert Settings(source=val).open().stored_classes == ("a", composed)
+    convert(val, tmp_path / "val.lmdb", classes=["a", composed], progress=None)
+    assert labels(tmp_path / "val.lmdb") == (["a", composed], [1])
+    convert(tmp_path / "train", tmp_path / "x.shards", shards=1, progress=None)
+    convert(val, tmp_path / "x.shards", append=True, progress=None)
+    assert labels(tmp_path / "x.shards") == (["a", composed], [0, 1, 1])
+    plant(val, photos([f"{composed}/2.jpg"], 30))  # now two folders have the name
+    with pytest.raises(OptionError, match="is not among the 2 given"):
+        convert(val, tmp_path / "val.lmdb", classes=["a", composed], overwrite=True, progress=None)
+
+
+def test_appended_class_that_looks_like_one_of_the_store_gives_a_warning(tmp_path: Path) -> None:
+    for number, name in enumerate(("cat", "dog", "Cat")):
+        plant(tmp_path / name, photos([f"{name}/{number}.jpg"], number))
+    convert(tmp_path / "cat", tmp_path / "x.shards", shards=1, progress=None)
+    assert convert(tmp_path / "dog", tmp_path / "x.shards", append=True, progress=None).warnings == ()
+    (warning,) = convert(tmp_path / "Cat", tmp_path / "x.shards", append=True, progress=None).warnings
+    assert warning.startswith("the classes 'cat', 'Cat' look alike")
+
+
+def test_appended_numbers_and_names_are_not_mixed(tmp_path: Path) -> None:
+    numbers = plant(tmp_path / "numbers", photos(["2/0.jpg", "10/1.jpg"]))
+    convert(numbers, tmp_path / "names.shards", shards=1, progress=None)
+    with pytest.raises(OptionError, match=r"has class names, so classes \(--classes\) 'numbers' would"):
+        convert(numbers, tmp_path / "names.shards", append=True, classes="numbers", progress=None)
+    convert(numbers, tmp_path / "numbers.shards", shards=1, classes="numbers", progress=None)
+    with pytest.raises(OptionError, match=r"or by classes='numbers' \(--classes numbers\)"):
+        convert(numbers, tmp_path / "numbers.shards", append=True, progress=None)
+    with pytest.raises(OptionError, match=r"has no names of classes; classes='numbers' \(--classes numbers\) takes"):
+        convert(numbers, tmp_path / "x.lmdb", classes=tmp_path / "numbers.shards", progress=None)
+    write(tmp_path, "data.yaml", "names: [cat]")
+    with pytest.raises(OptionError, match=r"data\.yaml' is no store; give a store, a \.txt "):
+        convert(numbers, tmp_path / "x.lmdb", classes=tmp_path / "data.yaml", progress=None)
 
 
 def test_classes_that_the_user_gives_replace_those_of_train(tmp_path: Path) -> None:
@@ -302,6 +386,9 @@ def test_wrong_classes_are_an_error(val: Path, tmp_path: Path, classes: Any, mes
         ("Train", "Validation", True),
         ("pets_train", "pets_test", True),
         ("training", "val", True),
+        ("seg_train/seg_train", "seg_test/seg_test", True),
+        ("trainset", "testset", True),
+        ("train", "evaluation", True),
         ("trained", "val", False),
         ("train", "valley", False),
     ],

@@ -143,3 +143,25 @@ def test_place_that_cannot_be_converted_is_refused(object_store: ObjectStore, ou
     with pytest.raises(PlaceError, match="must not contain credentials"):
         convert("s3://AKIA:secret@bucket/train", to)
     assert not to.exists()
+
+
+def test_split_gets_the_numbers_of_train_beside_it(object_store: ObjectStore, outside: Outside, tmp_path: Path) -> None:
+    place = object_store.place("pets")
+    files = [
+        f"{split}/{name}/0.jpg"
+        for split, names in {"train": "abc", "val": "ac", "test": "ad"}.items()
+        for name in names
+    ]
+    outside(put, place, {name: photo(number) for number, name in enumerate(files)})
+    report = outside(convert, f"{place}/val/", tmp_path / "val.lmdb")
+    assert report.understood[1].endswith(f" (classes of {place}/train: 3, of which 2 occur here)")
+    with open_store(tmp_path / "val.lmdb") as store:
+        assert (store.manifest.classes, store.column("label").tolist()) == (("a", "b", "c"), [0, 2])
+    (warning,) = outside(convert, f"{place}/test", tmp_path / "test.lmdb").warnings
+    assert warning.startswith(f"{place}/train has other classes (3; here 2) and lacks 'd'")
+    for split, names in {"train": "abc", "val": "ac"}.items():
+        rows = "".join(f"{split}/{name}/0.jpg,{name}\n" for name in names)
+        (tmp_path / f"{split}.csv").write_text(f"path,label\n{rows}")
+    outside(convert, place, tmp_path / "listed.lmdb", listing=tmp_path / "val.csv")
+    with open_store(tmp_path / "listed.lmdb") as store:
+        assert (store.manifest.classes, store.column("label").tolist()) == (("a", "b", "c"), [0, 2])

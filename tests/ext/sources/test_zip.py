@@ -184,7 +184,7 @@ def test_metadata_beside_zips_name_their_files(tmp_path: Path) -> None:
         "row 5",
         "3.jpg may be a/3.jpg or b/3.jpg: write the path below the folder",
     )
-    assert "1 image of a.zip and b.zip in no row of the metadata: left out" in report.warnings
+    assert report.warnings == ("1 image of a.zip and b.zip in no row of the metadata: left out",)
 
 
 def test_zip_with_annotations_of_coco_is_refused(tmp_path: Path) -> None:
