@@ -66,7 +66,7 @@ def _print(place: str, manifest: Manifest, shards: int) -> None:
     for title, text in facts.items():
         if text:
             say(f"  {title.lower():<10}  {text}")
-    for line in manifest.understood:
+    for line in manifest.understood or ["not recorded, see verify --against"] * ("path" in manifest.source):
         say(f"  understood  {line}")
     _print_classes(manifest)
 

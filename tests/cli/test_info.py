@@ -47,6 +47,11 @@ def test_info_omits_labels_images_and_sizes_that_a_store_lacks(shell: Shell, pla
     assert rows.keys() == {"records", "images", "fields", "created", "digest", "labelled"}
 
 
+def test_info_says_that_an_older_store_has_no_record_of_what_convert_understood(shell: Shell, place: Path) -> None:
+    store_records(place, [Record(fields={"x": 1})], source={"path": "/images"})
+    assert "  understood  not recorded, see verify --against" in shell("info", place).stdout.splitlines()
+
+
 def test_info_shows_twenty_classes_and_json_shows_all(shell: Shell, tmp_path: Path, place: Path) -> None:
     names = tuple(f"{number:02}" for number in range(35))
     convert(plant_photos(tmp_path / "many", 40, names), place)

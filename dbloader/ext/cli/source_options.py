@@ -65,7 +65,7 @@ _OPTIONS = (
         metavar="NAMES",
         help="Order of classes: a store, .txt, .json or a,b,c; or the word numbers if the class names are the labels.",
     ),
-    click.option("--encoding", metavar="NAME", help="Encoding of a listing, or of names in a zip."),
+    click.option("--encoding", metavar="NAME", help="Encoding of a listing, or of names in a zip or tar."),
 )
 
 

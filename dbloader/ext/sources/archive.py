@@ -6,12 +6,21 @@ import os
 import posixpath
 import re
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from dbloader.ext.sources.class_folders import CLASS_FOLDERS, FOLDERS_IN_WORDS, Companions, Depths, folder_warnings
+from dbloader._describe import counted
+from dbloader.ext.sources.class_folders import (
+    CLASS_FOLDERS,
+    FOLDERS_IN_WORDS,
+    LISTINGS,
+    Companions,
+    Depths,
+    folder_warnings,
+)
 from dbloader.ext.sources.labels import label_of, no_label
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.sources.base import Entry, Source, Tally, full_path, readable
@@ -25,7 +34,23 @@ if TYPE_CHECKING:
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 ZIPS = (".zip",)
+_LABELS = re.compile(r"(?:^|/)labels/[^/]*\.txt$")  # YOLO's
+_MOST_UNREAD = 1000  # paths of files that are kept in memory
 _HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
+
+
+@dataclass
+class ArchiveTally(Tally):
+    """A tally that also has the paths of files which may have labels, but become no fields."""
+
+    unread: list[str] = field(default_factory=list)
+
+    def skip_path(self, path: str) -> None:
+        """Count a file of an archive that is not read."""
+        self.skip(os.fsencode(posixpath.basename(path)))
+        is_listing = os.fsencode(path.lower()).endswith(LISTINGS) or _LABELS.search(path.lower())
+        if is_listing and len(self.unread) < _MOST_UNREAD:
+            self.unread.append(path)
 
 
 class ArchiveSource(Source):
@@ -49,12 +74,14 @@ class ArchiveSource(Source):
         self._chosen = reading.class_folder or "first"
         if shared is not None:
             self.follows = ("class_folder",)
-            self.understood = (f"images: {self.place}", describe_classes(classes, FOLDERS_IN_WORDS[self._chosen]))
+            said = describe_classes(classes, FOLDERS_IN_WORDS[self._chosen])
+            more = ": all images are in one; --class-folder last makes it their class" * (not classes and shared > 0)
+            self.understood = (f"images: {self.place}", f"{said}{more}")
             self.warnings = tuple(folder_warnings("", classes))
 
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
-        tally, depths, companions, unlabelled, total = Tally(), Depths(), Companions(self), 0, 0
+        tally, depths, companions, unlabelled, total = ArchiveTally(), Depths(), Companions(self), 0, 0
         for path in self._paths:
             for item in self._found(path, tally):
                 if isinstance(item, Entry):
@@ -68,10 +95,23 @@ class ArchiveSource(Source):
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{no_label()}")
         tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()
         tally.warnings += companions.warnings()
+        tally.warnings += [*map(self._unread, filter(self._may_have_labels, tally.unread))][:1]
         return tally
 
+    def _may_have_labels(self, path: str) -> bool:
+        """Return whether a file that is not read may have labels; as `ClassFolderSource` decides for a folder."""
+        if not self._labels:
+            return True
+        return path.lower().endswith((".csv", ".tsv")) and path.count("/") <= (self._shared or 0)
+
+    def _unread(self, path: str) -> str:
+        where = readable(self._paths[0].name) if len(self._paths) == 1 else "the files"
+        file = "the data.yaml, or a classes.txt with a name on each line," if path.endswith(".txt") else "it"
+        way = f"extract {where}, and give {file} as the listing (--listing)"
+        return f"{readable(path)} in {where} is not read: if it has labels or boxes of the images, {way}"
+
     @abstractmethod
-    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+    def _found(self, path: Path, tally: ArchiveTally) -> Iterator[Entry | Problem]:
         """Yield the images in one file."""
 
     def _label(self, image: str, text: str = "") -> int | None:
@@ -88,6 +128,12 @@ def is_left_out(path: str, tally: Tally) -> bool:
     elif _HIDDEN.search(path):
         tally.hidden += 1
     return found is not None or _HIDDEN.search(path) is not None
+
+
+def encoding_warning(where: str, names: Sequence[str]) -> str:
+    """Return the warning that names in an archive are in an unknown encoding."""
+    what = f"{where} has {counted(len(names), 'name')} whose encoding is not UTF-8, such as {names[0]!r}"
+    return f"{what}: give the encoding, as in encoding='gbk' (--encoding gbk, shift_jis or cp437)"
 
 
 def _below(image: str, shared: int) -> str:
@@ -108,6 +154,8 @@ def number_folders(
     shared = 0
     while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
         shared += 1
+    if reading.class_folder is not None and shared and all(len(names) == shared for names in parts):
+        shared -= 1  # all images are in one folder, which the user calls the class
     class_of = CLASS_FOLDERS[reading.class_folder or "first"]
     classes = sorted({class_of("/".join(names[shared:])) for names in parts} - {""})
     return class_names(classes, where), {name: label for label, name in enumerate(classes)}, shared, reading

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 import unicodedata
 from array import array
 from contextlib import suppress
@@ -44,7 +45,7 @@ _ANSWERS = {
 }  # fmt: skip
 # Files with these extensions may have labels or boxes of the images beside them.
 _TABLES = (b".csv", b".tsv")
-_LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
+LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
 _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
 # The end of a mask's name
@@ -94,7 +95,7 @@ class ClassFolderSource(FolderSource):
                 if self.classes:
                     depths.add(posixpath.dirname(item.name))
             yield item
-        entries.tally.warnings += (*depths.warnings(self.classes, self._reading), *companions.warnings())
+        entries.tally.warnings += (*depths.warnings(self.classes, self._reading, self.root), *companions.warnings())
         return entries.tally
 
 
@@ -148,10 +149,10 @@ class Depths:
         elif len(self._inner) < 2:
             self._inner.setdefault(last, folder)
 
-    def warnings(self, classes: tuple[str, ...], reading: Reading) -> Iterator[str]:
+    def warnings(self, classes: tuple[str, ...], reading: Reading, root: Path | str = "") -> Iterator[str]:
         """Yield a warning if another folder may be the class."""
         is_odd = reading.class_folder is None and not self._direct and len(self._inner) > 1
-        if is_odd and not [*folder_warnings("", classes)]:
+        if is_odd and not [*folder_warnings(root, classes)]:
             yield (
                 f"the class folders contain only folders, such as {quoted([*self._inner.values()])}: if the innermost "
                 "folder or the path is the class, say so by class_folder (--class-folder last, or path)"
@@ -210,6 +211,8 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
         first = images or [*{*classes}.difference(parts)] or [name for name in parts if name not in answers] or parts
         what, way = "parts of a data set, not classes", "convert "
         more = ", and give a listing (--listing) unless it has class folders"
+    elif len(classes) == 1 and classes[0] == posixpath.basename(readable(root).rstrip("/")):
+        first, what, way, more = [*classes], "the data set, not a class", "convert ", ""
     elif len(splits) > 1 or (splits and len(classes) == 1):
         first = [name for name in splits if "train" in name.lower()] or splits  # other splits use the classes of train
         what, way, more = "splits", "convert one at a time, first ", ""
@@ -233,6 +236,10 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
         if name == b"metadata.parquet":
             yield describe_unused(readable(name))
             return
+        if stem in stems and extension.lower() == b".cls":
+            way = f"pack the folder (tar --sort=name -cf x.tar -C {shlex.quote(readable(root))} .), and convert x.tar"
+            yield f"{readable(name)} beside the images is not read: if it has the label, {way}"
+            return
         is_yolo = {"images", "labels"} <= {*classes} if name.lower() == b"classes.txt" else _has_names(path)
         if classes and name.lower() == b"classes.txt" and not is_yolo:
             with suppress(OSError):
@@ -240,7 +247,7 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
                 if [*map(bytes.strip, lines)] == [*map(os.fsencode, classes)]:
                     continue
             yield f"{readable(name)} is not read: if it has the order of the classes, give it (--classes {path})"
-        elif is_yolo or name.lower().endswith(_TABLES if classes else _LISTINGS):
+        elif is_yolo or name.lower().endswith(_TABLES if classes else LISTINGS):
             path = str(root) if extension.lower() == b".xml" else path
             what = f"{readable(name)} beside the {'class folders' if classes else 'images'} is not read"
             yield f"{what}: if it has labels or boxes of the images, give it as a listing (--listing {path})"

@@ -40,7 +40,10 @@ _TRAIN = ("train", "training", "Train", "Training", "TRAIN")
 _SPLIT = re.compile(r"(?i)(?<![a-z])(?:valid(?:ation)?|val|test(?:ing)?|dev|eval(?:uation)?)(?=set(?![a-z])|(?![a-z]))")
 _SHARDED = (*TARS, *ZIPS, ".parquet", ".arrow")
 _SHARD = re.compile(r"\{[0-9]+\.\.[0-9]+\}|[0-9]{5,}")  # train has other shards than val
-_FORMS = "a store, a .txt with a name on each line, a .json list, names with commas, such as cat,dog, or numbers; "
+_FORMS = (
+    f"a store, a .txt with a name on each line, a .json list, {NUMBERS}, or names with commas: cat,dog (a single name "
+    "needs one: cat,)"
+)
 
 
 def given_classes(classes: str | os.PathLike[str] | Sequence[str] | None) -> str | tuple[str, ...] | None:

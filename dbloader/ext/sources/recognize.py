@@ -162,6 +162,8 @@ def _open_place(
         raise SourceError(f"{readable(source)}: holds {' and '.join(kept)}: put each kind into a folder of its own")
     if tables:
         return _open_tables(source, tables, file_fields, reading)
+    if (tars or zips) and Path(source).is_dir():
+        _check_splits(source, tars or zips)
     if tars:
         from dbloader.ext.sources.tar import TarSource
 
@@ -281,9 +283,19 @@ def _split_of(name: str) -> str:
     return found[0] if found and is_split(found[0]) else ""
 
 
-def _several_splits(place: str, splits: list[str]) -> SourceError:
+def _check_splits(place: str | os.PathLike[str], paths: list[Path]) -> None:
+    """Raise SourceError if the names of the tars or zips in a folder show that they are several splits."""
+    splits = {next(filter(is_split, re.findall("[A-Za-z]+", path.name)), "").lower() for path in paths}
+    if len(splits - {""}) > 1:
+        train, every = (readable(paths[0].with_name(f"{name}{paths[0].suffix}")) for name in ("*train*", "*"))
+        raise _several_splits(os.fspath(place), sorted(splits), f"'{train}' ('{every}' for all)")
+
+
+def _several_splits(
+    place: str, splits: list[str], files: str = "'train-{00000..00099}-of-00100.parquet'"
+) -> SourceError:
     named = ", ".join(split or "files without a split's name" for split in splits)
-    way = "convert each by itself: give its folder, or its files as in 'train-{00000..00099}-of-00100.parquet'"
+    way = f"convert each by itself: give its folder, or its files as in {files}"
     return SourceError(f"{readable(place)}: has several splits ({named}): {way}")
 
 

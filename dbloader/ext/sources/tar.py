@@ -26,12 +26,19 @@ from typing_extensions import override
 from dbloader._describe import short_repr
 from dbloader._machine import NO_ROOM
 from dbloader.errors import DamagedRecordError, FieldError, SourceError
-from dbloader.ext.sources.archive import TARS, ArchiveSource, is_left_out, number_folders
+from dbloader.ext.sources.archive import (
+    TARS,
+    ArchiveSource,
+    ArchiveTally,
+    encoding_warning,
+    is_left_out,
+    number_folders,
+)
 from dbloader.ext.sources.labels import FIELDS_FILE, number_labels, read_classes, read_target
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.records.record import checked_field_name
 from dbloader.records.values import checked_str, unpack
-from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, Tally, field_value, read_file, readable
+from dbloader.sources.base import KEPT_FIELDS, Entry, FieldFile, Problem, field_value, read_file, readable
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR
 
 if TYPE_CHECKING:
@@ -55,6 +62,7 @@ _NOT_EXTENDED_JSON = (
     *(BSONError, DamagedRecordError),
 )
 _BLOCK = 512
+_MOST_UNKNOWN = 1000  # names in an unknown encoding that are counted
 
 
 class _TarredFile(NamedTuple):
@@ -88,6 +96,7 @@ class TarSource(ArchiveSource):
         reading: Reading = UNDECIDED,
     ) -> None:
         self._decompressed: dict[bytes, IO[bytes]] = {}
+        self._encoding, self._unknown = reading.encoding or "utf-8", dict[str, None]()
         with ExitStack() as after_error:
             after_error.callback(self.close)
             folders, labels, fields = self._read_all(
@@ -101,6 +110,9 @@ class TarSource(ArchiveSource):
             else:
                 super().__init__(place, paths, *number_folders(folders, readable(place), reading))
             self.numbers_classes = classes is not None
+            self.follows += ("encoding",)
+            if self._unknown:
+                self.warnings += (encoding_warning(readable(place), [*self._unknown]),)
             self.file_fields, self.target = fields, read_target(paths[0].parent)
             self.compressed = next(map(readable, self._decompressed), "")
             after_error.pop_all()
@@ -117,9 +129,11 @@ class TarSource(ArchiveSource):
                 if (content := _decompressed(path)) is not None:
                     self._decompressed[_key(path)] = content
             with _opened(path, self._decompressed) as file:
-                for sample in _samples(file, path, Tally(), wanted):
+                for sample in _samples(file, path, ArchiveTally(), wanted, self._encoding):
                     if isinstance(sample, Problem):
                         continue
+                    if readable(sample.image.path) != sample.image.path and len(self._unknown) < _MOST_UNKNOWN:
+                        self._unknown[readable(sample.image.path)] = None
                     fields.update(dict.fromkeys(field for field in map(_field_of, sample.others) if field in wanted))
                     folders.add(posixpath.dirname(sample.image.path))
                     if LABEL in sample.others:
@@ -130,9 +144,9 @@ class TarSource(ArchiveSource):
         return folders, labels, (*fields,)
 
     @override
-    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+    def _found(self, path: Path, tally: ArchiveTally) -> Iterator[Entry | Problem]:
         with _opened(path, self._decompressed) as file:
-            for sample in _samples(file, path, tally, self.file_fields):
+            for sample in _samples(file, path, tally, self.file_fields, self._encoding):
                 yield sample if isinstance(sample, Problem) else self._entry(file, _key(path), sample)
 
     @override
@@ -253,14 +267,16 @@ def _key(path: Path) -> bytes:
     return os.fsencode(path.absolute())
 
 
-def _samples(file: IO[bytes], path: Path, tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
+def _samples(
+    file: IO[bytes], path: Path, tally: ArchiveTally, file_fields: Collection[str], encoding: str
+) -> Iterator[_Sample | Problem]:
     """Yield the samples of a tar, and a Problem for each group of files with several possible images.
 
     If ``file_fields`` contains "mask", a file such as ``17.mask.png`` is a mask, not the image of a sample.
     """
     group: dict[str, _TarredFile] = {}
     key = ("", "")
-    for found in _files(file, readable(path), tally):
+    for found in _files(file, readable(path), tally, encoding):
         if isinstance(found, Problem):
             yield found
             continue
@@ -279,7 +295,9 @@ def _field_of(extension: str) -> str:
     return extension.rpartition(".")[0] if _is_image(extension) else ""
 
 
-def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[str]) -> Iterator[_Sample | Problem]:
+def _split(
+    group: dict[str, _TarredFile], tally: ArchiveTally, file_fields: Collection[str]
+) -> Iterator[_Sample | Problem]:
     """Yield the samples in a group of files, or a Problem. Count a group without an image as left out."""
     images = {
         extension: file
@@ -299,15 +317,15 @@ def _split(group: dict[str, _TarredFile], tally: Tally, file_fields: Collection[
             yield _Sample(image, others)
     else:
         for file in others.values():
-            tally.skip(os.fsencode(posixpath.basename(file.path)))
+            tally.skip_path(file.path)
 
 
 def _files(
-    file: IO[bytes], where: str, tally: Tally, prefix: str = "", start: int = 0
+    file: IO[bytes], where: str, tally: ArchiveTally, encoding: str, prefix: str = "", start: int = 0
 ) -> Iterator[_TarredFile | Problem]:
     """Yield the files of a tar, and of its inner tars. ``start`` is the position of an inner tar in the outer tar."""
     try:
-        with tarfile.open(fileobj=file, mode="r:") as tar:
+        with tarfile.open(fileobj=file, mode="r:", encoding=encoding) as tar:
             end, plain = 0, None
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
@@ -319,7 +337,7 @@ def _files(
                 if member.isdir():
                     continue
                 if member.islnk():
-                    plain = _plain_files(file, start) if plain is None else plain
+                    plain = _plain_files(file, start, encoding) if plain is None else plain
                     target = plain.get(posixpath.normpath(member.linkname))
                 if is_left_out(path, tally):
                     continue
@@ -333,7 +351,8 @@ def _files(
                 elif name.lower().endswith(".tar") and not prefix:
                     inner = tar.extractfile(member)
                     assert inner is not None  # a plain file can be opened
-                    yield from _files(inner, f"{where}, {readable(path)}", tally, f"{path[:-4]}/", member.offset_data)
+                    inner_where, prefix_of_it = f"{where}, {readable(path)}", f"{path[:-4]}/"
+                    yield from _files(inner, inner_where, tally, encoding, prefix_of_it, member.offset_data)
                 elif name.lower().endswith(TARS):
                     yield Problem(readable(path), f"is a tar in {where} that is not read: extract {where}")
                 else:
@@ -343,11 +362,11 @@ def _files(
         yield Problem(where, f"is damaged, and files after the damage are missing: {error}")
 
 
-def _plain_files(file: IO[bytes], start: int) -> dict[str, tuple[int, int]]:
+def _plain_files(file: IO[bytes], start: int, encoding: str) -> dict[str, tuple[int, int]]:
     """Return {name in the header: (position, size)} for the plain files in a tar. Hard links refer to these names."""
     file.seek(0)
     found = {}
-    with tarfile.open(fileobj=file, mode="r:") as tar:
+    with tarfile.open(fileobj=file, mode="r:", encoding=encoding) as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
             if member.isreg() and not member.issparse():

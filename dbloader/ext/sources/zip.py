@@ -21,9 +21,15 @@ from typing_extensions import override
 
 from dbloader._describe import counted
 from dbloader.errors import SourceError
-from dbloader.ext.sources.archive import ArchiveSource, is_left_out, number_folders
+from dbloader.ext.sources.archive import (
+    ArchiveSource,
+    ArchiveTally,
+    encoding_warning,
+    is_left_out,
+    number_folders,
+)
 from dbloader.ext.sources.options import UNDECIDED
-from dbloader.sources.base import MAX_BYTES, Entry, FieldFile, Problem, Tally, read_file, readable
+from dbloader.sources.base import MAX_BYTES, Entry, FieldFile, Problem, read_file, readable
 from dbloader.sources.folder import EXTENSIONS, LOOKED_FOR, SIDECARS
 
 if TYPE_CHECKING:
@@ -31,10 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dbloader.ext.sources.options import Reading
+    from dbloader.sources.base import Tally
 
 # Sections 4.3.7, 4.3.14 and 4.3.16 of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
 _LOCAL, _LOCAL_MAGIC = struct.Struct("<4s22x2H"), b"PK\3\4"  # gives lengths of name and extra field
 _END, _END64, _LOCATOR_BYTES = struct.Struct("<4s6xH10x"), struct.Struct("<4s28xQ16x"), 20  # give the number of files
+_EXTRA, _UNICODE_PATH = struct.Struct("<HHBI"), 0x7075
 _ENCRYPTED, _IS_UTF8 = 1, 2**11  # bits of a file's flags
 _UNIX = 3
 # Python raises these errors for a damaged central directory.
@@ -61,7 +69,7 @@ class ZipSource(ArchiveSource):
 
     def __init__(self, place: str | os.PathLike[str], paths: Sequence[Path], reading: Reading = UNDECIDED) -> None:
         folders: set[str] = set()
-        first, tally = "", Tally()
+        first, tally = "", ArchiveTally()
         for path in paths:
             for item in _images(path, tally, reading.encoding):
                 if isinstance(item, Problem):
@@ -75,7 +83,7 @@ class ZipSource(ArchiveSource):
         self.warnings += tuple(tally.warnings)
 
     @override
-    def _found(self, path: Path, tally: Tally) -> Iterator[Entry | Problem]:
+    def _found(self, path: Path, tally: ArchiveTally) -> Iterator[Entry | Problem]:
         for item in _images(path, tally, self._reading.encoding):
             yield item if isinstance(item, Problem) else item._replace(label=self._label(item.name))
         tally.warnings.clear()  # the constructor has already given these warnings
@@ -136,7 +144,7 @@ def _unpacked(name: str, data: bytes, size: int, hold: Callable[[int], object]) 
         return Problem(name, f"cannot be unpacked: {error}")
 
 
-def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[Entry | Problem]:
+def _images(path: Path, tally: ArchiveTally, encoding: str | None = None) -> Iterator[Entry | Problem]:
     """Yield an entry without a label for each image in a zip. Yield a Problem for an unreadable image or zip."""
     members, images, beside = read_directory(path, tally, encoding), [], dict[str, dict[str, FieldFile]]()
     for item in members:
@@ -152,7 +160,7 @@ def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[E
         elif extension.lower().encode() in SIDECARS and not _problem(found):
             beside.setdefault(stem, {})[extension[1:].lower()] = FieldFile(name, _location(path, found))
         else:
-            tally.skip(os.fsencode(posixpath.basename(name)))
+            tally.skip_path(name)
     for name, found in images:
         if problem := _problem(found):
             yield Problem(name, f"{problem} ({readable(path)})")
@@ -162,7 +170,7 @@ def _images(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[E
         yield Entry(name, _location(path, found), None, {}, files=dict(sorted(files.items())))
     for stem in beside.keys() - {key for name, _ in images for key in (name, posixpath.splitext(name)[0])}:
         for file in beside[stem].values():
-            tally.skip(os.fsencode(posixpath.basename(file.name)))
+            tally.skip_path(file.name)
 
 
 def read_directory(
@@ -179,7 +187,13 @@ def read_directory(
         return
     except OSError as error:
         raise SourceError(f"{where}: cannot be read: {error.strerror or error}") from error
-    old = [found.filename for found in members if not found.flag_bits & _IS_UTF8 and not found.filename.isascii()]
+    old = list[str]()
+    for found in members:
+        if not found.flag_bits & _IS_UTF8 and not found.orig_filename.isascii():
+            if encoding is None and (name := _unicode_path(found)):
+                found.filename = name
+            else:
+                old.append(found.filename)
     as_utf8 = {name: utf8 for name in old if (utf8 := _decoded(name, "utf-8"))}
     if encoding is not None:
         names = {name: _decoded(name, encoding) for name in old}
@@ -188,8 +202,7 @@ def read_directory(
     if wrong := next((name for name in old if not names.get(name, name)), None):
         raise SourceError(f"{where}: the name {wrong!r} is not in the encoding {encoding!r}: give another (--encoding)")
     if old and not names:
-        what = f"{where} has {counted(len(old), 'name')} whose encoding is not UTF-8, such as {old[0]!r}"
-        tally.warnings.append(f"{what}: give the encoding, as in encoding='gbk' (--encoding gbk, shift_jis or cp437)")
+        tally.warnings.append(encoding_warning(where, old))
     for found in members:
         name = names.get(found.filename) or found.filename
         if "\\" in name:
@@ -197,6 +210,18 @@ def read_directory(
             name = name.replace("\\", "/")
         if not name.endswith("/"):
             yield posixpath.normpath(name).lstrip("/"), found
+
+
+def _unicode_path(found: zipfile.ZipInfo) -> str:
+    """Return the name in the extra field of Info-ZIP and 7-Zip (section 4.6.9 of APPNOTE.TXT); "" without one."""
+    extra = found.extra
+    while len(extra) >= _EXTRA.size:
+        kind, size, version, crc32 = _EXTRA.unpack_from(extra)
+        with suppress(UnicodeError):
+            if (kind, version) == (_UNICODE_PATH, 1) and isal_zlib.crc32(found.orig_filename.encode("cp437")) == crc32:
+                return extra[_EXTRA.size : 4 + size].decode()
+        extra = extra[4 + size :]
+    return ""
 
 
 def _decoded(name: str, encoding: str) -> str:

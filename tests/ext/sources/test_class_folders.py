@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,27 @@ def test_classes_named_like_splits_or_parts_give_a_warning(tmp_path: Path, class
     called, paths = ", ".join(map(repr, names)), [f"{root}/{name}" for name in names]
     sentence = f"the classes are called {called}: these look like {what.format(*paths)}"
     assert ClassFolderSource(root).warnings == ((sentence,) if what else ())
+
+
+def test_only_class_folder_with_the_name_of_the_folder_gives_a_warning(tmp_path: Path) -> None:
+    root = plant(tmp_path / "seg_pred", "seg_pred/1.jpg")
+    (warning,) = warnings_of(ClassFolderSource(root))
+    assert warning.endswith(f"'seg_pred': these look like the data set, not a class; convert {root}/seg_pred")
+    plant(tmp_path / "seg_pred", "seg_pred/a/1.jpg", "seg_pred/b/1.jpg")
+    (root / "seg_pred" / "1.jpg").unlink()
+    assert warnings_of(ClassFolderSource(root)) == (warning,)
+    assert warnings_of(ClassFolderSource(plant(tmp_path / "cats", "cat/1.jpg"))) == ()
+
+
+def test_label_in_a_file_beside_images_is_read_from_a_tar(tmp_path: Path) -> None:
+    root = plant(tmp_path / "x y", "1.jpg", "2.jpg")
+    for number in (1, 2):
+        (root / f"{number}.cls").write_text(str(7 * number))
+    (warning,) = warnings_of(ClassFolderSource(root))
+    assert warning.startswith("1.cls beside the images is not read: ")
+    command = shlex.split(warning[warning.index("(") + 1 : warning.index(")")])
+    subprocess.run(command, check=True, cwd=tmp_path)
+    assert [entry.label for entry in only_entries(open_source(tmp_path / "x.tar"))] == [7, 14]
 
 
 @pytest.mark.parametrize(

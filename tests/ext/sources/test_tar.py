@@ -21,13 +21,16 @@ import pytest
 
 from dbloader import convert
 from dbloader.checking.verify_store import verify_store
+from dbloader.conversion.settings import Settings
 from dbloader.errors import SourceError
+from dbloader.ext.sources.options import Reading
 from dbloader.ext.sources.recognize import find_archives
 from dbloader.ext.sources.tar import TarSource
 from dbloader.sources.base import Entry, Problem
 from tests.support.children import from_child
 from tests.support.conversion import records, report_lines
 from tests.support.images import photo
+from tests.support.layouts.base import write_zip
 from tests.support.sources import pack
 from tests.support.tallies import contents, entries, problems, tally_of, warnings_of
 
@@ -303,6 +306,50 @@ def test_hostile_members_are_named_and_nothing_is_extracted(tmp_path: Path) -> N
     assert [record.name for record in records(folder / "out.lmdb")] == ["../../1.jpg", "etc/2.jpg", "../../3.jpg"]
     reason = f"is a link, device or sparse file in {folder / 'x.tar'}, not a plain file"
     assert report_lines(report) == [{"name": "4.jpg", "event": "rejected", "reason": reason}]
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("latin-1", "B\u00e4r"), ("gbk", "\u732b\u72d7")])
+def test_names_in_another_encoding_give_a_warning_until_it_is_given(tmp_path: Path, encoding: str, name: str) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.GNU_FORMAT, encoding=encoding) as tar:
+        for number in range(2):
+            member = tarfile.TarInfo(f"{name}{number}/1.jpg")
+            member.size = 1
+            tar.addfile(member, io.BytesIO(b"j"))
+        link = tarfile.TarInfo("b/1.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, f"{name}0/1.jpg"
+        tar.addfile(link)
+    (warning,) = source_of(tmp_path / "x.tar").warnings
+    assert "x.tar has 2 names whose encoding is not UTF-8, such as " in warning
+    assert "(--encoding gbk" in warning
+    source = TarSource(tmp_path / "x.tar", [tmp_path / "x.tar"], reading=Reading(encoding=encoding))
+    assert source.warnings == ()
+    assert [entry.name for entry in entries(source)] == [f"{name}0/1.jpg", f"{name}1/1.jpg", "b/1.jpg"]
+    assert Settings(source=tmp_path / "x.tar", encoding=encoding).open().classes[-1] == max("b", f"{name}1")
+
+
+@pytest.mark.parametrize("extension", [".tar", ".zip"])
+def test_folder_with_shards_of_several_splits_is_refused(tmp_path: Path, extension: str) -> None:
+    write = pack if extension == ".tar" else write_zip
+    (tmp_path / "shards").mkdir()
+    for number, name in enumerate(("pets-train-0", "pets-train-1", "pets_val")):
+        write(tmp_path / "shards" / f"{name}{extension}", {f"a/{number}.jpg": photo(number), f"b/{number}.jpg": b"j"})
+    way = rf"\*train\*\{extension}' \('.*shards/\*\{extension}' for all\)"
+    with pytest.raises(SourceError, match=rf"has several splits \(train, val\): .*{way}"):
+        Settings(source=tmp_path / "shards").open()
+    for pattern, count in (("*train*", 4), ("*", 6)):
+        source = Settings(source=tmp_path / "shards" / f"{pattern}{extension}").open()
+        assert len([*source.entries()]) == count
+
+
+@pytest.mark.parametrize("by", ["first", "last", "path"])
+def test_only_folder_is_the_class_if_the_user_says_so(tmp_path: Path, by: str) -> None:
+    path = pack(tmp_path / "x.tar", {f"val/cat/{number}.jpg": photo(number) for number in range(2)})
+    source = Settings(source=path).open()
+    assert (source.classes, "--class-folder last makes it" in source.understood[1]) == ((), True)
+    assert Settings(source=path, class_folder=by).open().classes == ("cat",)
+    source = Settings(source=path, class_folder=by, classes="cat,dog").open()
+    assert [entry.label for entry in entries(source)] == [0, 0]
+    assert "--class-folder" not in Settings(source=pack(tmp_path / "y.tar", {"1.jpg": b"j"})).open().understood[1]
 
 
 def test_class_names_in_cls_files_become_labels(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dbloader import convert, open_store
+from dbloader.conversion.settings import Settings
 from dbloader.errors import SourceError
 from dbloader.ext.sources import zip as zips
 from dbloader.ext.sources.options import Reading
@@ -19,6 +21,7 @@ from dbloader.ext.sources.zip import ZipSource
 from dbloader.sources.base import Entries
 from tests.support.conversion import events, records
 from tests.support.images import photo, plant, plant_photos
+from tests.support.layouts.base import write_tar, write_zip
 from tests.support.tallies import contents, entries, problems, tally_of
 
 
@@ -108,6 +111,48 @@ def test_encoding_decodes_names_without_the_flag_for_utf8(tmp_path: Path, encodi
     assert sorted(source.classes) == sorted([name + "x" * (4 - len(coded)), "\u00e9", "c"])
     with pytest.raises(SourceError, match="is not in the encoding 'ascii': give another"):
         ZipSource(path, [path], Reading(encoding="ascii"))
+
+
+def test_unicode_path_in_the_extra_field_is_the_name(tmp_path: Path) -> None:
+    names = ["B\u00e4r/1.jpg", "b/2.jpg"]
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for name, raw in zip(names, (b"X\x8er/1.jpg", b"b/2.jpg"), strict=True):
+            member = zipfile.ZipInfo(name.replace("B\u00e4r", "XXr"))
+            known = struct.pack("<HHBI", 0x7075, 5 + len(name.encode()), 1, zlib.crc32(raw)) + name.encode()
+            member.extra = struct.pack("<HH4x", 0x5455, 4) + known
+            file.writestr(member, b"j")
+    data = (tmp_path / "x.zip").read_bytes().replace(b"XXr/", b"X\x8er/")
+    (tmp_path / "x.zip").write_bytes(data)
+    source = source_of(tmp_path / "x.zip")
+    assert ([entry.name for entry in entries(source)], source.warnings) == (names, ())
+    (tmp_path / "x.zip").write_bytes(data.replace(b"\x8er/", b"\x84r/"))  # renamed by a program without this field
+    source = source_of(tmp_path / "x.zip")
+    assert [entry.name for entry in entries(source)] == ["X\u00e4r/1.jpg", "b/2.jpg"]
+    assert "whose encoding is not UTF-8" in source.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "flat", "folders"),
+    [
+        ("labels.csv", "give it as the listing", "give it as the listing"),
+        ("metadata.jsonl", "give it as the listing", ""),
+        ("_annotations.coco.json", "give it as the listing", ""),
+        ("labels/1.txt", "give the data.yaml", ""),
+        ("README.txt", "", ""),
+        ("a/x.csv", "give it as the listing", ""),
+    ],
+)
+@pytest.mark.parametrize("extension", [".zip", ".tar"])
+def test_file_that_may_have_labels_gives_a_warning_in_an_archive(
+    tmp_path: Path, name: str, flat: str, folders: str, extension: str
+) -> None:
+    write = write_zip if extension == ".zip" else write_tar
+    for warning, images in ((flat, ("1.jpg", "2.jpg")), (folders, ("a/1.jpg", "b/2.jpg"))):
+        path = write(tmp_path / f"x{extension}", {**{image: photo(1) for image in images}, name: b"x"})
+        found = tally_of(Settings(source=path).open()).warnings
+        assert [text.startswith(f"{name} in x{extension} is not read") and warning in text for text in found] == (
+            [True] * bool(warning)
+        )
 
 
 def test_windows_separators_in_names_are_read_as_slashes(tmp_path: Path) -> None:
