@@ -19,7 +19,7 @@ class Reading:
         class_folder: Which folder of a path is the class: ``"first"``, ``"last"``, or ``"path"`` for all together.
         boxes: Which image the boxes fit: ``"upright"`` (turned by EXIF) or ``"stored"``. Or the unit of the boxes:
             ``"pixels"``, or ``"fractions"`` of the width and height. Or both, as in ``"upright,fractions"``.
-        encoding: Encoding of file names in a zip, or of a listing, such as ``"gbk"``.
+        encoding: Encoding of file names in a zip or tar, or of a listing, such as ``"gbk"``.
 
     Raises:
         OptionError: An option has another value, or Python does not know the encoding.
