@@ -19,7 +19,7 @@ from dbloader.conversion.file_list import FileList
 from dbloader.conversion.report import left_out
 from dbloader.errors import DamagedRecordError, ImageError
 from dbloader.ext.comparing.record_keys import record_keys
-from dbloader.ext.sources.classes import numbered, use_classes
+from dbloader.ext.sources.classes import class_numbers, numbered, use_classes
 from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
 from dbloader.ext.sources.open import open_source
 from dbloader.ext.sources.options import Reading
@@ -70,8 +70,9 @@ def open_against(
             )
         )
     )
-    if given := origin.get("classes"):
-        use_classes(source, given if given == "numbers" else store.manifest.classes)
+    given, classes = origin.get("classes"), store.manifest.classes
+    if given or (source.classes and {*source.classes} <= class_numbers(source.classes, classes).keys()):
+        use_classes(source, given if given == "numbers" else classes)  # --append gives classes other numbers
     return partial(compare_files, store, source, notes), source.place
 
 

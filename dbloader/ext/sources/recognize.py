@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
-from dbloader.ext.sources.archive import TARS, ZIPS
+from dbloader.ext.sources.archive import TARS, ZIPS, ArchiveSource
 from dbloader.ext.sources.class_folders import ClassFolderSource, is_split
 from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE, TARGET_FILE
 from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
@@ -85,6 +85,8 @@ def _open_listing(
     path = Path(listing.path)
     kind = path.suffix.lower()
     is_yolo = kind in (".yaml", ".yml", ".names", ".labels") or path.name == "classes.txt"
+    if find_archives(source, TARS):
+        raise SourceError(f"{readable(source)}: with a listing (--listing), convert reads no tars: extract it first")
     if zips := find_archives(source, ZIPS):
         from dbloader.ext.sources.coco import read_coco
         from dbloader.ext.sources.listed_zip import read_listed_zip
@@ -187,6 +189,10 @@ def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[P
             found.beside.hidden += 1
         elif name not in known:
             found.beside.skip(os.fsencode(name))
+            if isinstance(found, ArchiveSource) and name.lower().endswith((".csv", ".tsv")):
+                way = f"give it as a listing (--listing {readable(Path(place, name))})"
+                what = f"{readable(name)} beside the archives is not read: if it has labels or boxes of the images"
+                found.warnings = (*found.warnings, f"{what}, {way}")
     return found
 
 

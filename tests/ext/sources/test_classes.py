@@ -279,6 +279,18 @@ def test_class_in_the_other_unicode_form_gets_the_number_of_the_given_class(tmp_
         convert(val, tmp_path / "val.lmdb", classes=["a", composed], overwrite=True, progress=None)
 
 
+def test_appended_images_are_compared_with_their_folder_by_the_names_of_classes(tmp_path: Path) -> None:
+    for folder, names in {"first": "ac", "second": "bc"}.items():
+        plant(tmp_path, photos([f"{folder}/{name}/{folder}.jpg" for name in names], len(folder)))
+        convert(tmp_path / folder, tmp_path / "x.shards", shards=1, append=folder == "second", progress=None)
+    assert labels(tmp_path / "x.shards") == (["a", "c", "b"], [0, 1, 2, 1])
+    found = verify_store(tmp_path / "x.shards", against=tmp_path / "second").problems
+    assert found == {"extra": 2}
+    (tmp_path / "second" / "c" / "second.jpg").rename(tmp_path / "second" / "b" / "c.jpg")
+    (tmp_path / "second" / "b").rename(tmp_path / "second" / "d")  # no class of the store
+    assert "missing" in verify_store(tmp_path / "x.shards", against=tmp_path / "second").problems
+
+
 def test_appended_class_that_looks_like_one_of_the_store_gives_a_warning(tmp_path: Path) -> None:
     for number, name in enumerate(("cat", "dog", "Cat")):
         plant(tmp_path / str(number), photos([f"{name}/{number}.jpg"], number))

@@ -232,6 +232,23 @@ def test_metadata_beside_zips_name_their_files(tmp_path: Path) -> None:
     assert report.warnings == ("1 image of a.zip and b.zip in no row of the metadata: left out",)
 
 
+@pytest.mark.parametrize("extension", [".zip", ".tar"])
+def test_table_beside_archives_that_is_not_read_gives_a_warning(tmp_path: Path, extension: str) -> None:
+    write = write_zip if extension == ".zip" else write_tar
+    for number in (1, 2):
+        write(tmp_path / "data" / f"part{number}{extension}", {f"{number}.jpg": photo(number)})
+    plant(tmp_path / "data", {"ham.csv": b"id,label\n1,nv\n", "0_stats.json": b"{}"})
+    (warning,) = Settings(source=tmp_path / "data").open().warnings
+    assert warning.startswith("ham.csv beside the archives is not read")
+    assert warning.endswith(f"(--listing {tmp_path}/data/ham.csv)")
+    listed = Settings(source=tmp_path / "data", listing=tmp_path / "data" / "ham.csv")
+    if extension == ".zip":
+        assert listed.open().classes == ("nv",)
+    else:
+        with pytest.raises(SourceError, match="convert reads no tars: extract it first"):
+            listed.open()
+
+
 def test_zip_with_annotations_of_coco_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {"1.jpg": photo(1)})
     (tmp_path / "c.json").write_text('{"images": [], "annotations": [], "categories": []}')
