@@ -29,6 +29,7 @@ OTHER_PACKAGES = {
     "_worker_info": "torch.utils.data.get_worker_info() shows a dataset what only torch's own workers set",
     **dict.fromkeys(("_add_dataloader", "_remove_dataloader"), "Accelerate asks the loaders registered with these"),
     "_ServerMode": "the type of all read preferences of pymongo",
+    "_target_types": "torchvision's OxfordIIITPet shows only here which of its two lists of classes names the labels",
     "_orig_mod": "a module compiled by torch shows the original only here",
 }
 

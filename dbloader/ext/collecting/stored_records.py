@@ -6,6 +6,7 @@ Types are looked up in ``sys.modules``. Importing ``dbloader.datasets`` would im
 from __future__ import annotations
 
 import sys
+import warnings
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import groupby, islice
@@ -108,6 +109,8 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     if is_loaded(samples, "torchvision.datasets.voc", "VOCDetection") and samples.target_transform is None:
         return find_voc_classes(map(Path, samples.annotations))
     names = samples.manifest.classes if gives_records(samples) else getattr(samples, "classes", None)
+    if [*getattr(samples, "_target_types", ())] == ["binary-category"]:  # OxfordIIITPet's cats and dogs
+        names = samples.bin_classes
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
         numbers: Any = getattr(samples, "class_to_idx", None)
         is_clear = isinstance(numbers, Mapping) and len({*names}) == len(names)
@@ -115,6 +118,11 @@ def find_classes(samples: Any) -> tuple[str, ...]:
             raise OptionError(
                 f"class_to_idx of the dataset gives {other[0]!r} the label {numbers[other[0]]}, but its "
                 f"position in classes is {names.index(other[0])}: pass the names in the order of the labels as classes="
+            )
+        if getattr(samples, "target_transform", None) is not None:
+            way = "pass the right names as classes=, or classes=() for labels without names"
+            warnings.warn(
+                f"the dataset has a target_transform, so its classes may not name its labels: {way}", stacklevel=3
             )
         return tuple(names)
     first, *others = [*map(find_classes, _inner(samples))] or [()]

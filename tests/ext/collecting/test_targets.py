@@ -137,3 +137,30 @@ def test_classes_whose_numbers_contradict_them_are_an_error(tmp_path: Path) -> N
     ):
         write_store(samples, tmp_path / "s.lmdb")
     assert write_store(samples, tmp_path / "s.lmdb", classes=["dog", "cat"]).classes == ("dog", "cat")
+
+
+class Named(list[Any]):
+    """Samples of a dataset of torchvision with names of classes."""
+
+    def __init__(self, samples: Any, classes: Any, **attributes: Any) -> None:
+        super().__init__(samples)
+        self.classes = classes
+        vars(self).update(attributes)
+
+
+def test_cats_and_dogs_of_oxford_pets_have_their_own_names(tmp_path: Path) -> None:
+    pets = {"classes": ["Abyssinian", "Beagle"], "bin_classes": ["Cat", "Dog"]}
+    samples = Named([(IMAGE, 0), (IMAGE, 1)], **pets, _target_types=["binary-category"])
+    write_store(samples, tmp_path / "s.lmdb")
+    assert LMDBDataset(tmp_path / "s.lmdb").classes == ["Cat", "Dog"]
+    samples = Named([(IMAGE, 0), (IMAGE, 1)], **pets, _target_types=["category"])
+    write_store(samples, tmp_path / "s.lmdb", overwrite=True)
+    assert LMDBDataset(tmp_path / "s.lmdb").classes == ["Abyssinian", "Beagle"]
+
+
+def test_target_transform_beside_classes_is_a_warning(tmp_path: Path) -> None:
+    samples = Named([(IMAGE, 1)], ["cat", "dog"], target_transform=abs)
+    with pytest.warns(UserWarning, match="has a target_transform, so its classes may not name its labels: pass"):
+        write_store(samples, tmp_path / "s.lmdb")
+    write_store(samples, tmp_path / "s.lmdb", classes=samples.classes, overwrite=True)
+    assert LMDBDataset(tmp_path / "s.lmdb").classes == ["cat", "dog"]
