@@ -43,6 +43,7 @@ _ANSWERS = {
     "mask", "masks", "label", "labels", "gt", "truth", "annotation", "annotations", "annot", "ann", "anns", "seg",
     "segmentation", "trimap", "trimaps",
 }  # fmt: skip
+_OF_IMAGES = re.compile(r"(?i)(?<=.)[_-](?:images?|imgs?|jpe?g|png|data)$")  # as in train_images, test-jpg
 # Files with these extensions may have labels or boxes of the images beside them.
 _TABLES = (b".csv", b".tsv")
 LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
@@ -50,6 +51,7 @@ LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of YOLO's labels
 # The end of a mask's name
 _MASK = re.compile(r"_(?:masks?|seg|segmentation|gt|labels?|trimap)(?:_?[0-9]+)?$", re.IGNORECASE)
+_IN_JSON = re.compile(rb"(?:" + b"|".join(map(re.escape, SUFFIXES)) + rb")\"", re.IGNORECASE)
 _SAMPLE = 20  # number of text files to look at; the first may be empty, because its image has no boxes
 
 # For each value of the option ``class_folder``, a function finds the class in the path of an image's folder.
@@ -201,7 +203,8 @@ def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
 
 def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]:
     """Yield a warning if class folders look like the splits or parts of a data set; ``root`` is "" for archives."""
-    parts, splits = [name for name in classes if name.lower() in _PARTS], [*filter(is_split, classes)]
+    parts = [name for name in classes if name.lower() in _PARTS]
+    splits = [name for name in classes if is_split(_OF_IMAGES.sub("", name))]
     pictures = [name for name in classes if is_split(name) or not _PICTURES.isdisjoint(_words(name))]
     answers = [name for name in classes if not _ANSWERS.isdisjoint(_words(name))]
     if pictures and answers and {*pictures, *answers} == {*classes}:
@@ -220,6 +223,15 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
         return
     way = f"{way if root else f'extract the file, and {way}'}{posixpath.join(readable(root), min(first))}"
     yield f"the classes are called {quoted(classes)}: these look like {what}; {way}{more}"
+
+
+def _names_images(root: Path, name: bytes) -> bool:
+    """Return whether a JSON file names images near its beginning."""
+    with suppress(OSError):
+        if name.lower().endswith((b".json", b".jsonl")):
+            with Path(root, os.fsdecode(name)).open("rb") as file:
+                return _IN_JSON.search(file.read(2**16)) is not None
+    return False
 
 
 def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
@@ -247,7 +259,7 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
                 if [*map(bytes.strip, lines)] == [*map(os.fsencode, classes)]:
                     continue
             yield f"{readable(name)} is not read: if it has the order of the classes, give it (--classes {path})"
-        elif is_yolo or name.lower().endswith(_TABLES if classes else LISTINGS):
+        elif is_yolo or name.lower().endswith(_TABLES if classes else LISTINGS) or _names_images(root, name):
             path = str(root) if extension.lower() == b".xml" else path
             what = f"{readable(name)} beside the {'class folders' if classes else 'images'} is not read"
             yield f"{what}: if it has labels or boxes of the images, give it as a listing (--listing {path})"

@@ -260,3 +260,24 @@ def test_classes_that_look_alike_give_a_warning(tmp_path: Path, kind: str, pair:
 def test_spaces_around_names_of_classes_give_a_warning(tmp_path: Path, kind: str) -> None:
     (warning,) = named(tmp_path, kind, [" cat", "dog"]).warnings
     assert "spaces became a part of the names of the classes ' cat'" in warning
+
+
+@pytest.mark.parametrize(
+    ("text", "is_warned"), [('{"labels": [["a/1.jpg", 6]]}', True), ('{"a": "photos of cats", "n": 3}', False)]
+)
+def test_json_beside_class_folders_gives_a_warning_if_it_names_images(
+    tmp_path: Path, text: str, *, is_warned: bool
+) -> None:
+    plant(tmp_path, "a/1.jpg", "b/2.jpg")
+    (tmp_path / "dataset.json").write_text(text)
+    warnings = warnings_of(ClassFolderSource(tmp_path))
+    assert ["dataset.json beside the class folders is not read" in warning for warning in warnings] == [
+        True
+    ] * is_warned
+
+
+@pytest.mark.parametrize("names", [("train_images", "test_images"), ("train-jpg", "test-jpg")])
+def test_splits_of_a_competition_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    plant(tmp_path, *(f"{name}/1.jpg" for name in names))
+    (warning,) = warnings_of(ClassFolderSource(tmp_path))
+    assert "these look like splits; convert one at a time, first" in warning
