@@ -21,7 +21,7 @@ from dbloader._places import is_mongo, is_remote
 from dbloader.errors import DBLoaderError, NotAStoreError, OptionError, SourceError, StoreError
 from dbloader.ext.sources.archive import TARS, ZIPS
 from dbloader.ext.sources.class_folders import folded, number_warnings
-from dbloader.ext.sources.labels import read_classes
+from dbloader.ext.sources.labels import read_classes, read_numbered
 from dbloader.ext.sources.lmdb_files import find_lmdb
 from dbloader.ext.sources.recognize import find_archives
 from dbloader.records.manifest import CLASS_LISTS
@@ -74,8 +74,8 @@ def _names_at(place: str) -> tuple[str, ...]:
             raise SourceError(f"{place}: the names of the classes cannot be read: {error}") from error
         return tuple(line.strip() for line in lines if line.strip())
     if path.suffix.lower() == ".json" and path.is_file():
-        return read_classes(path.parent, path.name) or ()
-    if is_mongo(place) or is_remote(place) or path.exists():
+        return read_numbered(path) or read_classes(path.parent, path.name) or ()
+    if is_mongo(place) or is_remote(place) or (path.exists() and path.suffix.lower() not in (".csv", ".tsv")):
         from dbloader.stores.open import open_store
 
         try:
@@ -99,11 +99,18 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
     """
     own = found.classes
     if not isinstance(given, str):
+        given = _without_numbers(given, own)
         number = class_numbers(own, given)
         if unknown := [name for name in own if name not in number]:
             alike = {folded(name): f" (given: {name!r})" for name in given}
             names = [f"{name!r}{alike.get(folded(name), '')}" for name in unknown]
             raise _error(found, names, f"not among the {len(given):,} given, such as {short_repr(given[0], 40)}")
+        known = {*getattr(found, "labels", {}).values()}
+        if not own and max(known, default=0) == len(given) and 0 not in known:
+            raise OptionError(
+                f"classes (--classes): the labels of {found.place} end at {len(given)}, but the {len(given)} names "
+                "have the labels from 0 on: if its labels begin at 1, subtract 1, or give a name for 0, such as none"
+            )
         found.given_classes, found.label_table = given, [number[name] for name in own] if own else [*range(len(given))]
     elif not own:
         raise OptionError(f"classes (--classes) {NUMBERS}: the labels of {found.place} are integers: leave it out")
@@ -126,6 +133,22 @@ def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
         if name not in number and ours[form] == theirs[form] == 1:  # else several names have this form
             number[name] = by_form[form]
     return number
+
+
+def _without_numbers(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names in lines such as "n01440764 tench, Tinca tinca" or "0 cat", if these are the source's classes.
+
+    A source whose labels are integers has no names: the numbers must be 0, 1, 2, and so on.
+    """
+    parts = [line.split(maxsplit=1) for line in given]
+    if any(len(part) < 2 for part in parts) or {*own} & {*given}:
+        return given
+    first, rest = (tuple(column) for column in zip(*parts, strict=True))
+    are_numbered = [*first] == [*map(str, range(len(given)))]
+    for names in (first, rest) if own else (rest,) if are_numbered else ():
+        if {*own} <= {*names} and len({*names}) == len(names):
+            return names
+    return given
 
 
 def describe_labels(found: Source, labels: Sequence[int] | None) -> None:

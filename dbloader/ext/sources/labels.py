@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dbloader._describe import short_repr
@@ -65,6 +66,21 @@ def read_classes(folder: Path, file: str = CLASSES) -> tuple[str, ...] | None:
         raise SourceError(f"{readable(path)}: cannot be read: {error}; mend it, or move it away") from error
     what = f"must be a list of names, got {short_repr(names, 50)}"
     raise SourceError(f"{readable(path)}: {what}; mend it, or move it away")
+
+
+def read_numbered(path: Path) -> tuple[str, ...] | None:
+    """Return the names in a JSON object of numbers and names, such as {"0": "cat"} or {"cat": 0}; else None.
+
+    The numbers must be 0, 1, 2, and so on.
+    """
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads(path.read_bytes()[:_MAX_BYTES])
+        pairs = [*content.items()] if isinstance(content, dict) else []
+        names = {value if type(value) is int else key: key if type(value) is int else value for key, value in pairs}
+        numbered = {int(number): name for number, name in names.items()}
+        if sorted(numbered) == [*range(len(pairs))] and all(isinstance(name, str) for name in numbered.values()):
+            return tuple(numbered[number] for number in range(len(pairs)))
+    return None
 
 
 def read_target(folder: Path) -> str:

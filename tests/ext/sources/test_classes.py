@@ -379,7 +379,7 @@ def test_split_in_mongodb_gets_the_numbers_of_train(tmp_path: Path, mongo_uri: s
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ("cat", r"there is no file or store 'cat'; give .*\(a single name needs one: cat,\)"),
+        ("cat", r"there is no such file or store 'cat'; give .*\(a single name needs one: cat,\)"),
         ([], "must be different names"),
         (["a", "a"], "must be different names"),
         (7, "must be"),
@@ -458,3 +458,43 @@ def test_lines_about_appended_images_have_the_labels_of_the_store(tmp_path: Path
     numbers = plant(tmp_path / "numbers", photos(["2/0.jpg", "10/1.jpg"], 30))
     report = convert(numbers, tmp_path / "x.shards", append=True, classes=["2", "10"], progress=None)
     assert report.understood[1].endswith("2 classes, '10' is 4 and '2' is 3")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("map.json", '{"0": "c", "1": "b", "2": "a"}'),
+        ("map.json", '{"a": 2, "b": 1, "c": 0}'),
+        ("LOC_synset_mapping.txt", "c tench, Tinca tinca\nb goldfish\na shark\n"),
+        ("classes.txt", "1 c\n2 b\n3 a\n"),
+    ],
+)
+def test_file_with_numbers_or_descriptions_of_classes_gives_their_order(
+    val: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    convert(val, tmp_path / "val.lmdb", classes=write(tmp_path, name, text), progress=None)
+    assert labels(tmp_path / "val.lmdb") == (["c", "b", "a"], [2, 0])
+
+
+def test_numbered_names_of_integer_labels_lose_their_numbers(val: Path, tmp_path: Path) -> None:
+    listing = write(tmp_path, "list.csv", "path,label\na/7.jpg,1\nc/8.jpg,0\n")
+    names = write(tmp_path, "labels.txt", "0 dog\n1 maine coon\n")
+    convert(val, tmp_path / "val.lmdb", listing=listing, classes=names, progress=None)
+    assert labels(tmp_path / "val.lmdb") == (["dog", "maine coon"], [1, 0])
+
+
+@pytest.mark.parametrize("text", ['{"1": "a", "2": "c"}', '{"0": ["a", "b"], "1": ["c"]}', '{"a": 0, "c": 2}'])
+def test_json_with_other_numbers_of_classes_is_an_error(val: Path, tmp_path: Path, text: str) -> None:
+    with pytest.raises(DBLoaderError, match="must be a list of names"):
+        convert(val, tmp_path / "val.lmdb", classes=write(tmp_path, "map.json", text), progress=None)
+
+
+def test_table_of_classes_is_refused(val: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"a \.txt with a name on each line"):
+        convert(val, tmp_path / "val.lmdb", classes=write(tmp_path, "signs.csv", "id,name\n0,a\n"), progress=None)
+
+
+def test_integer_labels_from_1_are_an_error_beside_names(val: Path, tmp_path: Path) -> None:
+    listing = write(tmp_path, "list.csv", "path,label\na/7.jpg,2\nc/8.jpg,1\n")
+    with pytest.raises(OptionError, match="end at 2, but the 2 names have the labels from 0 on"):
+        convert(val, tmp_path / "val.lmdb", listing=listing, classes="a,c", progress=None)
