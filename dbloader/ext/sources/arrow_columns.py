@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dbloader.errors import FieldError, SourceError
+from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import BOXES
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
 from dbloader.ext.sources.listed_boxes import AS_COCO, OBJECT_LABELS, OBJECTS
+from dbloader.ext.sources.listing_columns import field_name
 from dbloader.records.manifest import CLASS_LISTS, TARGET
-from dbloader.records.record import RESERVED_FIELDS, checked_field_name
+from dbloader.records.record import RESERVED_FIELDS
 from dbloader.sources.folder import quoted
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _find_fields(
                 f"the column {name!r} is left out: no field can have the type {kind}; write it as text to keep it"
             )
         else:
-            fields[name] = name if is_own else _field_name(name, kinds), kind
+            fields[name] = name if is_own else field_name(name, kinds), kind
             if fields[name][0] != name:
                 way = f"became the field {fields[name][0]!r}, because no field can be called {name!r}"
                 warnings.append(f"the column {name!r} {way}")
@@ -262,17 +263,6 @@ def _may_be_field(kind: Any) -> bool:
     # Only an extension type, such as Hugging Face's Array2D, has a storage_type. Only a list has a value_type.
     inner = getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)
     return _may_be_field(inner) if inner else any(is_kept(kind) for is_kept in _FIELD_TYPES)
-
-
-def _field_name(column: str, others: dict[str, Any]) -> str:
-    """Return the name of a column's field: the column's name, or a similar name that is allowed."""
-    try:
-        return checked_field_name(column)
-    except FieldError:
-        name = column.translate(dict.fromkeys(map(ord, ".$\0"), "_")) + "_"
-        while name in others:
-            name += "_"
-        return name
 
 
 def _metadata(schema: Any, key: bytes, *path: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import posixpath
 import re
+from ast import literal_eval
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dbloader._describe import cut, short_repr
 from dbloader.errors import FieldError, SourceError
 from dbloader.ext.sources.boxes import OWN_SIZE
+from dbloader.ext.sources.class_folders import CLASS_FOLDERS
 from dbloader.ext.sources.listed_boxes import take_box, take_boxes
 from dbloader.ext.sources.listing_columns import (
     ALL,
@@ -20,6 +22,7 @@ from dbloader.ext.sources.listing_columns import (
     PATH_COLUMNS,
     box_columns,
     box_like_columns,
+    field_name,
     is_certain,
     is_float,
     label_columns,
@@ -46,6 +49,7 @@ RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
 # ImageNet's boxes: a class and four numbers for each box. A number in place of the class would be a confidence.
 _PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
+_FLAGS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0, "-1": -1, "-1.0": -1, "": 2}
 _KNOWN_COLUMNS = 1000  # number of sets of columns to remember: in JSON, each row may have other columns
 
 
@@ -61,7 +65,8 @@ class ListingRules(NamedTuple):
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     is_export: bool = False  # whether an export wrote the metadata
     is_guess: bool = False  # whether columns of 0 and 1 were guessed to be classes
-    by_folder: bool = False  # whether the first folder of a path is the label
+    by_folder: bool = False  # whether a folder of a path is the label
+    class_folder: str | None = None  # which folder, if the user has chosen one
     types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # {column: function from text to value}
     target: str = ""  # the field for labels that are numbers or lists of classes
     has_lists: bool = False  # whether rows have lists of boxes
@@ -88,6 +93,7 @@ class RowColumns(NamedTuple):
     corners: tuple[str, ...]  # four columns of a box; () without a box
     has_sides: bool  # whether the last two of the four are the width and height of the box
     size: tuple[str, ...]  # columns with the image's width and height; () without them
+    renamed: dict[str, str]  # column -> its field, if no field can have the column's name
 
 
 class ListingRow(NamedTuple):
@@ -131,19 +137,26 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
         chosen = known[columns]
         if chosen is None:
             shown = cut(", ".join(map(repr, columns)), 200)
-            way = (
-                f"; the columns are {shown}: --image-column (Listing(image=)) chooses one; if these are values, write "
-                "the names of the columns above them"
-            )
+            ways = "--image-column (Listing(image=)) chooses one"
+            if not (rules.listing.label or label_columns(columns)):
+                ways += ", as --label-column (Listing(label=)) chooses that of the labels"
+            way = f"; the columns are {shown}: {ways}; if these are values, write the names of the columns above them"
             way += EXPORT_COCO * any(isinstance(value, (dict, list)) for value in values.values())
-            yield Problem(f"row {number}", no_path + way * (not rules.is_metadata))
+            like = next((name for name in rules.path_columns(columns) if values[name] not in (None, "")), None)
+            wrong = f"; {short_repr(values[like], 50)} in {like!r} names no file" if like else ""
+            yield Problem(f"row {number}", no_path + wrong + way * (not rules.is_metadata))
             continue
         value = values.pop(chosen.path, None)
         if type(value) is int and not is_certain(chosen.path):
             value = str(value)  # an id in JSON
         path = _path(value, no_path, rules)
         label = _label_of(chosen, values, where, rules)
-        if rules.by_folder and isinstance(path, bytes):
+        if rules.class_folder and isinstance(path, bytes):
+            if chosen.labels:
+                way = "choose one of them: leave class_folder (--class-folder) out, or rename the column"
+                raise SourceError(f"{where}: both {chosen.labels[0]!r} and a folder would be the label; {way}")
+            label = CLASS_FOLDERS[rules.class_folder](posixpath.dirname(name_below(path, rules.prefix))) or None
+        elif rules.by_folder and isinstance(path, bytes):
             label = top_folder(path)
         field_of = _find_file_columns([*values], rules, where)
         files: dict[str, bytes | None] = {}
@@ -164,6 +177,8 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
         if isinstance(path, str):
             yield Problem(f"row {number}", path)
             continue
+        if chosen.renamed:
+            values = {chosen.renamed.get(column, column): value for column, value in values.items()}
         for column, of in rules.types.items():
             if (value := values.get(column)) is not None and column not in field_of:
                 try:
@@ -224,6 +239,8 @@ def _read_label(chosen: RowColumns, values: dict[str, Any], where: str, rules: L
         values[chosen.labels[0]] = label
         found = [*dict.fromkeys(label.split()[::5])] if _PREDICTIONS.fullmatch(label) else [None]
         label = found[0] if len(found) == 1 else found
+    elif isinstance(label, str) and is_text(rules.path) and (several := list_in(label)) is not None:
+        label = several
     elif isinstance(label, str) and rules.listing.separator:
         label = [part.strip() for part in label.split(rules.listing.separator) if part.strip()]
     if isinstance(label, list):
@@ -231,14 +248,31 @@ def _read_label(chosen: RowColumns, values: dict[str, Any], where: str, rules: L
     return _checked_label(label, where)
 
 
+def list_in(text: str) -> list[Any] | None:
+    """Return the list in a text, as Python, JSON, or Label Studio's {"choices": [...]} write it; None without one."""
+    if text[:1] not in ("[", "{"):
+        return None
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        found = literal_eval(text)
+        found = found.get("choices") if isinstance(found, dict) else found
+        if isinstance(found, list) and all(type(item) in (str, int) for item in found):
+            return found
+    return None
+
+
+def flag_of(value: object) -> int | None:
+    """Return 1, 0 or -1 for a value in a column of a class, 2 for an empty value; None for another value."""
+    return _FLAGS.get("" if value is None else str(value).strip().lower())
+
+
 def _flag(value: object, column: str, where: str) -> bool:
     """Return whether an image has the class of a column."""
-    text = str(value).strip().lower()
-    if text in ("1", "true", "1.0"):
-        return True
-    if value is None or text in ("0", "-1", "false", "", "0.0", "-1.0"):
-        return False
-    raise SourceError(f"{where}: a column of a class has only 1, 0 or -1, but {column!r} has {short_repr(value, 50)}")
+    flag = flag_of(value)
+    if flag is None:
+        way = "leave other numbers in their fields: LMDBDataset(place, fields=('image', ...)) reads them"
+        got = f"but {column!r} has {short_repr(value, 50)}"
+        raise SourceError(f"{where}: a column of a class has only 1, 0 or -1, {got}; {way}")
+    return flag == 1
 
 
 def _path(value: object, no_path: str, rules: ListingRules) -> bytes | str:
@@ -280,21 +314,27 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: ListingRules) -> 
         labels = [LABEL_COLUMNS[0]]  # so ``class`` and ``target`` are extra fields
     else:
         labels = label_columns(rest)
+        if not labels and is_text(rules.path) and not rules.is_metadata:
+            labels = [column for column in rest if plain(column) == "labels"]
     for what, option, names in (("path", "image", paths), ("label", "label", [] if rules.listing.label else labels)):
         if len(names) > 1:
             way = f"rename or drop one, or choose with --{option}-column (Listing({option}=))"
             raise SourceError(f"{where}: {names[0]!r} and {names[1]!r} may both be the {what}; {way}")
     taken = {paths[0], *labels, *corners, *size, *(RECORD_COLUMNS if rules.is_metadata else ())}
+    renamed: dict[str, str] = {}
     for column in (column for column in columns if column not in taken or column in rules.file_columns):
         try:
-            checked_field_name(column)
+            is_fixed = rules.is_export or column in rules.file_columns
+            field = checked_field_name(column) if is_fixed else field_name(column, columns)
         except FieldError as error:
             like = ", ".join(map(repr, box_like_columns(columns)))
             way = f"; {like} may be boxes: write columns xmin, ymin, xmax, ymax" * bool(like)
             raise SourceError(f"{where}: rename the column {column!r}: {error}{way}") from error
         if column != column.strip():
             raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
-    return RowColumns(paths[0], tuple(labels), corners, has_sides, size)
+        if field != column:
+            renamed[column] = field
+    return RowColumns(paths[0], tuple(labels), corners, has_sides, size, renamed)
 
 
 def _checked_label(label: object, where: str) -> int | str | float | None:

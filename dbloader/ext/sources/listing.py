@@ -25,8 +25,8 @@ from dbloader._describe import counted, cut, short_repr
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
-from dbloader.ext.sources.checked_rows import ListingRow, ListingRules, checked_rows, matching
-from dbloader.ext.sources.class_folders import folder_warnings
+from dbloader.ext.sources.checked_rows import ListingRow, ListingRules, checked_rows, flag_of, matching
+from dbloader.ext.sources.class_folders import FOLDERS_IN_WORDS, folder_warnings
 from dbloader.ext.sources.labels import LABEL_NAMES, label_of, number_labels, read_classes, read_target
 from dbloader.ext.sources.listed_boxes import ListedBoxes
 from dbloader.ext.sources.listing_columns import ALL, CHECKS, is_about_rows, is_certain, plain
@@ -146,6 +146,7 @@ def read_listing(
     *,
     is_metadata: bool = False,
     encoding: str | None = None,
+    class_folder: str | None = None,
 ) -> ListingSource:
     """Return the source for a listing. The paths in the listing start from the folder ``root``.
 
@@ -164,9 +165,16 @@ def read_listing(
     classes = read_classes(path.parent) if is_metadata else None
     is_export = classes is not None
     rules = ListingRules(listing, path, files, prefix_of(root), encoding, (*file_columns,), is_metadata, is_export)
+    rules = rules._replace(class_folder=class_folder, by_folder=class_folder is not None)
     rules = _choose_columns(rules)
     survey, first = _read_all(rules, where)
-    if column := survey.only_label():
+    if listing.separator and not (first.chosen.labels or survey.only_label()):
+        columns = cut(", ".join(map(repr, first.fields)), 200)
+        raise SourceError(
+            f"{where}: the separator {listing.separator!r} splits labels, but no column is known to have labels: "
+            f"--label-column (Listing(label=)) chooses one of {columns}"
+        )
+    if not class_folder and (column := survey.only_label()):
         with suppress(SourceError):  # if its labels are wrong, the column stays a field of text
             labelled = replace(listing, label=column)
             found = read_listing(labelled, root, file_columns, make, files, encoding=encoding)
@@ -178,9 +186,11 @@ def read_listing(
             return found
     has_boxes = bool(first.chosen.corners)
     rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction())
-    rules = rules._replace(by_folder=classes is None and survey.has_classes_in_folders(), types=survey.types.found())
+    rules = rules._replace(types=survey.types.found())
+    if classes is None and survey.has_classes_in_folders():
+        rules = rules._replace(by_folder=True)
     rules = rules._replace(target=survey.target())
-    names = survey.folders if rules.by_folder else survey.names
+    names = survey.folders if rules.by_folder and not class_folder else survey.names
     if rules.target and rules.target != CLASS_LISTS:
         names = {}
     elif survey.first_integer and names and not classes:
@@ -189,18 +199,19 @@ def read_listing(
             f"{where}: row {number} has the label {integer}, and row {other} has the label {name!r}: give every row an "
             "integer or every row a name"
         )
-    warnings = [] if rules.by_folder else [*survey.warnings()]
+    warnings = [] if rules.by_folder and not class_folder else [*survey.warnings()]
     is_csv = is_text(path) and not rules.by_folder and classes is None and len(first.chosen.labels) < 2
     first_rows = {name: f"row {number}" for name, number in names.items()}
     if len(first.chosen.labels) > 1:
         classes = first.chosen.labels
+        warnings += _flag_warnings(rules, classes)
     classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
     again = 0  # rows that name the image of another row
     if not has_boxes:
         warnings += find_repeats(rules, survey.paths, where)
         again = int(np.count_nonzero(np.diff(survey.paths) == 0))  # find_repeats has sorted them
     if rules.by_folder:
-        warnings += folder_warnings(root, classes)
+        warnings += folder_warnings(root if make is None else "", classes)
     if is_metadata and make is None:  # else the files are not below the root
         warnings += unused_warnings(root, survey.listed)
     make = make or (BoxRowsSource if has_boxes else ListingSource)
@@ -211,6 +222,8 @@ def read_listing(
         found.target, found.numbers_classes = read_target(path.parent), True
     if has_boxes or rules.has_lists:
         found.follows = (*found.follows, "boxes")
+    elif not files.is_unknown and found.target != "text":
+        found.follows = (*found.follows, "class_folder")
     found.understood = (*found.understood, *_understood(rules, first, again))
     return found
 
@@ -294,12 +307,28 @@ def _are_flags(rules: ListingRules) -> tuple[bool, bool]:
     return is_single or len(columns) > 3, has_signs or is_single
 
 
+def _flag_warnings(rules: ListingRules, columns: tuple[str, ...]) -> Iterator[str]:
+    """Yield a warning if columns of classes have a third value, such as CheXpert's -1 beside 0, or empty values."""
+    first: dict[int | None, tuple[int, str]] = {}
+    for number, values in (row for row in rules.rows() if not isinstance(row, Problem)):
+        for column in columns:
+            first.setdefault(flag_of(values.get(column)), (number, column))
+    odd = {"-1 beside 0": first.get(-1) if 0 in first else None, "an empty value": first.get(2)}
+    if found := {what: place for what, place in odd.items() if place}:
+        (number, column), what = next(iter(found.values())), " and ".join(found)
+        ways = "write 1 or 0, or name the other columns by --label-column (Listing(label=)): the rest stay numbers"
+        where = f"first in row {number}, {column!r}"
+        yield f"in the columns of classes, {what} became no ({where}): if it is unknown, {ways}"
+
+
 def _understood(rules: ListingRules, row: ListingRow, again: int) -> Iterator[str]:
     """Yield lines for the report about the listing. ``again`` counts the rows with the image of an earlier row."""
     chosen = row.chosen
     labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
     found = f"the column {labels}" if chosen.labels else "none"
-    found = "the first folder of a path" if rules.by_folder else found
+    found = f"{FOLDERS_IN_WORDS[rules.class_folder or 'first']} of a path" if rules.by_folder else found
+    if found == "none" and rules.path.suffix.lower() == ".txt" and "text" in row.fields:
+        found = "none; what follows each path is the target, 'text'"
     target = f" (several classes in {CLASS_LISTS!r})" if rules.target == CLASS_LISTS else ""
     target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
     header = read_header(rules.path, rules.encoding)
@@ -314,5 +343,8 @@ def _understood(rules: ListingRules, row: ListingRow, again: int) -> Iterator[st
         yield f"boxes: each row has one, in {', '.join(map(repr, chosen.corners))}"
     if rules.has_lists:
         yield "boxes: each row has a list of them, and of their labels"
+    if chosen.renamed:
+        renamed = (f"{column!r} in {field!r}" for column, field in chosen.renamed.items())
+        yield cut(f"fields with other names than their columns: {', '.join(renamed)}", 200)
     if rules.types:
         yield cut(f"numbers and booleans: {', '.join(map(repr, rules.types))}", 200)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from dbloader.errors import FieldError
 from dbloader.ext.sources.class_folders import is_split
+from dbloader.records.record import checked_field_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -115,6 +117,17 @@ def box_like_columns(columns: Sequence[str]) -> list[str]:
     """Return the columns that seem to have boxes in a form that is not read, such as bbox or x_center."""
     by_name = {plain(column): column for column in columns}
     return [column for name, column in by_name.items() if name.startswith("bbox") or name in _LIKE_BOXES]
+
+
+def field_name(column: str, others: Collection[str]) -> str:
+    """Return the name of a column's field: the column's name, or a similar one if no field may have that name."""
+    try:
+        return checked_field_name(column)
+    except FieldError:
+        name = column.translate(dict.fromkeys(map(ord, ".$\0"), "_")) + "_"
+        while name in others:
+            name += "_"
+        return checked_field_name(name)
 
 
 class ColumnTypes:

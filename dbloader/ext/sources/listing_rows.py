@@ -8,6 +8,7 @@ import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from contextlib import suppress
 from io import TextIOWrapper
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from bson.json_util import object_hook
@@ -75,20 +76,25 @@ def text_layout(listing: Path, encoding: str | None = None) -> TextLayout | None
 
 
 def _split_lines(listing: Path, encoding: str | None, separator: str = "") -> Any:
-    header = next(_lines(listing, encoding), "")
+    header, lines = next(_lines(listing, encoding), ""), _lines(listing, encoding)
+    if said := re.fullmatch(r"sep=(.)\s*", header):  # Excel's own first line
+        separator, lines = said[1], chain([next(lines)[:0]], lines)
+        header = next(islice(_lines(listing, encoding), 1, None), "")
     usual = "\t,;|" if listing.suffix.lower() == ".tsv" else ",;\t|"  # some spreadsheets separate by ; in a .csv
     separator = separator or next((mark for mark in usual if mark in header), usual[0])
     first, *others = header.split(separator)
     # Roboflow writes a space after each comma. The space is not a part of a name or value.
     padded = bool(others) and all(name[:1] == " " and name.strip() for name in others) and first[:1] != " "
-    return csv.reader(_lines(listing, encoding), delimiter=separator, strict=True, skipinitialspace=padded)
+    return csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=padded)
 
 
 def _read_txt(listing: Path, encoding: str | None) -> Iterator[Row]:
     layout = text_layout(listing, encoding)
     if layout is None:
         raise SourceError(
-            f"{readable(listing)}: names no image: a text file has a path on each line, such as cat/0.jpg"
+            f"{readable(listing)}: names no image: a text file has a path on each line, such as cat/0.jpg, alone or "
+            "before a label; for anything else, write the names of the columns, such as path,label, as the first line, "
+            "and commas between the columns"
         )
     if layout.header:
         return _read_csv(listing, encoding, layout.header)
@@ -153,6 +159,8 @@ def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
     rows = _parse("".join(_lines(listing, encoding)), where)
     if isinstance(rows, dict) and all(name.lower().endswith(EXTENSIONS) for name in rows):
         rows = ({**(of if isinstance(of, dict) else {"label": of}), "path": name} for name, of in rows.items())
+    elif isinstance(rows, dict) and (pairs := _pairs(rows)) is not None:
+        rows = [{"path": path, "label": label} for path, label in pairs]
     elif isinstance(rows, dict):
         lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
         if None in lengths.values() or len({*lengths.values()}) > 1:
@@ -168,6 +176,25 @@ def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
 
 
 EXPORT_COCO = "; from a labeling tool, export COCO"
+
+
+def _pairs(content: dict[str, Any]) -> list[tuple[str, Any]] | None:
+    """Return the paths and labels in JSON that is no table; None for a table or anything else."""
+    labels, names = content.get("labels"), content.get("classes")
+    if content.keys() == {"labels"} and isinstance(labels, list):  # dataset.json of StyleGAN
+        pairs = [pair for pair in labels if isinstance(pair, list) and [*map(type, pair)] == [str, int]]
+        return [(path, label) for path, label in pairs] if len(pairs) == len(labels) else None
+    if content.keys() == {"classes", "labels"} and isinstance(labels, dict) and isinstance(names, list):  # FiftyOne
+        known = dict(enumerate(names))
+        return [(path, known.get(label, label) if type(label) is int else label) for path, label in labels.items()]
+    if not path_columns([*content]) and all(  # {"cat": ["cat/0", "cat/1"]}, as of Food-101
+        isinstance(paths, list) and all(isinstance(path, str) and path.startswith(f"{name}/") for path in paths)
+        for name, paths in content.items()
+    ):
+        return [(path, name) for name, paths in content.items() for path in paths]
+    return None
+
+
 _PANDAS = "; with pandas, use to_json('FILE.json', orient='records') or to_csv('FILE.csv', index=False)"
 _READERS: dict[str, Callable[[Path, str | None], Iterator[Row]]] = {
     ".csv": _read_csv,

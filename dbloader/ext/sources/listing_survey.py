@@ -6,6 +6,7 @@ import math
 import re
 from array import array
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from dbloader.ext.sources.checked_rows import ListingRules
 
 _VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several numbers, perhaps after a name
+_COMPARED = 500  # names that are compared with each other
 _LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
 
 
@@ -206,13 +208,20 @@ class ListingSurvey:
         text = first.fields.get("text") if self._rules.path.suffix.lower() == ".txt" else None
         if isinstance(text, str) and self._unlabelled == self._rows:
             if _VALUES.fullmatch(text):
-                way = "write the names of all columns as the first line, and commas between columns, or split classes"
-                what = f"what follows a path, such as {short_repr(text, 50)}, became one text"
-                yield f"{what}: {way} by --label-column text --separator ' ' (Listing(label=, separator=))"
+                mark = next(mark for mark in "\t ," if mark in text)
+                way = "write the names of all columns as the first line, and tabs or commas between columns"
+                if mark != "\t":
+                    way += (
+                        f", or split classes by --label-column text --separator {mark!r} (Listing(label=, separator=))"
+                    )
+                yield f"what follows a path, such as {short_repr(text, 50)}, became one text: {way}"
         elif self._unlabelled == self._rows and not (has_boxes or self.file_fields or are_texts(first.fields)):
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
-            yield f"no row has a label: {what}; --label-column (Listing(label=)) chooses another"
+            way = "--label-column (Listing(label=)) chooses another"
+            if "/" in first.name and not self._rules.files.is_unknown:
+                way += ", class_folder='first' (--class-folder first) takes the first folder of each path"
+            yield f"no row has a label: {what}; {way}"
         elif 0 < self._unlabelled < self._rows and not self._several and not has_boxes:
             are_numbers = self._fraction is not None
             hint = no_label(are_numbers=are_numbers, are_whole=are_numbers and self._is_whole)
@@ -253,19 +262,28 @@ class ListingSurvey:
             yield f"columns that may vary between boxes of an image are left out: {', '.join(map(repr, first.fields))}"
 
 
+def _is_nested(words: set[str], names: Mapping[str, int]) -> bool:
+    """Return whether the words of a name are a part of the words of another name, or contain them."""
+    return any(words < (other := {*name.split()}) or other < words for name in islice(names, _COMPARED))
+
+
 def _separator_of(names: Mapping[str, int]) -> str:
     """Return the mark that seems to separate several classes in a name; "" if there is none.
 
     A | hardly occurs in the name of a class. For other marks, half of the names must have parts that occur elsewhere.
+    For a space, the parts must be names, or all of them must be a part of another name, or contain one.
     """
     for mark in "|;, ":
         joined = {name: [part.strip() for part in name.split(mark)] for name in names if mark in name}
         used = Counter(part for name in names for part in {part.strip() for part in name.split(mark)})
         least = 1 if mark == "|" else 2
         made = sum(
-            all(part in names for part in parts) if mark == " " else min(used[part] for part in parts) >= least
-            for parts in joined.values()
+            (mark != " " and min(used[part] for part in parts) >= least)
+            or all(part in names for part in parts)
+            or (mark == " " and min(used[part] for part in parts) >= least and _is_nested({*parts}, names))
+            for parts in islice(joined.values(), _COMPARED)
         )
+        joined = dict(islice(joined.items(), _COMPARED))
         if joined and 2 * made >= len(joined):
             return mark
     return ""

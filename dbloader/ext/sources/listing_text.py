@@ -32,6 +32,7 @@ class TextLayout(NamedTuple):
     column: str = ""  # what follows the path: "label", "text", or "" for nothing
     attributes: tuple[str, ...] = ()  # names in the second line for the values after each path, as in CelebA
     are_classes: bool = False  # whether all these values are 1, 0 or -1
+    are_ids: bool = False  # whether each line is a path without an extension
     header: str = ""  # separator in a table with a header; "" if the file is no table
 
 
@@ -48,6 +49,8 @@ def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where:
     if sample and all(re.fullmatch(r"[\d\s.+-]+", line) for line in sample):
         raise SourceError(f"{where}: {_DEVKIT}")
     found = [match for line in sample if (match := _LINE.fullmatch(line))]
+    if sample and not found and all(map(re.compile(r"\S*[0-9]\S*").fullmatch, sample)):
+        return TextLayout(are_ids=True)  # such as apple_pie/1005649
     if not found:
         return None
     if sample[0].isdecimal() and len(sample) > 2 and not any(map(_LINE.fullmatch, sample[:2])):
@@ -74,7 +77,9 @@ def read_text(listing: Path, lines: Lines, layout: TextLayout) -> Iterator[tuple
         if not line.strip() or (layout.attributes and number <= 2):
             continue
         match = _LINE.fullmatch(line.strip())
-        if match is None:
+        if layout.are_ids:
+            yield number, {"path": line.strip()}
+        elif match is None:
             yield Problem(f"row {number}", f"it names no image: {short_repr(line.strip(), 50)}")
         elif layout.attributes:
             values = (match[2] or "").split()

@@ -95,7 +95,7 @@ def _open_listing(
         if is_coco or is_yolo:
             whose = "COCO's" if is_coco else "YOLO's"
             raise SourceError(f"{readable(source)}: with {whose} annotations, convert reads no zip: extract the zip")
-        return read_listed_zip(source, zips, listing, file_fields, reading.encoding)
+        return read_listed_zip(source, zips, listing, file_fields, reading.encoding, class_folder=reading.class_folder)
     if kind == ".json" and path.is_file():
         from dbloader.ext.sources.coco import read_coco
 
@@ -113,7 +113,7 @@ def _open_listing(
         return VOCSource(annotations, checked_root(source), None if path.is_dir() else path)
     from dbloader.ext.sources.listing import read_listing
 
-    return read_listing(listing, source, file_fields, encoding=reading.encoding)
+    return read_listing(listing, source, file_fields, encoding=reading.encoding, class_folder=reading.class_folder)
 
 
 def _open_place(
@@ -141,11 +141,12 @@ def _open_place(
         from dbloader.ext.sources.metadata import find_metadata
 
         if (listing := find_metadata(Path(source))) is not None:
+            options: dict[str, Any] = {"is_metadata": True, "class_folder": reading.class_folder}
             if zips := find_archives(source, ZIPS):
                 from dbloader.ext.sources.listed_zip import read_listed_zip
 
-                return read_listed_zip(source, zips, listing, file_fields, reading.encoding, is_metadata=True)
-            return read_listing(listing, source, file_fields, is_metadata=True, encoding=reading.encoding)
+                return read_listed_zip(source, zips, listing, file_fields, reading.encoding, **options)
+            return read_listing(listing, source, file_fields, encoding=reading.encoding, **options)
     if (annotations := Path(source, "_annotations.coco.json")).is_file():  # an export of Roboflow
         return _open_listing(source, Listing(annotations), file_fields, reading)
     file = find_lmdb(source)

@@ -236,9 +236,23 @@ def test_row_with_too_few_or_too_many_values_is_a_problem(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    "column", [*sorted(RESERVED_FIELDS - {"label", "image"}), "", "$x", "a.b", "a\0b", " x", "x\t", "\ud800"]
-)
+@pytest.mark.parametrize("column", [*sorted(RESERVED_FIELDS - {"label", "image"}), "", "$x", "a.b", "a\0b"])
+def test_column_that_no_field_can_be_called_gets_a_similar_name(tmp_path: Path, column: str) -> None:
+    source = listed(tmp_path, "a.json", [{"path": "a", column: 1, "b": 2}])
+    name = re.sub(r"[.$\0]", "_", column) + "_"
+    assert [entry.fields for entry in only_entries(source)] == [{name: 1, "b": 2}]
+    assert f"fields with other names than their columns: {column!r} in {name!r}" in source.understood
+
+
+def test_renamed_column_keeps_its_type_and_other_columns(tmp_path: Path) -> None:
+    source = listed(tmp_path, "a.csv", "path,label,Roi.X1,width,width_\na,cat,3,40,x\nb,dog,,30,y\n")
+    assert [entry.fields for entry in only_entries(source)] == [
+        {"Roi_X1_": 3, "width__": 40, "width_": "x"},
+        {"Roi_X1_": None, "width__": 30, "width_": "y"},
+    ]
+
+
+@pytest.mark.parametrize("column", [" x", "x\t", "\ud800"])
 def test_column_with_an_invalid_field_name_is_an_error(tmp_path: Path, column: str) -> None:
     message = f"rename the column {re.escape(repr(column))}: "
     with pytest.raises(SourceError, match=rf"a\.json, row 1: {message}"):

@@ -20,11 +20,12 @@ from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
 from dbloader.ext.sources.boxes import OWN_SIZE
 from dbloader.ext.sources.open import open_source
-from dbloader.sources.base import Problem, Source
+from dbloader.ext.sources.options import Reading
+from dbloader.sources.base import Entry, Problem, Source
 from tests.support.images import plant
 from tests.support.layouts.base import coco, photo, photos, write, write_csv, write_jsonl, write_zip
 from tests.support.layouts.outcome import run_command
-from tests.support.tallies import only_entries
+from tests.support.tallies import entries, only_entries, problems
 
 
 @pytest.fixture
@@ -615,7 +616,7 @@ def test_classes_after_a_path_are_split_as_the_warning_says(root: Path, tmp_path
         ("path,one,is_train", "a.jpg,0,1\n", ()),
         ("path,one,Verified", "a.jpg,0,1\n", ()),
         ("path,one,val", "a.jpg,0,1\n", ()),
-        ("path,one,two,labels", "a.jpg,0,1,1\n", ()),
+        ("path,one,two,cls", "a.jpg,0,1,1\n", ()),
         ("path,one,two", "a.jpg,0,1\nsub/b.jpg,1,1\n", ()),  # a label, and something else
         ("path,a,b,c", "a.jpg,0,1,0\nsub/b.jpg,1,1,0\n", ("a", "b", "c")),
     ],
@@ -764,7 +765,7 @@ def test_flags_that_may_be_no_classes_are_a_warning_with_the_options_that_decide
     fields = [entry.fields for entry in only_entries(opened(root, text, text="blurry"))]
     assert fields[0] == {"blurry": "0", "cropped": 1, "night": 0}
     assert opened(root, text.replace("0,0,0", "0,0,1").replace("1,1,0", "1,0,0")).warnings == ()
-    assert opened(root, text.replace("0,1", "-1,1")).warnings == ()
+    assert opened(root, text.replace("0", "-1")).warnings == ()
 
 
 # --- a single column besides the images -------------------------------------------------------------------------------
@@ -870,3 +871,119 @@ def test_table_of_captions_needs_no_label(root: Path, name: str, rows: str) -> N
     source = open_source(root, None if name.startswith("photos") else listing)
     assert (source.classes, source.target) == ((), "")
     assert not [warning for warning in source.warnings if "label" in warning]
+
+
+CLASS_COLUMNS = "image,Edema,Mass,Nodule\na.jpg,1.0,,0.0\nsub/b.jpg,0.0,-1.0,1.0\nsub/c.png,0.0,0.0,1.0\n"
+
+
+def test_third_value_in_columns_of_classes_is_a_warning(root: Path) -> None:
+    (warning,) = opened(root, CLASS_COLUMNS, label=("Edema", "Mass", "Nodule")).warnings
+    assert "-1 beside 0 and an empty value became no (first in row 3, 'Mass')" in warning
+    source = opened(root, CLASS_COLUMNS, label=("Edema", "Nodule"))
+    assert source.warnings == ()
+    assert [entry.fields for entry in only_entries(source)] == [
+        {"Mass": mass, "labels": labels} for mass, labels in ((None, [0]), (-1.0, [1]), (0.0, [1]))
+    ]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("['cat', 'dog']", "['dog']", "[]"),
+        ('["cat", "dog"]', "dog", "[]"),
+        ('{"choices": ["cat", "dog"]}', "dog", ""),
+    ],
+)
+def test_list_in_a_cell_is_several_classes(root: Path, texts: tuple[str, ...]) -> None:
+    cells = ['"' + text.replace('"', '""') + '"' for text in texts]
+    source = opened(root, f"path,label\na.jpg,{cells[0]}\nsub/b.jpg,{cells[1]}\nsub/c.png,{cells[2]}\n")
+    assert (source.classes, source.target) == (("cat", "dog"), "labels")
+    assert [entry.fields["labels"] for entry in only_entries(source)] == [[0, 1], [1], []]
+
+
+def test_label_that_only_looks_like_a_list_stays_a_name(root: Path) -> None:
+    source = opened(root, "path,label\na.jpg,[cat]\nsub/b.jpg,{dog}\nsub/c.png,[1.5]\n")
+    assert source.classes == ("[1.5]", "[cat]", "{dog}")
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.txt"])
+def test_separator_without_a_column_of_labels_is_refused(root: Path, name: str) -> None:
+    text = "path,tags,n\na.jpg,x y,1\n" if name == "list.csv" else "a.jpg x y\n"
+    with pytest.raises(SourceError, match=r"the separator ' ' splits labels, but no column is known .*--label-column"):
+        opened(root, text, name, separator=" ")
+
+
+def test_column_called_labels_has_the_labels(root: Path) -> None:
+    source = opened(root, "image,labels,age\na.jpg,cat,1\nsub/b.jpg,dog,2\n")
+    assert [entry.label for entry in only_entries(source)] == [0, 1]
+    assert opened(root, "image,class,labels\na.jpg,cat,x\nsub/b.jpg,dog,y\n").classes == ("cat", "dog")
+
+
+def test_words_of_several_classes_are_a_warning(root: Path) -> None:
+    tags = ["haze primary", "clear primary water", "clear primary"]
+    paths = ["a.jpg", "sub/b.jpg", "sub/c.png"]
+    rows = "".join(f"{path},{tag}\n" for path, tag in zip(paths, tags, strict=True))
+    assert opened(root, f"image,tags,n\n{rows.replace(chr(10), ',1' + chr(10))}", label="tags").warnings == ()
+    more = "".join(f"a{n}.jpg,{tag}\n" for n, tag in enumerate(("clear haze primary water", "haze primary water")))
+    (warning,) = opened(root, f"image,label\n{rows}{more}").warnings
+    assert "may be several classes: --separator ' '" in warning
+    others = "".join(f"{path},{name}\n" for path, name in zip(paths, ("red car", "red bus", "blue car"), strict=True))
+    assert opened(root, f"image,label\n{others}").warnings == ()
+
+
+def test_first_line_of_excel_names_the_separator(root: Path) -> None:
+    source = opened(root, "\ufeffsep=;\r\npath;label;note\r\na.jpg;cat;x, y\r\nsub/b.jpg;dog\r\n")
+    assert entries(source) == [Entry("a.jpg", (b"a.jpg",), 0, {"note": "x, y"})]
+    assert problems(source) == [Problem("row 4", "the header has 3 fields, but this row has 2")]
+
+
+def test_text_file_may_name_images_without_extensions(root: Path) -> None:
+    plant(root, photos(["pie/1005.jpg", "pie/1006.jpg"]))
+    source = opened(root, "pie/1006\npie/1005\n", "train.txt")
+    assert [entry.name for entry in only_entries(source)] == ["pie/1006.jpg", "pie/1005.jpg"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"churros": ["churros/1"], "pie": ["pie/2"]},
+        {"churros": ["churros/1.jpg"], "pie": ["pie/2.jpg"]},
+        {"classes": ["churros", "pie"], "labels": {"churros/1": 0, "pie/2": 1}},
+    ],
+)
+def test_json_of_a_public_data_set_gives_the_classes(tmp_path: Path, content: Any) -> None:
+    root = plant(tmp_path / "images", photos(["churros/1.jpg", "pie/2.jpg"]))
+    source = opened(root, json.dumps(content), "train.json")
+    assert source.classes == ("churros", "pie")
+    assert [(entry.name, entry.label) for entry in only_entries(source)] == [("churros/1.jpg", 0), ("pie/2.jpg", 1)]
+
+
+def test_dataset_json_of_stylegan_gives_the_labels(root: Path) -> None:
+    source = opened(root, json.dumps({"labels": [["a.jpg", 6], ["sub/b.jpg", 2]]}), "dataset.json")
+    assert [(entry.name, entry.label) for entry in only_entries(source)] == [("a.jpg", 6), ("sub/b.jpg", 2)]
+
+
+def test_json_columns_whose_paths_begin_with_their_names_stay_columns(tmp_path: Path) -> None:
+    root = plant(tmp_path / "pairs", photos(["image/1.jpg", "depth/1.png"]))
+    content = {"image": ["image/1.jpg"], "depth": ["depth/1.png"]}
+    (entry,) = only_entries(opened(root, json.dumps(content), "pairs.json"))
+    assert (entry.name, entry.fields) == ("image/1.jpg", {"depth": "depth/1.png"})
+
+
+@pytest.mark.parametrize(("chosen", "classes"), [("first", ("x", "y")), ("last", ("cat", "dog"))])
+def test_folders_of_listed_paths_may_be_the_classes(tmp_path: Path, chosen: str, classes: tuple[str, ...]) -> None:
+    root = plant(tmp_path / "images", photos(["x/cat/1.jpg", "y/dog/2.jpg"]))
+    listing = write(tmp_path, "train.txt", f"{root}/y/dog/2.jpg\nx/cat/1.jpg\n")
+    (warning,) = open_source(root, listing).warnings
+    assert "--class-folder first" in warning
+    source = open_source(root, listing, reading=Reading(class_folder=chosen))
+    assert (source.classes, source.warnings) == (classes, ())
+    assert [entry.label for entry in only_entries(source)] == [1, 0]
+    labelled = write(tmp_path, "list.csv", "path,label\nx/cat/1.jpg,a\n")
+    with pytest.raises(SourceError, match="both 'label' and a folder would be the label"):
+        open_source(root, labelled, reading=Reading(class_folder=chosen))
+
+
+def test_id_without_a_file_is_named_beside_the_options_that_choose_columns(root: Path) -> None:
+    with pytest.raises(SourceError, match=r"'7' in 'id' names no file; .*--image-column .*--label-column"):
+        opened(root, "id,species\n7,cat\n")

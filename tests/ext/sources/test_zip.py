@@ -359,3 +359,13 @@ def test_ids_of_a_listing_find_files_in_a_zip(tmp_path: Path) -> None:
         ("y/02.jpg", 0),
         ("x/01.jpg", 1),
     ]
+
+
+def test_metadata_beside_zips_has_no_warning_about_other_files_of_the_disk(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        pack(tmp_path / "data" / f"{name}.zip", {f"x/{name}.jpg": photo(), f"y/{name}.jpg": photo()})
+    rows = "".join(f"{folder}/{name}.jpg\n" for name in "ab" for folder in "xy")
+    (tmp_path / "data" / "metadata.csv").write_text("file_name\n" + rows)
+    report = convert(tmp_path / "data", tmp_path / "s.lmdb", progress=None)
+    assert (report.records, report.warnings) == (4, ())
