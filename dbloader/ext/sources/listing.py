@@ -206,10 +206,8 @@ def read_listing(
         classes = first.chosen.labels
         warnings += _flag_warnings(rules, classes)
     classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
-    again = 0  # rows that name the image of another row
     if not has_boxes:
         warnings += find_repeats(rules, survey.paths, where)
-        again = int(np.count_nonzero(np.diff(survey.paths) == 0))  # find_repeats has sorted them
     if rules.by_folder:
         warnings += folder_warnings(root if make is None else "", classes)
     if is_metadata and make is None:  # else the files are not below the root
@@ -224,7 +222,7 @@ def read_listing(
         found.follows = (*found.follows, "boxes")
     elif not files.is_unknown and found.target != "text":
         found.follows = (*found.follows, "class_folder")
-    found.understood = (*found.understood, *_understood(rules, first, again))
+    found.understood = (*found.understood, *_understood(rules, first, 0 if has_boxes else survey.repeats()))
     return found
 
 
@@ -271,6 +269,13 @@ def _choose_columns(rules: ListingRules) -> ListingRules:
             continue
         paths = {column: encoded_path(str(values[column] or "")) for column in candidates}
         found = [column for column, file in paths.items() if isinstance(file, bytes) and rules.files.probe(file)]
+        if candidates and not found and path.suffix.lower() == ".txt":
+            before, _, last = str(values[candidates[0]]).replace("\t", " ").rpartition(" ")
+            if before and isinstance(file := encoded_path(last), bytes) and rules.files.probe(file):
+                raise SourceError(
+                    f"{readable(path)}, row {number}: {short_repr(before, 50)} comes before the path: write the names "
+                    "of the columns, such as id,path, as the first line, and tabs or commas between the columns"
+                )
         if not candidates or rules.is_metadata or rules.listing.image or is_certain(candidates[0]):
             continue
         if len(found) > 1:
@@ -321,8 +326,8 @@ def _flag_warnings(rules: ListingRules, columns: tuple[str, ...]) -> Iterator[st
         yield f"in the columns of classes, {what} became no ({where}): if it is unknown, {ways}"
 
 
-def _understood(rules: ListingRules, row: ListingRow, again: int) -> Iterator[str]:
-    """Yield lines for the report about the listing. ``again`` counts the rows with the image of an earlier row."""
+def _understood(rules: ListingRules, row: ListingRow, repeats: int) -> Iterator[str]:
+    """Yield lines for the report about the listing. ``repeats`` counts the rows with the image of an earlier row."""
     chosen = row.chosen
     labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
     found = f"the column {labels}" if chosen.labels else "none"
@@ -335,7 +340,7 @@ def _understood(rules: ListingRules, row: ListingRow, again: int) -> Iterator[st
     has_names = not made_up_header(header, "")
     notes = [*rules.files.notes(), *["its first row is no header"] * (not has_names)]
     notes += ["a column without a name is left out"] * (has_names and "" in header)
-    notes += [f"{counted(again, 'row')} with the image of an earlier row: each becomes a record"] * bool(again)
+    notes += [f"{counted(repeats, 'row')} with the image of an earlier row: each becomes a record"] * bool(repeats)
     how = f" ({'; '.join(notes)})" if notes else ""
     yield f"images: the column {chosen.path!r} of {readable(rules.path)}{how}"
     yield f"labels: {found}{target}"

@@ -34,6 +34,7 @@ def read_rows(listing: Path, encoding: str | None = None) -> Iterator[tuple[int,
     extension = listing.suffix.lower()
     if extension not in _READERS:
         way = "" if extension else ": rename it"
+        way = "; with pandas, read_parquet and to_csv convert it" if extension == ".parquet" else way
         way = "; for VOC, give the folder of .xml files; from CVAT, export COCO" if extension == ".xml" else way
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{way}")
     for row in _READERS[extension](listing, encoding):

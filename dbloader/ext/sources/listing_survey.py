@@ -176,6 +176,12 @@ class ListingSurvey:
         repeats = 2 * len(np.unique(np.frombuffer(self._alone, np.int64))) <= count
         return column if may_be_label(column) and self._splits < count and (repeats or self._numbers) else ""
 
+    def repeats(self) -> int:
+        """Return how many rows name the image of an earlier row."""
+        hashes = np.frombuffer(self.paths, np.int64)
+        hashes.sort()  # in place, as in `find_repeats`
+        return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
+
     def is_fraction(self) -> bool:
         """Return whether the boxes seem to be fractions of the width and height."""
         return self._has_boxes and not self._has_pixels
@@ -219,8 +225,8 @@ class ListingSurvey:
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             way = "--label-column (Listing(label=)) chooses another"
-            if "/" in first.name and not self._rules.files.is_unknown:
-                way += ", class_folder='first' (--class-folder first) takes the first folder of each path"
+            if len(first.columns) == 1 and "/" in first.name and not self._rules.files.is_unknown:
+                way = "class_folder='first' (--class-folder first) takes the first folder of each path"
             yield f"no row has a label: {what}; {way}"
         elif 0 < self._unlabelled < self._rows and not self._several and not has_boxes:
             are_numbers = self._fraction is not None

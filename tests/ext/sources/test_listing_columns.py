@@ -987,3 +987,25 @@ def test_folders_of_listed_paths_may_be_the_classes(tmp_path: Path, chosen: str,
 def test_id_without_a_file_is_named_beside_the_options_that_choose_columns(root: Path) -> None:
     with pytest.raises(SourceError, match=r"'7' in 'id' names no file; .*--image-column .*--label-column"):
         opened(root, "id,species\n7,cat\n")
+
+
+@pytest.mark.parametrize("line", ["1 sub/b.jpg", "0\t1.0\tsub/b.jpg"])
+def test_text_file_with_something_before_the_paths_is_refused(root: Path, line: str) -> None:
+    with pytest.raises(SourceError, match=r"list\.txt, row 1: '.*' comes before the path: write the names"):
+        opened(root, f"{line}\n", "list.txt")
+    plant(root, photos(["1 sub/b.jpg"]))
+    if "\t" not in line:
+        assert [entry.name for entry in only_entries(opened(root, f"{line}\n", "list.txt"))] == [line]
+
+
+def test_rows_of_one_image_with_different_captions_are_counted(root: Path) -> None:
+    source = opened(root, "image,caption\na.jpg,one\na.jpg,two\nsub/b.jpg,three\n", "captions.csv")
+    assert len(only_entries(source)) == 3
+    assert source.warnings == ()
+    (images,) = (line for line in source.understood if line.startswith("images:"))
+    assert "1 row with the image of an earlier row: each becomes a record" in images
+
+
+def test_rows_of_parquet_are_refused_with_a_way_to_convert_them(root: Path) -> None:
+    with pytest.raises(SourceError, match=r"got '\.parquet'; with pandas, read_parquet and to_csv convert it"):
+        opened(root, "PAR1", "rows.parquet")
