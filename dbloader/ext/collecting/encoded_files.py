@@ -20,7 +20,7 @@ from dbloader.ext.images.preview import shown_orientation
 from dbloader.ext.sources.labels import IMAGE_NAMES, LABEL_NAMES
 from dbloader.images.check import check_image
 from dbloader.loading.prefetch import PrefetchLoader
-from dbloader.records.manifest import FIELD_CLASSES, FILE_FIELDS
+from dbloader.records.manifest import CLASS_LISTS, FIELD_CLASSES, FILE_FIELDS, TARGET
 
 
 def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *, encode: bool) -> Any:
@@ -88,6 +88,11 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # SampleEncoder then stores the label -1 as no label, as convert does
+    lists = [name for name, kind in kinds.items() if _inner_of(kind) is not None]
+    if label is None and len(lists) == 1 and _inner_of(kinds[lists[0]]).get("_type") == "ClassLabel":
+        label = lists[0]  # several classes, as convert reads such a column
+        classes, kinds[label] = lists, _inner_of(kinds[label])
+        columns[label] = source[TARGET] = CLASS_LISTS
     for path, of in (part for name in kinds if name != label for part in named_parts(kinds[name], name)):
         if source.setdefault(FIELD_CLASSES, {}).setdefault(path, of) != of:
             raise OptionError(f"two datasets have different class names for the field {path!r}: rename one column")
@@ -103,6 +108,12 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     elif not encode:
         _warn("its transform makes them: samples.with_format(None), or convert() after samples.save_to_disk(),")
     return _changed(result, classes=kinds[label]["names"] if label in classes else [])
+
+
+def _inner_of(kind: Any) -> Any:
+    """Return the description of the items of a list in Hugging Face's datasets; None if a feature is no list."""
+    inner = kind[0] if isinstance(kind, list) and kind else kind.get("feature") if isinstance(kind, dict) else None
+    return inner if isinstance(inner, dict) else None
 
 
 def is_file(value: Any) -> bool:

@@ -13,7 +13,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from dbloader import LMDBDataset, PrefetchLoader, write_store
+from dbloader import LMDBDataset, PrefetchLoader, convert, write_store
 from dbloader.errors import DamagedImageError, FieldError, OptionError
 from dbloader.records.record import Record
 from tests.support.conversion import records as store_records
@@ -192,3 +192,25 @@ def test_images_that_datasets_shows_upright_are_stored_turned_with_a_warning(tmp
     with pytest.warns(UserWarning, match="datasets shows them upright.*exif_transpose=True"):
         write_store(rows.cast_column("image", datasets.Image()), tmp_path / "s.lmdb")
     assert [record.image for record in store_records(tmp_path / "s.lmdb")] == [file.getvalue()]
+
+
+@pytest.mark.parametrize("column", ["labels", "diseases"])
+def test_column_of_several_classes_is_the_target_as_from_convert(tmp_path: Path, column: str) -> None:
+    kinds = Features({"image": datasets.Image(), column: List(ClassLabel(names=["a", "b", "c"]))})
+    rows = {"image": [{"bytes": jpeg, "path": None} for jpeg in JPEGS[:3]], column: [[2, 0], [], [1]]}
+    dataset = Dataset.from_dict(rows, kinds)
+    write_store(dataset, tmp_path / "written.lmdb")
+    dataset.save_to_disk(tmp_path / "saved")
+    convert(tmp_path / "saved", tmp_path / "converted.lmdb", progress=None)
+    for name in ("written", "converted"):
+        with LMDBDataset(tmp_path / f"{name}.lmdb") as samples:
+            assert samples.classes == ["a", "b", "c"]
+            assert [samples[at][1].tolist() for at in range(3)] == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+def test_list_of_classes_beside_another_list_stays_a_field(tmp_path: Path) -> None:
+    kinds = Features({"image": datasets.Image(), "tags": List(ClassLabel(names=["a"])), "texts": List(Value("string"))})
+    rows = {"image": [{"bytes": JPEGS[0], "path": None}], "tags": [[0]], "texts": [["x", "y"]]}
+    write_store(Dataset.from_dict(rows, kinds), tmp_path / "s.lmdb")
+    (record,) = store_records(tmp_path / "s.lmdb")
+    assert record.fields == {"tags": [0], "texts": ["x", "y"]}
