@@ -21,7 +21,6 @@ from dbloader.ext.sources.listing_columns import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     box_columns,
-    box_like_columns,
     field_name,
     is_certain,
     is_float,
@@ -327,9 +326,7 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: ListingRules) -> 
             is_fixed = rules.is_export or column in rules.file_columns
             field = checked_field_name(column) if is_fixed else field_name(column, columns)
         except FieldError as error:
-            like = ", ".join(map(repr, box_like_columns(columns)))
-            way = f"; {like} may be boxes: write columns xmin, ymin, xmax, ymax" * bool(like)
-            raise SourceError(f"{where}: rename the column {column!r}: {error}{way}") from error
+            raise SourceError(f"{where}: rename the column {column!r}: {error}") from error
         if column != column.strip():
             raise SourceError(f"{where}: rename the column {column!r}: it is padded with spaces")
         if field != column:
