@@ -296,7 +296,7 @@ def _are_flags(rules: ListingRules) -> tuple[bool, bool]:
     each row. One column is never enough. Two columns are classes only if each row has exactly one 1. If any column is
     about its row, such as is_train or verified, no column is a class.
     """
-    is_flag = re.compile(r"\s*(?:[01](?:\.0)?|-1(?:\.0)?)\s*").fullmatch
+    is_flag = re.compile(r" *(?:[01](?:\.0)?|-1(?:\.0)?) *").fullmatch
     columns = [column for column in read_header(rules.path, rules.encoding) if column]
     path = rules.path_columns(columns)[:1]
     has_label = not {*map(plain, columns)}.isdisjoint(LABEL_NAMES)

@@ -612,6 +612,7 @@ def test_classes_after_a_path_are_split_as_the_warning_says(root: Path, tmp_path
         ("image_id,Bald,Smiling", "a,-1,1\nb,1,-1\n", ("Bald", "Smiling")),
         ("path,one", "a.jpg,0\n", ()),
         ("path,one,two", "a.jpg,0,1\nsub/b.jpg,2,1\n", ()),
+        ("path,one,two", "a.jpg,\x1c0,1\n", ()),  # \x1c is a space for a pattern, but not for float()
         ("path,one,two,label", "a.jpg,0,1,1\n", ()),
         ("path,one,is_train", "a.jpg,0,1\n", ()),
         ("path,one,Verified", "a.jpg,0,1\n", ()),
