@@ -172,7 +172,7 @@ def translate_errors(what: str, *kept: type[Exception]) -> Iterator[None]:
 
 def describe(error: Exception) -> str:
     """Return the message of an error without its final period; the type of the error if there is no message."""
-    return f"{error}".rstrip(". ") or type(error).__name__
+    return f"{error}".partition(" <_io.")[0].rstrip(". ") or type(error).__name__  # no address of a BytesIO
 
 
 def max_pixels() -> float:

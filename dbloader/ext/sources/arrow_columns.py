@@ -142,7 +142,8 @@ def _find_image(kinds: dict[str, Any], features: list[str], where: str, warnings
     image = choose(found, IMAGE_NAMES, "image", warnings)
     if image is None:
         which = f"it may be any of {quoted(found)}" if found else f"the columns are {quoted([*kinds])}"
-        raise SourceError(f"{where}: cannot tell which column is the image: {which}; call the right one 'image'")
+        way = "call the right one 'image'" + "; if the images are files, convert only their folder" * (not found)
+        raise SourceError(f"{where}: cannot tell which column is the image: {which}; {way}")
     return image
 
 

@@ -19,6 +19,7 @@ from dbloader.ext.sources.boxes import BOXES, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
 from dbloader.ext.sources.labels import label_of, no_label, number_labels
 from dbloader.ext.sources.listed_boxes import split_objects
+from dbloader.ext.sources.listing_columns import are_texts
 from dbloader.ext.sources.options import UNDECIDED
 from dbloader.ext.sources.parquet_files import UNREADABLE, Files, check_machine, open_table, why
 from dbloader.records.manifest import CLASS_LISTS
@@ -110,6 +111,8 @@ class ParquetSource(Source):
             what = "several classes" if columns.several else "numbers"
             labels = f"labels: the column {column!r} ({what} in {self.target!r})"
             self.understood = (f"images: the column {columns.image!r} of {self.place}", labels)
+        elif not (columns.label or columns.objects or columns.is_own):
+            self.understood = (f"images: the column {columns.image!r} of {self.place}", "labels: none")
         # In an export, boxes should fit the stored images. If they fit the upright images, the user must say so.
         names = {name for name, _ in columns.fields.values()}
         is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
@@ -145,7 +148,11 @@ class ParquetSource(Source):
                     check_machine(error)
                     yield Problem(f"{where}, rows {number} to {end - 1}", f"cannot be read: {why(error)}")
                 number = end
-        is_odd = unlabelled and (has_numbers or not (columns.objects or columns.target))
+        has_other = bool(columns.objects or columns.target)
+        if not columns.label:  # masks or captions need no labels
+            texts = are_texts([field for field, _ in columns.fields.values()])
+            has_other = has_other or texts or bool(columns.files)
+        is_odd = unlabelled and (has_numbers or not has_other)
         hint = no_label(are_numbers=has_numbers, are_whole=is_whole and unlabelled < total)
         if not (has_numbers or columns.label):
             hint = ": call the column of labels 'label', with integers or names"

@@ -194,6 +194,23 @@ def test_lists_beside_other_lists_stay_fields_with_their_order(
     assert warning == "2 of 2 images have no label: call the column of labels 'label', with integers or names"
 
 
+def test_captions_and_masks_need_no_labels(tmp_path: Path) -> None:
+    made = table(image=images(2), text=["a cat", "a dog"])
+    source = source_of(write(tmp_path / "x.parquet", made))
+    assert (warnings_of(source), source.understood[1]) == ((), "labels: none")
+    mask = {"mask": {"_type": "Image"}, "image": {"_type": "Image"}}
+    masked = source_of(write(tmp_path / "y.parquet", table(mask, image=images(2), mask=images(2))))
+    assert ["have no label" in warning for warning in warnings_of(masked)] == [False]
+    other = source_of(write(tmp_path / "z.parquet", table(image=images(2), breed=["pug", "pug"])))
+    assert ["have no label" in warning for warning in warnings_of(other)] == [True]
+
+
+def test_table_about_image_files_is_refused_with_the_way_to_convert_them(tmp_path: Path) -> None:
+    place = write(tmp_path / "00000.parquet", table(url=["http://a"], caption=["a"], key=["0"]))
+    with pytest.raises(SourceError, match="if the images are files, convert only their folder"):
+        source_of(place)
+
+
 def test_class_list_beside_an_embedding_is_the_target(tmp_path: Path) -> None:
     labels = pa.array([["b"], ["a"]], pa.large_list(pa.large_string()))  # as polars writes lists
     made = table(image=images(2), labels=labels, vector=[[0.5], [2.0]])
@@ -314,10 +331,13 @@ def test_table_may_name_image_files_below_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "which"),
-    [({"a": [1], "b": ["x"]}, "the columns are 'a', 'b'"), ({"a": [b"1"], "b": [b"2"]}, "it may be any of 'a', 'b'")],
+    [
+        ({"a": [1], "b": ["x"]}, "the columns are 'a', 'b'; call the right one 'image'; if the images are files, .*"),
+        ({"a": [b"1"], "b": [b"2"]}, "it may be any of 'a', 'b'; call the right one 'image'"),
+    ],
 )
 def test_table_without_an_unambiguous_image_column_is_refused(tmp_path: Path, columns: Any, which: str) -> None:
-    message = f"x.parquet: cannot tell which column is the image: {which}; call the right one 'image'$"
+    message = f"x.parquet: cannot tell which column is the image: {which}$"
     with pytest.raises(SourceError, match=message):
         source_of(write(tmp_path / "x.parquet", **columns))
 
