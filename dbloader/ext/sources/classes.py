@@ -136,16 +136,11 @@ def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
 
 
 def _without_numbers(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names in lines such as "n01440764 tench, Tinca tinca" or "0 cat", if these are the source's classes.
-
-    A source whose labels are integers has no names: the numbers must be 0, 1, 2, and so on.
-    """
+    """Return the names in lines such as "n01440764 tench, Tinca tinca" or "0 cat", if they are those of a source."""
     parts = [line.split(maxsplit=1) for line in given]
-    if any(len(part) < 2 for part in parts) or {*own} & {*given}:
+    if any(len(part) < 2 for part in parts) or {*own} & {*given} or not own:
         return given
-    first, rest = (tuple(column) for column in zip(*parts, strict=True))
-    are_numbered = [*first] == [*map(str, range(len(given)))]
-    for names in (first, rest) if own else (rest,) if are_numbered else ():
+    for names in map(tuple, zip(*parts, strict=True)):
         if {*own} <= {*names} and len({*names}) == len(names):
             return names
     return given

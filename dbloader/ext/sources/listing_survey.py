@@ -102,9 +102,8 @@ class ListingSurvey:
         self.paths = array("q")  # hashes of the paths
         self.listed = array("q")  # hashes of the paths in metadata, to find images that no row names
         self.file_fields: dict[str, None] = {}
-        kept = ("text",) if rules.path.suffix.lower() == ".txt" else ()
-        named = (name for text in rules.listing.text for name in (text, *matching(text, [text])))
-        self.types = ColumnTypes({*kept, *named, *(RECORD_COLUMNS if rules.is_metadata else ())})
+        self._kept = ("text",) if rules.path.suffix.lower() == ".txt" else RECORD_COLUMNS if rules.is_metadata else ()
+        self.types = ColumnTypes(self._kept)
 
     def add(self, row: ListingRow | Problem) -> None:
         """Take a row into account."""
@@ -112,7 +111,10 @@ class ListingSurvey:
             self.problem = self.problem or row
             return
         self._rows += 1
-        self.first = self.first or row
+        if self.first is None:
+            self.first = row
+            named = [column for text in self._rules.listing.text for column in matching(text, row.columns)]
+            self.types = ColumnTypes({*self._kept, *(row.chosen.renamed.get(column, column) for column in named)})
         if self._is_alone:
             self._add_alone(row)
         self.paths.append(hash(row.name))

@@ -476,13 +476,6 @@ def test_file_with_numbers_or_descriptions_of_classes_gives_their_order(
     assert labels(tmp_path / "val.lmdb") == (["c", "b", "a"], [2, 0])
 
 
-def test_numbered_names_of_integer_labels_lose_their_numbers(val: Path, tmp_path: Path) -> None:
-    listing = write(tmp_path, "list.csv", "path,label\na/7.jpg,1\nc/8.jpg,0\n")
-    names = write(tmp_path, "labels.txt", "0 dog\n1 maine coon\n")
-    convert(val, tmp_path / "val.lmdb", listing=listing, classes=names, progress=None)
-    assert labels(tmp_path / "val.lmdb") == (["dog", "maine coon"], [1, 0])
-
-
 @pytest.mark.parametrize("text", ['{"1": "a", "2": "c"}', '{"0": ["a", "b"], "1": ["c"]}', '{"a": 0, "c": 2}'])
 def test_json_with_other_numbers_of_classes_is_an_error(val: Path, tmp_path: Path, text: str) -> None:
     with pytest.raises(DBLoaderError, match="must be a list of names"):

@@ -1010,3 +1010,12 @@ def test_rows_of_one_image_with_different_captions_are_counted(root: Path) -> No
 def test_rows_of_parquet_are_refused_with_a_way_to_convert_them(root: Path) -> None:
     with pytest.raises(SourceError, match=r"got '\.parquet'; with pandas, read_parquet and to_csv convert it"):
         opened(root, "PAR1", "rows.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"), [("Patient ID", "Patient ID"), ("patient_id", "Patient ID"), ("w.1", "w_1_")]
+)
+def test_text_column_keeps_a_column_of_other_spelling_or_another_name(root: Path, text: str, field: str) -> None:
+    source = opened(root, "path,label,Patient ID,w.1\na.jpg,cat,7,8\nsub/b.jpg,dog,9,10\n", text=text)
+    values = [entry.fields[field] for entry in only_entries(source)]
+    assert values == (["7", "9"] if field == "Patient ID" else ["8", "10"])
