@@ -26,7 +26,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text. If the text has more than ``most`` letters, an ellipsis replaces its end."""
+    """Shorten a text to at most ``most`` letters: an ellipsis replaces its end."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -50,7 +50,7 @@ def describe(loader: Any) -> str:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized)
-    except (TypeError, OptionError):  # the dataset is iterable, or the number of ranks is not known yet
+    except (TypeError, OptionError):  # an IterableDataset has no length; a sampler may not know the number of ranks yet
         return None
 
 

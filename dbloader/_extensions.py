@@ -1,4 +1,4 @@
-"""Import each class or function of ``dbloader.ext`` at its first use, so dbloader also works without this package."""
+"""Import each class or function of ``dbloader.ext`` at its first use. dbloader also works without ``dbloader.ext``."""
 
 from __future__ import annotations
 

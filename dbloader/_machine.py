@@ -1,8 +1,8 @@
 """Find this machine's CPUs, free memory and training processes, and block SIGINT.
 
-Control groups (cgroups) limit the CPUs and memory of a container. The documentation of Linux describes their files:
-version 2 in admin-guide/cgroup-v2, version 1 in scheduler/sched-bwc and admin-guide/cgroup-v1/memory. The argument
-``root`` is the folder that contains ``proc`` and ``sys``.
+Control groups (cgroups) limit the CPUs and memory of a container. The documentation of Linux describes version 2 in
+admin-guide/cgroup-v2, and version 1 in scheduler/sched-bwc and admin-guide/cgroup-v1/memory. In all functions, ``root``
+is the folder that contains ``proc`` and ``sys``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def sigint_blocked() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # The system may deliver SIGINT to another thread, such as a thread of OpenBLAS. Python then calls the handler in
     # the main thread, although SIGINT is blocked there. A KeyboardInterrupt here could leave a new process without its
-    # data, and that process would print a traceback. So the handler only notes the signal, which is raised later.
+    # data, and that process would print a traceback. So a temporary handler only notes the signal until the block ends.
     interrupts: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     deferred = callable(handler) and threading.current_thread() is threading.main_thread()

@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 MEMORY_LIMIT = 96 * 2**20
 """All tasks together may hold this many bytes of files and pixels, including results that the caller still uses."""
 
-# A conversion divides its files into tasks for threads. This is the number of files in one task. With larger tasks,
-# some threads could lack work. With smaller tasks, handing tasks to threads would cost time.
+# A conversion divides its files into tasks for threads, with this number of files in one task. With larger tasks, some
+# threads could lack work. With smaller tasks, handing tasks to threads would cost time.
 TASK_FILES = 16
 
 # M_MMAP_THRESHOLD of malloc.h; see mallopt(3).
@@ -80,8 +80,8 @@ def _oldest(running: deque[tuple[int, Future[list[Result]]]], budget: MemoryBudg
 class MemoryBudget:
     """A limit on the bytes that all running tasks use together.
 
-    The caller gets the results in the order of the tasks' numbers. A task waits until enough bytes are free. Only the
-    oldest task never waits, to prevent a deadlock. It may exceed the limit.
+    Tasks are numbered in the order in which their results are yielded. A task waits until enough bytes are free. Only
+    the oldest task never waits, and may exceed the limit: later tasks give back their bytes only after this task ends.
     """
 
     def __init__(self, limit: int) -> None:
@@ -133,8 +133,8 @@ def reserved(hold: Hold, nbytes: int) -> Iterator[None]:
 def return_large_blocks() -> None:
     """Make glibc return freed blocks of 4 MiB or more to the system, because MemoryBudget counts them as free.
 
-    By default, glibc keeps blocks of up to 32 MiB for each thread. Measured with 12 threads that decoded WebP images
-    and a budget of 96 MiB: the process used 1,150 MB by default, and 245 MB with this setting.
+    By default, glibc keeps blocks of up to 32 MiB for each thread. With 12 threads that decoded WebP images and a
+    budget of 96 MiB, a process used 1,150 MB by default, and 245 MB with this setting.
     """
     with suppress(AttributeError, OSError):  # other C libraries than glibc lack this function
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 4 * 2**20)

@@ -36,7 +36,7 @@ class RemotePlace(NamedTuple):
 
     @property
     def server(self) -> str:
-        """URL of the server: a part of the place for http(s), in an environment variable for s3. "" is the default."""
+        """URL of the server: from the place (http, https) or the environment (s3); "" for the provider's own server."""
         if self.scheme not in WRITABLE:
             return f"{self.scheme}://{self.bucket}"
         if self.scheme == "s3":
@@ -48,7 +48,7 @@ class RemotePlace(NamedTuple):
 
 
 def is_mongo(place: object) -> bool:
-    """Return whether a place begins like a MongoDB URI. Mistyped URIs count too: errors must hide their passwords."""
+    """Return whether a place begins like a MongoDB URI. Mistyped URIs count too, so messages hide their passwords."""
     return isinstance(place, str) and _LIKE_MONGO.match(place) is not None
 
 
@@ -65,7 +65,7 @@ def parse_place(place: str | os.PathLike[str]) -> RemotePlace:
     """
     found = _PLACE.fullmatch(os.fspath(place))
     if found is None:
-        raise PlaceError("a place in object storage is s3://bucket/key, gs://bucket/key or az://container/key")
+        raise PlaceError("a place in object storage must be s3://bucket/key, gs://bucket/key or az://container/key")
     scheme, slash, bucket, key = found[1].lower(), *found.groups()[1:]
     web = scheme not in WRITABLE
     allowed = (_WEB_SERVER if web else _BUCKET).fullmatch(bucket)

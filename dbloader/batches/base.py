@@ -1,9 +1,9 @@
 """The base classes that make batches, in one thread or in many.
 
 ``BatchFetcher.begin`` reads the records of the batch, and submits parts of the batch to threads, which decode the
-images. (A TensorBatchFetcher reads LMDB files in the threads. Its ``begin`` only lets the kernel read ahead.) The
-function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number of threads
-and parts.
+images. Exception: for an LMDB file, a TensorBatchFetcher only asks the kernel to read ahead, and the threads read the
+records. The function that ``begin`` returns waits for the parts and collates them. The batch is the same for any number
+of threads and parts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class BatchFetcher(ABC):
         releases_gil: Whether threads do nearly all of the work without the GIL.
         image_nbytes: Bytes of each image in a batch, if one uint8 tensor holds all images; else None.
         check_skipped: A function that warns about each skipped sample once, and raises LoaderError if too many are
-            skipped. Its arguments: the samples skipped now, and the number and the first 100 of all samples that this
-            process has skipped in the epoch. None if a damaged sample raises its error.
+            skipped. Its arguments are the samples skipped now, and the number and the first 100 of all samples that
+            this process has skipped in the epoch. None if no sample may be skipped.
     """
 
     dataset: Any
@@ -52,12 +52,12 @@ class BatchFetcher(ABC):
         """Read the samples at some indices, and submit parts of ``size`` samples; the last part may be smaller.
 
         Args:
-            indices: The indices of the samples. SeededIndices decide all random numbers of the batch.
+            indices: The indices of the samples. If they are SeededIndices, they decide all random numbers of the batch.
             submit: Calls a function with arguments in any thread, now or later, like ``Executor.submit``.
             size: The number of samples in a part.
             read: Whether to read all samples now. False if this worker makes only some of the parts. Then each part
                 reads its own samples.
-            slot: Returns shared memory for images of a shape, like ``SharedBatchPool.allocate``. None without it.
+            slot: Returns shared memory for images of a shape, like ``SharedBatchPool.allocate``; else None.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.
@@ -65,7 +65,7 @@ class BatchFetcher(ABC):
 
 
 class DatasetBatchFetcher(BatchFetcher):
-    """Makes the samples of one dataset in two steps, ``read`` and ``make``. A mixture calls both for each dataset."""
+    """Makes the samples of one dataset in two steps: ``read`` and ``make``. A mixture has a fetcher per dataset."""
 
     @override
     def begin(self, indices: Sequence[int], submit: Submit, size: int, read: bool = True, slot: Slot = None) -> Finish:
@@ -90,7 +90,7 @@ class DatasetBatchFetcher(BatchFetcher):
     def read(self, indices: Sequence[int], rows: Sequence[Any] | None = None) -> Any:
         """Read the records at some indices, or let the kernel read them ahead. Return what ``make`` needs.
 
-        ``rows`` has a row of random numbers for each sample. If it is None, ``read`` draws the random numbers.
+        ``rows`` contains the random numbers, one row for each sample. If it is None, ``read`` draws them.
         """
 
     @abstractmethod
@@ -100,7 +100,7 @@ class DatasetBatchFetcher(BatchFetcher):
         Args:
             given: The result of ``read``.
             part: Which samples to make.
-            pixels: The memory from ``allocate`` to decode each image into. If given, the samples lack the images.
+            pixels: The memory from ``allocate`` to decode each image into. If given, return the samples without images.
         """
 
     @abstractmethod
@@ -136,7 +136,7 @@ class OuterBatchFetcher(BatchFetcher):
 
 
 def part_of(indices: Sequence[Any], part: slice) -> Sequence[Any]:
-    """Return a part of the indices or records of a batch. SeededIndices keep their positions."""
+    """Return a part of the indices or records of a batch. A part of SeededIndices has the positions of its samples."""
     return seed_like(indices, indices[part], part)
 
 

@@ -26,11 +26,11 @@ ELEMENTS = ("image", "label", "index")
 
 
 class Collate:
-    """Makes a batch of samples (dicts or tuples), like torch's default_collate. Fields may differ in length.
+    """Makes a batch of samples (dicts or tuples), like torch's default_collate, but a field's length may vary.
 
-    `create_loader` uses these rules for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
-    DataLoader, or to `create_loader` if you need ``lists``. The rules do not depend on lengths, so a field has the same
-    type in every batch:
+    `create_loader` uses a Collate for an LMDBDataset or MongoDataset. Pass a Collate as ``collate_fn`` to torch's
+    DataLoader, or to `create_loader` if you need ``lists``. These rules do not depend on lengths, so a field has the
+    same type in every batch:
 
     - A field in ``lists`` becomes a list with one element for each sample. In this list, arrays and lists of numbers
       become tensors, and other values do not change. Fields with one row for each object in an image become lists too:
@@ -46,8 +46,8 @@ class Collate:
 
     Raises:
         TypeError: ``lists`` contains something other than names.
-        OptionError: ``lists`` is one str. From a call: the arrays or lists of a field have different shapes or lengths,
-            and the field is not in ``lists``.
+        OptionError: ``lists`` is one str. Or a call gets arrays or lists of different shapes or lengths in a field that
+            is not in ``lists``.
     """
 
     def __init__(self, lists: Iterable[str] = ()) -> None:
@@ -67,7 +67,7 @@ class Collate:
         """Return the batch of samples.
 
         ``fields`` maps names in the samples to fields of the store; equal names may be left out. For tuples, ``names``
-        are the names of the elements. For dicts, ``target`` is the field of the store with the target.
+        are the names of the elements. For dicts, ``target`` is the store's field that is the target.
         """
         first = samples[0]
         if type(first) is dict:
@@ -155,7 +155,7 @@ def _first_of_ours(dataset: Any) -> Any:
 def _explain(
     dataset: Any, indices: Sequence[int], samples: list[dict[str, Any]], function: Callable[[list[Any]], Any]
 ) -> str | None:
-    """Explain which field of which sample cannot be collated, why, and the remedy. Return None if no cause is known."""
+    """Return which field of which sample cannot be collated, why, and the remedy. Return None if no cause is known."""
     for name in samples[0]:
         with suppress(TypeError, ValueError, RuntimeError, KeyError):
             function([{name: sample[name]} for sample in samples])

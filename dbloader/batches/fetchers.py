@@ -34,7 +34,7 @@ def create_fetcher(
     transform: Any = None,
     pin_memory: bool = False,
 ) -> BatchFetcher:
-    """Return the fetcher that makes the batches of a map-style dataset with the fewest copies.
+    """Return the fetcher that makes the batches of a map-style dataset with the fewest copies of the images.
 
     Args:
         dataset: The dataset.

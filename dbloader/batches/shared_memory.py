@@ -1,8 +1,8 @@
 """Reusable shared memory in which worker processes make batches.
 
 torch makes new shared memory for every batch. This takes time: the system clears the pages, torch sends a file
-descriptor through a socket, and the training's process maps and unmaps the memory. For batches of 64 images of
-224 x 224 pixels, new memory took a sixth to a quarter of the time of two workers. Reused memory saves this time.
+descriptor through a socket, and the training's process maps and unmaps the memory. Two workers that made batches of 64
+images of 224 x 224 pixels spent a sixth to a quarter of their time on this. Reused memory saves this time.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SharedBatchPool:
         if slot is not None and math.prod(shape) <= self.nbytes:
             shared = SharedSlot(self, slot, shape)
             return shared, shared.pixels
-        # No slot is free, because the consumer keeps many batches. Private memory is less scarce than shared memory.
+        # Usually, no slot is free because the consumer keeps many batches. Private memory is less scarce than shared.
         private = torch.empty(shape, dtype=torch.uint8)
         return TensorByValue(private, (0, 3, 1, 2)), private.numpy()
 
@@ -191,8 +191,8 @@ def _to_tensor(array: npt.NDArray[Any], axes: tuple[int, ...] | None = None) -> 
     return tensor if axes is None else tensor.permute(axes)
 
 
-# Up to 256 KiB, a pipe is faster than new shared memory. Sending such a tensor and the labels of a batch took 0.7 to
-# 1.2 ms through a pipe, and 1.4 to 1.5 ms through shared memory.
+# Up to 256 KiB, a pipe is faster than new shared memory: a tensor of at most this size and the labels of its batch took
+# 0.7 to 1.2 ms through a pipe, and 1.4 to 1.5 ms through shared memory.
 _LARGEST_BY_VALUE = 2**18
 _NUMPY_DTYPES = (torch.int64, torch.int32, torch.float64, torch.float32, torch.uint8, torch.bool)
 

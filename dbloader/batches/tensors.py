@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# A thread plans images, that is, chooses their crops, until their files have more bytes than this. Then the thread
-# decodes the images. The limit saves memory, because a plan may copy nearly a whole file.
+# A thread plans some images before it decodes them. (A plan chooses the crop.) It stops planning when their files
+# together exceed this number of bytes. The limit saves memory, because a plan may copy nearly a whole file.
 PLANNED_NBYTES = 2**21
 
 
@@ -151,7 +151,7 @@ def _borrow(
     """
     for at, (_, (store, records, rows), part) in enumerate(parts):
         began = now()
-        wanted = records[part]  # indices if records can be borrowed (LMDB), else records
+        wanted = records[part]  # if the store can lend records (LMDB), `read` returned their indices
         borrowed = stack.enter_context(store.borrow(wanted)) if store.has_views else iter(wanted)
         for record, row in zip(borrowed, rows[part], strict=True):
             seconds[at] += now() - began
@@ -160,7 +160,7 @@ def _borrow(
 
 
 def _take_some(records: Iterator[tuple[int, Record, Any]]) -> list[tuple[int, Record, Any]]:
-    """Return the next records, until their files have more than ``PLANNED_NBYTES``."""
+    """Return the next records, until their image files together exceed ``PLANNED_NBYTES``."""
     some = []
     nbytes = 0
     for entry in records:

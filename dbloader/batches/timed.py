@@ -54,7 +54,7 @@ class TimedBatch:
     """A batch, the number of its samples, and the time spent on making it.
 
     Attributes:
-        serial: Seconds of ``work`` in the thread that asks for the batches. More workers do not save these seconds.
+        serial: Seconds of ``work`` that one thread does for all batches. More workers do not shorten them.
         skipped: The damaged samples that other samples replace in this batch.
         sources: For a mixture, maps the name of each source to two numbers: its samples in the batch, and the seconds
             that workers waited for the source's records.

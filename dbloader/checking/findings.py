@@ -27,8 +27,8 @@ class Findings:
 
     Attributes:
         counts: Number of findings of each kind.
-        first: The first thousand findings. Each finding is a dict with the keyword arguments of `add`. Its
-            ``difference`` contains its kinds, joined by commas.
+        first: The first thousand findings. Each finding is a dict with the keyword arguments of `add`, and with the
+            kinds of the finding, joined by commas, as ``difference``.
     """
 
     def __init__(self, file: IO[bytes] | None, found: Callable[[dict[str, Any]], object]) -> None:

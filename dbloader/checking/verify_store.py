@@ -41,10 +41,10 @@ class VerifyReport:
             ``extra`` (not in the source), ``bytes`` (different bytes) and ``label`` (a different label). A comparison
             with a store also adds ``fields`` and ``classes``.
         first: The first thousand problems, each with ``index``, ``name``, ``difference`` (its kind) and ``reason``.
-        compared: Number of records and files in which a comparison found no problem, by kind. ``same``: equal.
+        compared: Number of records and files for which a comparison adds no problem, by kind. ``same``: equal.
             ``moved``: equal, but with another index in the other store. ``repaired``: the conversion appended an end
-            marker. ``rejected``: the conversion rejected the file. ``damaged``: not compared, because the record is
-            damaged. ``changed``: image not compared, because the conversion resized it, tiled it or stored its pixels.
+            marker to the JPEG. ``rejected``: the conversion rejected the file. ``damaged``: the damaged record was not
+            compared. ``changed``: the image was not compared, because it was resized, tiled or stored as pixels.
         notes: Remarks that are not problems: files of a source that a comparison ignores, and files in a folder of
             shards that do not belong to the store.
     """
@@ -72,7 +72,7 @@ def verify_store(
 ) -> VerifyReport:
     """Read a whole store, and report every problem.
 
-    Reading a damaged LMDB file can crash the process. So ``dbloader verify`` reads in a separate process.
+    Reading a damaged LMDB file can crash this process. ``dbloader verify`` calls this function in another process.
 
     Args:
         place: Place of the store.
@@ -109,7 +109,7 @@ def verify_store(
 
         for damage in find_damage(store, count):
             findings.add("damaged", index=damage.index, name=damage.name, reason=str(damage.error))
-        readable = done == total  # find_damage stops early if a shard is missing or the manifest's length is wrong
+        readable = done == total  # find_damage stops early if a shard or a chunk of a column is missing
         for batch in _decode_images(store) if decode and readable else ():
             for index, name, problem in batch:
                 if problem:

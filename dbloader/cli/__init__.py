@@ -29,7 +29,7 @@ FAILED = 2
 _NO_MEMORY = re.compile(
     "failed to map segment|[Cc]annot allocate memory|can't start new thread|returned NULL without setting an exception"
 )
-INTERRUPTED = 130  # shells return the same: 128 + SIGINT
+INTERRUPTED = 130  # as a shell returns after Ctrl-C: 128 + SIGINT
 
 
 class _Commands(click.Group):
@@ -47,7 +47,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    # click 8.4 and later suggests the closest name for a mistyped command
+    # for a mistyped command, click 8.4 and later suggests the closest of these names
     commands=dict.fromkeys(installed_commands()),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -195,7 +195,7 @@ def _show(meter: Meter, progress: Progress) -> None:
     """Show the progress. Before the first file is converted, also show how the files are read."""
     if progress.understood:
         meter.clear()
-    with suppress(OSError):  # printing the report raises this error again, after the store is complete
+    with suppress(OSError):  # if stdout is closed, only printing the report fails, when the store is complete
         for line in progress.understood:
             say(f"  {line}")
     progress.show(meter)

@@ -34,7 +34,7 @@ def isolated(function: str, place: str, *arguments: Any, **options: Any) -> Any:
         DamagedStoreError: The other process crashed.
         StoreError: The other process was killed.
     """
-    # URIs, such as mongodb:// places, are left out.
+    # This leaves out places that are not files, such as mongodb:// URIs.
     files = [*filter(os.path.exists, (place, *arguments, options.get("against") or ""))]
     if not files:
         return _plain(_find(function)(place, *arguments, **options))

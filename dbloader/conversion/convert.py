@@ -84,25 +84,25 @@ def convert(
             these files are stored in fields of the same names. The files are read, checked and repaired like images,
             and a bad or damaged file counts like a bad or damaged image. In tar files, ``17.mask.png`` beside
             ``17.jpg`` is the file of the field ``mask``. Leave ``file_fields`` out for stores, Hugging Face's Parquet
-            and folders with metadata (``mask_file_name``). They name their files themselves (docs/masks.md).
+            and folders with metadata: these sources name such files themselves (docs/masks.md).
         where: With a store as the source: convert only the records that this query finds (docs/queries.md).
         class_folder: Which folder of an image's path is its class: ``"first"`` (as in torchvision) or ``"last"``.
             ``"path"`` makes a class of the names of all folders, joined by ``/``.
-        boxes: Whether boxes were drawn on the image that EXIF has turned (``"upright"``) or has not turned
+        boxes: Whether boxes were drawn on the image as EXIF turns it (``"upright"``) or on the image before turning
             (``"stored"``). Or their unit: ``"pixels"`` or ``"fractions"``. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels. Pass a list of names, a store's place, a ``.txt``
             with a name on each line, or a ``.json`` list. Any other class is an error. Instead, ``"numbers"`` uses
             class names such as ``"7"`` as labels. By default, a folder ``val`` gets the classes of the folder ``train``
-            beside it if ``train`` has all of its classes.
+            beside it, if ``train`` has all classes of ``val``.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
-        workers: Number of threads; None for one per CPU. With ``shards``, the number of processes. With an executor,
-            the number of threads that make one shard; None for one.
+        workers: Number of threads; None means one per CPU. With ``shards``, the number of processes. With an executor,
+            the number of threads that make one shard; None means one thread.
         check: ``"decode"`` decodes every image, ``"structure"`` checks segments and headers only, and ``"none"`` checks
             nothing. ``on_bad`` and ``on_damaged`` decide what happens to a file that fails the check.
         on_bad: What to do with a file that cannot be read or is not an image: ``"reject"`` (and report), or ``"fail"``.
         on_damaged: What to do with a truncated image: ``"reject"``, ``"fail"``, or ``"keep"`` (store it with a field
-            ``damaged``). If the source is a store, records with this field are always kept. ``raw`` cannot keep them.
+            ``damaged``). Without ``raw``, records of a source store that have this field are always kept.
         shuffle_seed: Store the records in a random order with this seed. None means the order of the source.
         shards: Make a folder with this number of LMDB files. None makes one file, or a MongoDB collection. The number
             does not change the records or the digest.
@@ -112,7 +112,7 @@ def convert(
             does not shut down the executor. On all machines, source and destination must have the same paths.
         append: Add the images to the folder of shards at the destination, in ``shards`` new files (default 1). Old
             records keep their indices and labels, and new classes follow the old classes. Programs that have the store
-            open continue to read its old state. On a disk, a warning shows how many images the folder now has twice.
+            open continue to read its old state. If it is on a disk, a warning says how many images it now has twice.
         new_only: With ``append``: leave out each file if the store has a record with the same name, label, fields and
             image. The old record of a changed file stays in the store.
         overwrite: Replace the store at the destination when the new store is finished.
@@ -148,10 +148,10 @@ def convert(
         shuffle_seed=shuffle_seed,
         new_only=new_only,
     )
-    is_place = is_sharded(destination) or "://" in str(source)  # no message repeats a URI, which may have a password
+    is_place = is_sharded(destination) or "://" in str(source)  # a URI may have a password: do not repeat it
     if not is_place and os.path.isdir(destination) and not os.path.isdir(source):  # noqa: PTH112 - any str
         example = os.path.join(destination, "train.lmdb")  # noqa: PTH118 - any str
-        swapped = f"if the two are swapped, write dbloader convert {destination} {source}"
+        swapped = f"if source and destination are swapped, write dbloader convert {destination} {source}"
         raise StoreExistsError(f"{destination} is a folder, but no store: name a file, such as {example}; {swapped}")
     checked_flag("overwrite", overwrite)
     checked_flag("resume", resume)

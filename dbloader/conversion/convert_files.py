@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # After this many unreadable files in a row, the conversion ends, because the whole disk seems to fail.
 _UNREADABLE_IN_A_ROW = 8
 
-# Number of files in a task if pixels are stored. It is small, because the oldest task may exceed MEMORY_LIMIT.
+# Number of files in a task if pixels are stored: a small number, because the oldest task may exceed MEMORY_LIMIT.
 _RAW_TASK_FILES = 4
 
 # After one of these events, a file in object storage is read again, because the network may have corrupted its bytes.
@@ -41,7 +41,7 @@ class FileWriter:
         writer: Writer of the store.
         settings: Settings of the conversion.
         source: The source that listed the files. It must be open.
-        known: Results of files to leave out: the store already has an equal record, or has rejected the file before.
+        known: Contains results of files to leave out: the store has an equal record, or has rejected the file before.
 
     Attributes:
         bytes_read: Bytes of the files read so far.
@@ -144,7 +144,7 @@ class FileWriter:
                 done.events["mismatched"] = "did not match the server's MD5 over two connections (normal with KMS keys)"
             elif differs is not None:
                 done.changes += ("unchecked",)
-            record, done.record = done.record, None  # without this reference, a commit frees the record's memory
+            record, done.record = done.record, None  # keep no reference, so a commit frees the record's memory
             self._writer.write(
                 [] if record is None else [record],
                 events=[{"name": done.item.name, "event": event, "reason": why} for event, why in done.events.items()],
@@ -156,7 +156,7 @@ class FileWriter:
     def _remedy(self, done: FileResult, kind: str) -> str:
         """Return what the user can do about a file that ends the conversion."""
         choose, afresh = self._again, "begin again with overwrite (--overwrite)"
-        if not self._writer.resumable:  # other options need a new plan
+        if not self._writer.resumable:  # a shard of a plan, which decides the options
             choose = afresh = "plan again (dbloader plan --overwrite)"
         # A Problem is an entry of the file list. Fixing its cause changes the list, so the conversion cannot resume.
         fix = f"fix it and {afresh}" if isinstance(done.item, Problem) else f"fix the file and {self._again}"

@@ -99,7 +99,7 @@ class FileList:
         if "reason" in document:
             return Problem(**document)
         document["location"] = tuple(document["location"])
-        return Entry(**document)  # `convert_file` unpacks the boxes, so invalid boxes reject only their file
+        return Entry(**document)  # `convert_file` unpacks the boxes, because an error there rejects only the file
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +122,7 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
 
 def _encoded(item: Entry | Problem) -> bytes:
     try:
-        if isinstance(item, Entry) and item.boxes_in is not None:  # pack the arrays of boxes
+        if isinstance(item, Entry) and item.boxes_in is not None:  # BSON cannot store their arrays
             item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
         document = item._asdict()
         if not document.get("files", True):  # most entries have no further files

@@ -40,7 +40,7 @@ class FileResult:
     bad: bool = False  # for a rejected file: True means unreadable or not an image, False means damaged
     unreadable: bool = False  # whether the file system raised an error, which may affect all files
     changes: tuple[str, ...] = ()  # "resized" (made smaller), "reencoded" (encoded again in its own size)
-    depth: str = ""  # bits and type of the stored image's values; "" if unknown
+    depth: str = ""  # bits and type of the stored image's values, such as "8-bit"; "" if unknown
     nbytes: int = 0  # bytes read
 
     @property
@@ -61,8 +61,8 @@ def convert_file(
     """Return the result of a file: its record, or the reason why the file is rejected.
 
     ``hold`` is called with a number of bytes before they are allocated, and with the negative number after they are
-    freed. The bytes of stored pixels stay counted, because the record still needs them. Failures that have nothing to
-    do with the file raise OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
+    freed. The bytes of stored pixels stay counted, because the record still needs them. Failures of the machine do not
+    reject the file, but raise OSError (no memory, ``jpegtran`` killed) or OptionError (``jpegtran`` removed).
     """
     files = [name for name in file_fields if name in entry.fields]
     result = FileResult(entry, nbytes=len(data) + count_bytes(entry.fields, files))

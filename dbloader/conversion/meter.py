@@ -21,7 +21,7 @@ EVERY_S = 30.0
 class _Lines(tqdm):  # type: ignore[misc] # tqdm has no types
     """Prints lines without a bar. A command that takes less than ``EVERY_S`` seconds prints nothing."""
 
-    monitor_interval = 0  # no thread, because a process with threads is hard to fork
+    monitor_interval = 0  # no monitor thread, because a process with threads is hard to fork
 
     @override
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
@@ -49,8 +49,8 @@ class Meter:
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
 
-        The first call with a total restarts the clock. There, ``done`` counts the work of an earlier run. The rate
-        excludes this work.
+        The first call with a total restarts the clock. Its ``done`` counts the work of an earlier run, which the rate
+        excludes.
         """
         bar = self._bar
         if title is not None:

@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     """The progress of a conversion.
 
     Attributes:
-        found: Number of files found so far. It is final when ``done`` is a number.
+        found: Number of files found so far; the final number, if ``done`` is not None.
         done: Number of files converted or rejected, in this or an earlier run; None while the source is scanned.
         nbytes: Bytes read in this run.
         understood: How the files are read (see `Report`). Only the first Progress after the scan has these lines.
@@ -70,7 +70,7 @@ class Report:
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
-        turned: Number of images that EXIF turns, with boxes that fit the image before and after turning. dbloader
+        turned: Number of images that EXIF turns, and whose boxes fit the image both before and after turning. dbloader
             assumes that the boxes were drawn on the image before turning (see ``boxes`` of `convert`).
         flat: Number of images that had boxes without an area. The images are stored without these boxes.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
@@ -85,8 +85,8 @@ class Report:
         hidden: Number of files and folders left out because their names begin with a dot.
         report_file: Path of a JSON lines file. Each line is an event of a file, with ``name``, ``event`` (rejected,
             damaged, repaired, untiled, deep, frames, transparent, turned, flat or mismatched) and ``reason``. The file
-            is next to an LMDB store; for MongoDB and object storage, it is in the working directory. "" without events,
-            or if the file could not be written (see ``warnings``).
+            is next to an LMDB store; for MongoDB and object storage, it is in the working directory. "" if there are no
+            events, or the file could not be written (see ``warnings``).
         earlier_events: With ``append``, the report file begins with this number of lines about earlier images of the
             store.
     """
@@ -142,9 +142,9 @@ def finish_report(
         path: Path of the report file.
         place: Place of the store without a password, for the report.
         started: ``time.monotonic()`` when the conversion began.
-        raw: Whether this conversion stored pixels; the store's other records may be files.
+        raw: Whether this conversion stored pixels. Older records of the store may be files.
         warnings: Warnings of the conversion.
-        outcome: Number of this conversion's files with each event; None for ``manifest.outcome``.
+        outcome: Number of this conversion's files with each event; None means ``manifest.outcome``.
         **facts: Further attributes of the report.
     """
     counts = manifest.outcome if outcome is None else outcome
@@ -171,10 +171,10 @@ def left_out(found: Source, tally: Tally) -> dict[str, Any]:
 
 
 def write_events(place: str | os.PathLike[str], path: Path, late: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Write the report lines (events) of a store and of files that came ``late``. On failure, return a warning."""
+    """Write a store's report lines (events), and lines about files added too late. On failure, return a warning."""
     aside = path.with_name(path.name + ".partial")
     try:
-        aside.unlink(missing_ok=True)  # a symbolic link of this name could lead to another file
+        aside.unlink(missing_ok=True)  # do not write to the file of a symbolic link
         with open_store(place) as store, aside.open("x", encoding="utf-8") as file:
             file.writelines(json.dumps(event) + "\n" for event in chain(store.events(), late))
             file.flush()

@@ -127,7 +127,7 @@ class Settings:
             place["classes"] = "given" if found.given_classes else "numbers"
         if found.file_fields:
             place[FILE_FIELDS] = [*found.file_fields]
-        # Leave out the classes of the target. They may get new numbers, and ``Manifest.classes`` lists them.
+        # Leave out the classes of the target: ``Manifest.classes`` lists them, with the numbers that the store uses.
         if named := {name: classes for name, classes in found.field_classes.items() if name != found.target}:
             place[FIELD_CLASSES] = named
         options = {"shuffle_seed": self.shuffle_seed, "check": self.check, "keep_damaged": self.on_damaged == "keep"}

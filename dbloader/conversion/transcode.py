@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # Pillow calls these 0, 1 and 2
 
-# Bytes per pixel.
-_TILING = 9  # `tile` has three arrays of 3 bytes to compare pixels; before that, jpegtran takes 6
+# Memory in bytes per pixel.
+_TILING = 9  # `tile` compares pixels in three arrays of 3 bytes; before, jpegtran takes only 6
 _ENCODING = 6  # Pillow's image takes 4, and libjpeg's input 2
 _RGB = 3  # the array of stored pixels
 _PILLOW = 4  # Pillow's image, from which the array is made
@@ -48,7 +48,7 @@ class ImageFormat:
             all JPEGs are encoded again with this quality.
         tile: Store JPEGs tiled (`dbloader.images.tiled`), so a crop is decoded without the rest of its image. The
             field ``tiles`` contains the lengths of the tiles in bytes. The program ``jpegtran`` tiles JPEGs without
-            loss. Only JPEGs that become smaller are encoded again, or all JPEGs with ``quality``. Bytes after the end
+            loss. Only JPEGs that become smaller are encoded again; with ``quality``, all JPEGs. Bytes after the end
             of a JPEG, such as a second picture, are left out. An image that cannot be tiled is stored untiled, and
             reported.
         tile_width: Target width of tiles in pixels; default 32.

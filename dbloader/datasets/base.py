@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
 
 
-_READ_AT_ONCE = 256  # records to read at a time for their classes; LMDB does not copy their images
-# Attributes that are computed once and kept in __dict__. The public attributes are properties, because a user could
-# assign to a cached_property by mistake.
+_READ_AT_ONCE = 256  # number of records whose classes are read at a time; LMDB does not copy their images
+# Attributes that are computed once and kept in __dict__. The public ones are properties, because a user could assign to
+# a cached_property by mistake.
 _CACHED = ("targets", "names", "_indices_digest")
 
 _SELECT = "torch.utils.data.Subset(dataset, indices) or where= selects records"
@@ -65,7 +65,7 @@ class RecordDataset(Dataset[Any]):
     def __init__(self, store: Store, where: str | None = None) -> None:
         self.store = store
         self.manifest: Manifest = store.manifest
-        # The query selects the records at these indices of the store, in ascending order. None without a query.
+        # The store's indices of the records that the query selects, in ascending order. None without a query.
         self._indices = None if where is None else find_selected(store, where)
 
     @property
@@ -100,8 +100,8 @@ class RecordDataset(Dataset[Any]):
         selects records with labels, if no label is negative. Use ``torch.tensor(targets)``: torch.as_tensor and
         from_numpy warn about read-only arrays.
 
-        Other targets (numbers, booleans or texts) have the dtypes of ``column``. If each target is a list of classes,
-        the array is uint8, shape (len, classes), with 0 and 1. To fill this array, dbloader reads all records.
+        For targets in another field with numbers, booleans or texts, see ``column``. If each target is a list of
+        classes, the array is uint8, shape (len, classes), with 0 and 1. To fill this array, dbloader reads all records.
 
         Raises:
             OptionError: The target has no column, or the array for several classes does not fit into memory.
@@ -159,7 +159,7 @@ class RecordDataset(Dataset[Any]):
 
     @property
     def samples(self) -> Samples:
-        """The pairs (name, label) of all records. ImageFolder has a list; this sequence makes a pair when indexed."""
+        """The pairs (name, label) of all records. Not a list as in ImageFolder: a pair is made when indexed."""
         return Samples(self.names, self.targets)
 
     @property
@@ -171,8 +171,8 @@ class RecordDataset(Dataset[Any]):
     def content_digest(self) -> str:
         """A digest of the records and their order, equal for datasets with the same records.
 
-        The digest is the store's digest. If a query selected records, the digest also has a slash and the SHA-256 (hex)
-        of the indices (int64, little-endian).
+        For a whole store, it is the store's digest. If a query selects some records, a slash and the SHA-256 (hex) of
+        their indices (int64, little-endian) follow.
         """
         if self._indices is None or len(self._indices) == self.manifest.length:
             return self.manifest.digest
@@ -211,7 +211,7 @@ class RecordDataset(Dataset[Any]):
         Each call searches the store. LMDB scans 4 bytes for each record, in 3 ms for a million. MongoDB uses an index.
 
         Raises:
-            RecordNotFoundError: No record has this name, or the query does not select the first record with the name.
+            RecordNotFoundError: No record has this name, or the dataset's query does not select the first such record.
             TypeError: The name is not a str.
         """
         index = self._same_store().find(name)
@@ -247,7 +247,7 @@ class RecordDataset(Dataset[Any]):
         self.store.close()
 
     def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:
-        """Return the store, and the indices in the store for some indices of this dataset.
+        """Convert indices of this dataset to indices of the store. Return the store and these indices.
 
         Raises:
             RecordIndexError: An index is not from -len to len - 1.
@@ -340,7 +340,7 @@ class CompositeDataset(Dataset[Any], ABC):
 
     @abstractmethod
     def replaced(self, datasets: list[Any]) -> Self:
-        """Return a copy with other datasets of the same records. Raise OptionError if shapes of images differ."""
+        """Return a copy with these datasets of the same records. Raise OptionError if shapes of images differ."""
 
 
 def find_origin(dataset: Any, index: int) -> tuple[Any, int]:

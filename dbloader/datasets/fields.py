@@ -109,7 +109,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
 
 
 def target_names(dataset: Any) -> list[str]:
-    """Return the names in a sample that ``target_transform`` changes: all names of the target field, else "label".
+    """Return which names in a sample ``target_transform`` changes: those of the target field, else "label".
 
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.
@@ -121,7 +121,7 @@ def target_names(dataset: Any) -> list[str]:
         return []
     labels = [name for name, field in names.items() if field == dataset.target]
     found = labels or [name for name in names if name == "label"]
-    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # UnitedLabels of a mixture has `then`
+    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # in a mixture, UnitedLabels keeps it
     if not found or (own is not None and labels and names.get("label", "label") not in ("label", dataset.target)):
         what = "two fields may be the label" if found else "fields= has no label"
         raise OptionError(f"target_transform= changes the label, but {what}: name one field 'label', {way}")

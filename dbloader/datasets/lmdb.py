@@ -21,7 +21,7 @@ class LMDBDataset(StoreDataset):
     or fork opens the store again at the first read. Threads may share a dataset. For each record, ``targets`` needs 8
     bytes of memory, ``names`` about 30, and ``samples`` about 40, but only after their first use.
 
-    A sample is ``(image, label)``: the image from ``decode`` and ``transform``, and an int. A missing label is None,
+    A sample is ``(image, label)``: the result of ``decode`` and ``transform``, and an int. A missing label is None,
     which torch cannot collate. With ``target``, or a target that the conversion stored, a sample is ``(image,
     target)``. With ``fields``, a sample is a dict of these fields.
 
@@ -37,24 +37,24 @@ class LMDBDataset(StoreDataset):
         transforms: Called with the image and the label, in place of ``transform`` and ``target_transform``. Returns
             both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image, and leaves the label unchanged.
-        target: Name of the target field. It contains a float, int, bool or text, several classes, or a file such as a
-            mask. None means the target that the conversion stored, else the label. Several classes, such as the list
+        target: Name of the target field, which contains a float, int, bool or text, several classes, or a file such as
+            a mask. None means the target that the conversion stored, else the label. Several classes, such as the list
             ``[0, 2]``, become a float32 tensor with 0 or 1 for each class. Without ``fields``, a record without a
             target is an error. With ``fields``, the target must be one of the fields.
         fields: Names of the fields for a dict: ``"image"``, ``"label"``, ``"name"``, ``"index"``, ``"width"``,
             ``"height"``, ``"format"``, ``"damaged"``, ``"resized_from"``, and extra fields of the records. If a record
             lacks a field, its value is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Masks and
             other image files in fields become PIL images of the file's mode, or bytes with ``decode=None``. A Decoder
-            crops, resizes and mirrors them and ``"boxes"`` together with the image (docs/masks.md). Boxes outside the
-            crop are dropped. So are their rows in ``iscrowd``, ``difficult``, ``truncated`` and fields named
+            crops, resizes and mirrors these files and ``"boxes"`` like the image (docs/masks.md). Boxes outside the
+            crop are dropped, with their rows in ``iscrowd``, ``difficult``, ``truncated`` and fields named
             ``box_...``.
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch; pixels
             differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but JPEGs are first decoded at 1/2,
-            1/4 or 1/8 of their size, never below the result's size; pixels differ more. None means ``"exact"``, but
-            ``"fast"`` for steps that `create_loader` fuses with the decoding.
+            1/4 or 1/8 of their size, never below the result's size; pixels differ more. None means ``"fast"`` for steps
+            that `create_loader` fuses with the decoding, and ``"exact"`` for all other images.
         where: Select the records that this query finds, such as ``"score>0.5 (class:cat or class:dog)"``
-            (docs/queries.md). They keep the store's order. Index 0 is the first record found. The field ``"index"`` is
-            the index in the store.
+            (docs/queries.md). Records keep the store's order. Index 0 is the first record found. The field ``"index"``
+            is the index in the store.
         cache: Path of a folder on a local disk (not NFS), created if needed. dbloader copies whole shards there before
             it reads them. All processes of the machine may use the folder (docs/cache.md).
         cache_bytes: Limit for the bytes of shards in the cache. The shard that will be needed last is removed first.

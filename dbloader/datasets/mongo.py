@@ -30,8 +30,8 @@ class MongoDataset(StoreDataset):
     error.
 
     Args:
-        place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. The workers of a DataLoader get the
-            credentials. Other pickles of the dataset do not contain the credentials.
+        place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``. Pickling the dataset leaves out the
+            credentials, except for the workers of a DataLoader.
         transform, target_transform, decode, transforms, target, fields, resize, where: As in LMDBDataset.
         query: Selects records by a MongoDB query, in place of ``where``: ``{"label": {"$in": [3, 5]}, "width": {"$gte":
             256}}``. The query may name any field. The server runs the query when the dataset is made. Records keep the

@@ -74,7 +74,7 @@ class StoreDataset(RecordDataset):
         check_fields(self, self.manifest)
 
     def random_numbers(self, indices: Sequence[int]) -> np.ndarray[Any, Any] | None:
-        """Return random numbers for some samples: float64, shape (indices, n). None if no transform is random."""
+        """Return random numbers for some samples: float64, shape (len(indices), n). None if no transform is random."""
         return random_numbers_for(self.decode, indices, self.transforms if self.transform is None else self.transform)
 
     @override
@@ -102,7 +102,7 @@ class StoreDataset(RecordDataset):
         return any(getattr(type(self), name) is not getattr(StoreDataset, name) for name in names)
 
     def _batch(self, indices: Sequence[int]) -> list[Any]:
-        # With resize="exact", transforms are called in the same way as by ImageFolder.
+        # With resize=None or "exact", fuse nothing: transforms are called in the same way as by ImageFolder.
         fuses = self.transform is not None and self.resize not in (None, "exact") and has_extensions()
         dataset = extension("with_head")(self) if fuses else self
         random_numbers, records = dataset.random_numbers(indices), dataset.records(indices)
@@ -129,7 +129,7 @@ class StoreDataset(RecordDataset):
         return "\n    ".join([f"Dataset {type(self).__name__}", *(line.replace("\n", "\n    ") for line in lines)])
 
     def sample(self, record: Record, random_numbers: np.ndarray[Any, Any] | None = None) -> Any:
-        """Return the sample of a record. The argument ``random_numbers`` is a row from the method of this name."""
+        """Return the sample of a record. ``random_numbers`` is a row of the result of the method ``random_numbers``."""
         if not has_image(self.fields):
             return self._transformed(record, self.rest(record), random_numbers)
         decode: Any = self.decode

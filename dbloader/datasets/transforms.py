@@ -1,8 +1,8 @@
 """Apply transforms to images and samples, including transforms of albumentations.
 
 Transforms of albumentations take arrays as keyword arguments and return a dict. Each transform has its own random
-generator. With that generator, all forked workers would draw the same numbers, and resuming a training would change the
-numbers. So each call gets a new generator, seeded with a random number of the sample.
+generator. If transforms kept it, all forked workers would draw the same numbers, and resuming a training would change
+the numbers. So each call gets a new generator, seeded with a random number of the sample.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_albumentations(transform: Any) -> bool:
 
 
 def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = None) -> np.ndarray[Any, Any] | None:
-    """Return random numbers in [0, 1): float64, shape (indices, n); None if ``decode`` and ``transform`` need none.
+    """Return random numbers in [0, 1): float64, shape (len(indices), n). None if nothing is random.
 
     A row has ``decode.draws`` numbers, and one more if ``transform`` is from albumentations or takes a seed.
     """
@@ -53,8 +53,8 @@ def random_numbers_for(decode: Any, indices: Sequence[int], transform: Any = Non
 def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None) -> Any:
     """Apply a transform to an image, or to a sample that is a dict.
 
-    Albumentations changes the fields of a sample that it knows, such as ``"image"`` and ``"mask"``. Images and masks
-    may be PIL images, arrays (height, width, channels), or tensors of a Decoder (channels, height, width).
+    In a dict, albumentations changes the fields whose names it knows, such as ``"image"`` and ``"mask"``. Images and
+    masks may be PIL images, arrays (height, width, channels), or tensors of a Decoder (channels, height, width).
 
     Args:
         transform: Any callable.

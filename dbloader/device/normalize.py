@@ -98,7 +98,7 @@ class Normalize(nn.Module):
 def _on_device(values: list[float], device: torch.device) -> torch.Tensor:
     """Return one value for each channel: float32, shape (C, 1, 1).
 
-    The device fills the tensor. A copy from the CPU would need memory that outlives each replay of a CUDA graph.
+    The device fills the tensor. Each replay of a CUDA graph would repeat a copy from the CPU, whose memory may be gone.
     """
     return torch.stack([torch.full((1, 1), value, dtype=torch.float32, device=device) for value in values])
 

@@ -44,7 +44,7 @@ class Preparation(nn.Module):
     PrefetchLoader calls ``preparation(batch, rng=SampleRNG(seed, epoch, positions))``.
 
     Args:
-        *modules: Modules and callables, applied in this order. None is left out. A Preparation adds its modules.
+        *modules: Modules and callables, applied in this order. None is left out. A Preparation stands for its modules.
         image: Name of the images in a mapping.
         label: Name of the targets in a mapping.
 

@@ -31,7 +31,7 @@ def to_device(batch: Batch, device: Device) -> Batch:
 def _replace(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     """Replace each leaf of a batch by ``function(leaf)``. A leaf is a tensor, or an object that moves itself."""
     # Check for ``to`` first: a PackedSequence is also a named tuple, but must move itself, because one of its tensors
-    # stays on the CPU. Look for ``to`` in the class, because some instances have every attribute. A UserDict, such as
+    # stays on the CPU. Look for ``to`` in the class: an instance may seem to have any attribute. A UserDict, such as
     # the tokenizers' BatchEncoding, is a container: its ``to`` would change a batch that the loader may still use.
     if callable(getattr(type(batch), "to", None)) and not isinstance(batch, UserDict):
         return function(batch)
@@ -133,8 +133,8 @@ class CudaTransfer(Transfer):
 
     The rules do not work for objects that move themselves without a ``record_stream``, and for Tensor subclasses that
     hide their inner tensors. ``receive`` moves such objects on the consumer's stream, after ``then`` and without
-    overlap with the training. ``then`` may also make such objects on the device. So after ``then``, the consumer gets
-    deep copies, and the originals are kept until the copies are complete.
+    overlap with the training. ``then`` may also make such objects on the side stream, and their memory could be reused
+    too early. So the consumer gets deep copies after ``then``. The originals are kept until the copies are complete.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -180,7 +180,7 @@ class CudaTransfer(Transfer):
             # The pinned memory may be dropped at once: PyTorch's allocator reuses it only after the copy.
             return leaf.to(self.device, non_blocking=True)
 
-        # This also sets the current device. Each thread has its own current device, and each epoch a new thread.
+        # The block also sets the current device. Each thread has its own current device, and each epoch its own thread.
         with torch.cuda.stream(stream):
             moved = _replace(batch, copy_to_device)
             return _Copying(moved if then is None else then(moved), stream.record_event(), then is not None)

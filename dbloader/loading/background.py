@@ -4,7 +4,7 @@ The consumer has a ``BackgroundIterator``, which refers to a ``BackgroundThread`
 iterator. So the iterator can be garbage-collected while the thread waits, and the iterator's finalizer ends the thread.
 A finalizer can run at any point of either thread. If a finalizer ran inside ``Condition.wait``, the waiting thread
 could miss the wake-up and never end. So finalizers take no lock. Both threads wake each other only through a
-``SimpleQueue``, because its ``put`` is reentrant.
+``SimpleQueue``, whose ``put`` may be called at any point (it is reentrant).
 """
 
 import atexit
@@ -27,7 +27,7 @@ from dbloader.errors import LoaderError
 from dbloader.loading.stats import Clock
 
 CLOSE_WAIT_S = 10.0  # torch can take 5 s to notice a dead DataLoader worker
-EXIT_WAIT_S = 2.0  # if a thread is still in C++ code when the interpreter ends, it can abort the process
+EXIT_WAIT_S = 2.0  # a thread that is still in C++ code when the interpreter ends can abort the process
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
                 on_start, self._on_start = self._on_start, None
                 if on_start is not None:
                     on_start()
-                # The exit function that is registered last runs first: before multiprocessing ends the workers.
+                # Register it last: the last function runs first at exit, before multiprocessing ends the workers.
                 atexit.unregister(end_all_threads)
                 atexit.register(end_all_threads)
                 self.start()
@@ -170,7 +170,7 @@ class BackgroundThread(threading.Thread, Generic[T]):
             self._items.put(_End.END)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the thread ends, and return whether it has ended. A call in the thread itself returns True."""
+        """Wait until the thread ends, and return whether it has ended. In the thread itself, return True at once."""
         if not self.is_alive() or self is threading.current_thread():
             return True
         self.join(timeout_s)

@@ -8,9 +8,9 @@ part is left. A worker reads all 8 bytes of a message at once, so no killed work
 The states of a cell with n parts, by its counts::
 
     taken 0, unfinished n
-      |  take: taken + 1, or all that are left       skip: taken n, unfinished - the parts that nobody took
+      |  take: taken + 1, or all that are left       skip: taken n, unfinished minus the parts that nobody took
     taken n, unfinished = the parts that workers are making
-      |  store_parts: stored bytes + the bytes of these parts, unfinished - the parts of this worker
+      |  store_parts: stored bytes + the bytes of these parts, unfinished minus the parts of this worker
     unfinished 0, or only the parts of the worker that calls finish
       |  finish: this worker loads the stored parts, joins all parts, and replies
     unfinished -1
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MESSAGE = 8  # bytes
 # The file begins with ``run`` and ``counts``. Then each cell has two areas: one for its task, one for stored parts.
-# Each area starts at a multiple of the stride. The gaps between areas take no memory. ulimit -f may lower the stride.
+# The stride is the distance between the starts of two areas; ulimit -f may lower it. The gaps take no memory.
 _LARGEST_STRIDE, _LEAST_STRIDE = 2**36, 2**26  # bytes; the task of 10 million samples takes less than 2**26
 _FINISHED = -1
 

@@ -3,7 +3,7 @@
 The loader continues from whichever came last: a received batch, ``set_epoch`` or ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-This module recognizes loaders by their attributes, or by classes of modules that the program has already imported.
+To import no framework, recognize loaders by their attributes, or by classes of modules that are already imported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find_checkpoint(loader: Any) -> Checkpoint | None:
             return SamplerCheckpoint(sampler, 1, drop_last=False, dataset=dataset)
         if keeps_order(batches):
             return SamplerCheckpoint(sampler, batches.batch_size, drop_last=batches.drop_last, dataset=dataset)
-    # A loader that Accelerate has prepared always has these methods, but they fail if the inner loader has none.
+    # A loader that Accelerate has prepared always has both methods below, but they fail if the inner loader has none.
     inner = getattr(loader, "base_dataloader", loader)
     if hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict"):
         return LoaderCheckpoint(loader)
@@ -222,8 +222,8 @@ def _longest_in_combined_loader() -> State | None:
 class SamplerPosition(Position):
     """Counts the received batches of an iteration over one of dbloader's samplers.
 
-    Until the consumer has received a batch, this object holds the sampler (``sampler.hold``), so each iteration over
-    the sampler begins at ``start``.
+    Until the consumer has received a batch, each iteration over the sampler begins at ``start``, because this object
+    calls ``sampler.hold``.
 
     Attributes:
         start: The sampler's state at the beginning of the iteration.

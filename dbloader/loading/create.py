@@ -112,7 +112,7 @@ def create_loader(
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of
             torchvision or timm. The dataset is not changed. If it has ``fields``, batches are dicts, and a Decoder
             crops image, masks and boxes together (docs/masks.md). For a ConcatDataset, pass a random Decoder as
-            ``transform``. If inner datasets have it as ``decode``, torch's generator chooses the crops, not ``seed``.
+            ``transform``: as ``decode`` of inner datasets, it gets its crops from torch's generator, not ``seed``.
         input_size: Height and width of the images in pixels: one number for both, two numbers, or (3, height, width) as
             in timm; 224 if None. In evaluation, an image's shorter side is first resized to max(height, width) / 0.875,
             then the center is cropped. ``input_size`` is refused with ``transform``, and for a dataset that has its own
@@ -149,7 +149,7 @@ def create_loader(
         num_workers: Number of threads or processes. None means the number of CPUs that this process and its container
             may use, divided by the number of torchrun's processes on the machine. 0 makes the batches in the background
             thread.
-        worker_type: ``"processes"`` are faster, because threads wait for each other in Python's code. ``"threads"``
+        worker_type: ``"processes"`` are faster, because Python code in threads waits for the GIL. ``"threads"``
             start at once and need less memory. ``"auto"`` uses processes. Exception: a store's dataset with a Decoder
             gets threads where Python does not fork processes, and in daemonic processes, which may not start others.
             Worker processes do not see later changes of the dataset.
@@ -179,7 +179,7 @@ def create_loader(
     if checked_flag("even_batches", even_batches) and (is_training or sampler is not None or drop_last):
         raise OptionError("even_batches=True is for evaluation in order: leave out is_training, sampler and drop_last")
     if even_batches and on_error != "raise":
-        raise OptionError("even_batches=True counts each sample once, which Skip would not: leave out on_error")
+        raise OptionError("even_batches=True counts each sample once, but Skip replaces samples: leave out on_error")
     size = height_and_width(224 if input_size is None else input_size)
     check_choice("worker_type", worker_type, ("auto", "threads", "processes"))
     if on_error != "raise" and not isinstance(on_error, extension("Skip")):
@@ -197,7 +197,7 @@ def create_loader(
         transform = default_transform(dataset, size, is_training=is_training)
     if input_size is not None and (transform is None or not automatic):
         whose = "the dataset has a transform or decode of its own" if automatic else "transform= was passed"
-        remedy = "leave input_size out, or pass transform=RandomResizedCrop(...) or another Decoder alone"
+        remedy = "leave input_size out, or pass only transform=RandomResizedCrop(...) or another Decoder"
         raise OptionError(f"input_size={input_size!r} has no effect, because {whose}: {remedy}")
     # A collate_fn must get exactly the samples that the transform makes. So with a collate_fn, nothing is fused.
     plan = extension("make_plan")(dataset, transform, fuse=fuse and collate_fn is None) if has_extensions() else None
@@ -224,7 +224,7 @@ def create_loader(
             raise OptionError(
                 f"on_error={on_error} needs one of dbloader's samplers, to find the next sample, got {name}"
             )
-        # ``tester`` makes single samples, and collates with len, because the user's collate_fn may refuse one sample.
+        # ``tester`` tries single samples. It collates with len, because the user's collate_fn may refuse one sample.
         tester = create_fetcher(decoded, len, transform=transform)
         fetcher = extension("ReplacingBatchFetcher")(fetcher, tester, batches.sampler, on_error)
     if even_batches:
@@ -374,7 +374,7 @@ def choose_workers(fetcher: BatchFetcher, num_workers: int) -> Literal["threads"
     if not fetcher.releases_gil:
         return "processes"
     # A fetcher that releases the GIL still holds it for a tenth of the work on an image, or half if the image is small.
-    # So processes are faster. Exception: if a batch is not one tensor, it must go through a pipe, which is slow.
+    # So processes are faster, unless the images are not one tensor, and must go through a pipe, which is slow.
     if not num_workers or fetcher.image_nbytes is None:
         return "threads"
     # Processes that are not forked import torch, which takes seconds. A daemonic process may not start processes.
@@ -391,7 +391,7 @@ def check_uint8(images: Any) -> torch.Tensor:
         )
     if images.dtype is not torch.uint8:
         raise OptionError(
-            f"images must be uint8 to be normalized, got {images.dtype}: pass normalize=None, because a transform may "
-            "have normalized them already. If not, also pass preparation=Normalize(...)"
+            f"images must be uint8 to be normalized, got {images.dtype}: pass normalize=None, and "
+            "preparation=Normalize(...) if no transform has normalized them yet"
         )
     return images

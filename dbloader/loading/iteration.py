@@ -44,7 +44,7 @@ class Iteration(Iterator[BatchInTransit]):
     prepares it. The consumer calls ``start()``, ``receive()`` and ``finish()``.
 
     Args:
-        make_iterator: Returns the loader's iterator and the position of its consumer. ``start()`` calls it once.
+        make_iterator: Returns the loader's iterator, and a Position for counting batches. ``start()`` calls it once.
         transfer: Sends batches to the device; None leaves them where they are.
         preparation: Prepares batches on the device; None does nothing.
         check_skipped: As in BatchFetcher.

@@ -54,15 +54,15 @@ class PrefetchLoader(Generic[T]):
     After ``set_epoch`` or ``load_state_dict``, it begins at the chosen epoch or state. An iteration begins with its
     first ``next()``, so ``set_epoch`` may be called between ``iter()`` and ``next()``.
 
-    This object has two more methods if the loader has its own ``state_dict``. The same is true for a loader with one of
-    dbloader's samplers inside torch's BatchSampler or a SeededBatchSampler:
+    This object has two more methods if the loader has its own ``state_dict``, or has one of dbloader's samplers inside
+    torch's BatchSampler or a SeededBatchSampler:
 
     - ``state_dict()`` returns a state for torch.save: the position after the last received batch of the latest
       iteration. After ``set_epoch`` or ``load_state_dict``, it returns the beginning of the next iteration. With one of
       dbloader's samplers, the state is a dict of ints and strs: seed, epoch, position in the global order, and the
-      sampler's options. The position does not count samples that were only prefetched. The numbers of workers and
-      ranks and the batch size may change. With other samplers, the state is the loader's own state after the last
-      received batch.
+      sampler's options. The position does not count samples that were only prefetched. You may resume with another
+      batch size, or another number of workers or ranks. With other samplers, the state is the loader's own state
+      after the last received batch.
     - ``load_state_dict(state)`` makes the next ``iter()`` continue after the batches that the state counts. The call
       takes the same time at any position. The call ends all live iterators, so end your loop over the loader first.
       A state of another order or dataset, or with missing or unknown keys, raises OptionError. A state that is not a
@@ -292,7 +292,7 @@ class PrefetchLoader(Generic[T]):
             raise AttributeError(f"{name} is an option of a DataLoader, and this loader is a {kind}: wrap a DataLoader")
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, for the loader, or for its samplers and dataset.
+        """Choose the epoch of the next iteration, by ``set_epoch`` of the loader, else of its samplers and dataset.
 
         Inside a loop over the loader, ``set_epoch`` has no effect: the next received batch overrides the epoch.
         """

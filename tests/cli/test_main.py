@@ -71,7 +71,10 @@ SUGGESTION = r" Did you mean 'convert'\?" if hasattr(click, "NoSuchCommand") els
         (["convert", " ", "new.lmdb"], r"the source must be the path of a folder, got ' '"),
         (["convert", "images", "--", "--overwrite"], "'--overwrite', which looks like an option; for a file: ./--o"),
         (["info", "--", "--json"], "got '--json', which looks like an option"),
-        (["convert", "new.lmdb", "images"], "if the two are swapped, write dbloader convert images new.lmdb"),
+        (
+            ["convert", "new.lmdb", "images"],
+            "if source and destination are swapped, write dbloader convert images new.lmdb",
+        ),
         (["convert", "old.lmdb", "images", "--overwrite"], "swapped, write dbloader convert images old.lmdb"),
         ([*NEW, "--raw", "--tile"], r"raw \(--raw\) stores pixels, and tile \(--tile\) stores"),
         ([*NEW, "--workers", "0"], "workers must be at least 1, got 0"),
