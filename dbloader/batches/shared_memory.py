@@ -175,7 +175,7 @@ os.register_at_fork(before=_keep_received)
 class TensorByValue:
     """Pickles a contiguous tensor with its values. Unpickling makes a tensor with memory of its own.
 
-    ``axes`` permutes the new tensor, but its memory keeps the old order.
+    ``axes`` permutes the axes of the new tensor, but not its memory.
     """
 
     def __init__(self, tensor: torch.Tensor, axes: tuple[int, ...]) -> None:
@@ -200,8 +200,8 @@ _NUMPY_DTYPES = (torch.int64, torch.int32, torch.float64, torch.float32, torch.u
 class BatchPickler(ForkingPickler):
     """Pickles batches for another process. Small tensors, such as the labels, are pickled with their values.
 
-    torch puts all other tensors into new shared memory. A small tensor arrives in memory of its own, even if it was in
-    the memory of another tensor or process before.
+    torch puts all other tensors into new shared memory. A small tensor arrives in memory of its own, even if it was a
+    view of another tensor or in shared memory.
     """
 
     @override

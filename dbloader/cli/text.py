@@ -14,7 +14,7 @@ from dbloader._describe import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Matches the password in a place, even if the place is mistyped or lacks escapes. Also matches secrets of MongoDB.
+# Matches the password in a place, even if the place is mistyped or not escaped. Also matches secrets of MongoDB.
 # s3://bucket/a:b@2x.png and https://host:8080/a@2x.png have no password.
 _SECRET = re.compile(
     r"""(?i)((?:://(?!(?<=http://|ttps://)[^\s:/@]+:\d+/)[^\s:/]*|mongo(?:db)?(?:\+srv)?(?::|//)/*[^\s:]*):)"""

@@ -328,7 +328,7 @@ class CompositeDataset(Dataset[Any], ABC):
 
     @abstractmethod
     def origin(self, index: int) -> tuple[Any, int, str]:
-        """Return the dataset that makes a sample, the sample's index in that dataset, and the name of its source."""
+        """Return, for a sample: the dataset that makes it, its index in this dataset, and the name of its source."""
 
     @abstractmethod
     def sampler(self, num_replicas: int | None = None, rank: int | None = None, *, seed: int = 0) -> ResumableSampler:

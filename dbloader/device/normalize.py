@@ -85,7 +85,7 @@ class Normalize(nn.Module):
 
         def compute(some: torch.Tensor, out: torch.Tensor) -> None:
             centered = out if self.dtype is torch.float32 else torch.empty_like(out, dtype=torch.float32)
-            # Not addcmul: a GPU rounds it once and a CPU twice, so the last bit would differ.
+            # With addcmul, the last bit would differ: a GPU rounds it once, and a CPU twice.
             torch.mul(torch.sub(some, mean, out=centered), scale, out=out)
 
         return self._memory.compute(images, compute, self.dtype, layout)

@@ -68,8 +68,8 @@ class Position:
         state_dict: Returns the loader's own state, if it has one.
 
     Attributes:
-        received: The loader's own state after the last received batch. None at the beginning and at the end,
-            when the loader is not ahead of the consumer.
+        received: The loader's own state after the last received batch. None at the beginning and at the end: there,
+            ``state_dict()`` itself returns the right state, because the loader is not ahead of the consumer.
     """
 
     _seed = 0

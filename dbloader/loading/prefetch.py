@@ -131,8 +131,8 @@ class PrefetchLoader(Generic[T]):
         self._running = _Running()
         if self._checkpoint is not None and not hasattr(type(self), "state_dict"):  # a subclass may have its own
             # Frameworks call state_dict if the object or its class has this attribute. So only an object that can
-            # resume gets these attributes. Neither function refers to this object, because a reference cycle
-            # would keep the workers of a dropped loader alive until the garbage collector runs.
+            # resume gets the two functions below. Neither refers to this object, because a reference cycle would
+            # keep the workers of a dropped loader alive until the garbage collector runs.
             load = functools.partial(self._running.load, self._checkpoint)
             vars(self).update(state_dict=self._checkpoint.state, load_state_dict=load)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Batches that have left the workers but still use shared memory. The PrefetchLoader has three. The training has two:
 # its current batch and the previous batch.
 _HELD_BATCHES = 5
-# Largest number of samples in a part, if the fetcher releases the GIL.
+# Largest number of samples in a part of a batch, if the fetcher releases the GIL.
 _LARGEST_PART = 16
 # Samples in each part, if the fetcher runs Python code. The size is fixed: each part seeds the random generators of
 # this code, so another size would give other random numbers. Handing over a part takes 30 us, and seeding 15 us.
@@ -125,7 +125,7 @@ class _Team:
         self.failed = False
         self.run = 0
         self._workers, self._seed = workers, seed
-        # A finished batch keeps its cell until all its messages are answered. So each worker may need one more cell.
+        # A finished batch keeps its cell until all messages about it are answered: one more cell for each worker.
         cells = ahead + workers
         self._free_cells = deque(range(cells))
         self._pending: dict[int, _Pending] = {}  # the batches whose cells are in use, in the order of the iteration

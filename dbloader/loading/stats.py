@@ -23,8 +23,8 @@ class SourceStats:
     Attributes:
         samples: Number of samples received.
         waited_s: Seconds that workers waited for the records of these samples, summed over all workers.
-        passes: Number of passes over the source since the training began, with the samples of all ranks. 0 if unknown,
-            for example in a Subset of a mixture.
+        passes: Number of passes that all ranks together have made over the source since the training began. 0 if
+            unknown, for example in a Subset of a mixture.
     """
 
     samples: int = 0
@@ -48,7 +48,7 @@ class Stats:
         first_s: Seconds until the first batch. These include the start of the workers, and do not count as waiting.
         waited_s: Seconds that the consumer waited for all other batches.
         computed_s: Seconds that the consumer worked.
-        ahead: Number of batches that the loader has made, received or not.
+        ahead: Number of batches that the loader has made, including those not received yet.
         produced_s: Seconds that the loader took to make these batches.
         copied_s: Seconds that the background thread took to send these batches to the device and to prepare them.
         blocked_s: Seconds that the background thread waited for the consumer to take a batch.
@@ -148,7 +148,7 @@ class Stats:
         if self._measures_only:
             return "the consumer only takes the batches, so this measures the loader alone"
         if (self.copied_s + self.serial_s) / self.ahead >= self._step_s:
-            # The background thread is the slowest part with any number of workers.
+            # However many workers there are, the background thread is slower than the training.
             doing = "sending and preparing" if self.copied_s >= self.serial_s else "reading and collating"
             return f"{doing} a batch takes longer than a training step, and more workers would not help"
         enough = self.enough_workers
@@ -166,7 +166,7 @@ class Stats:
 
 
 class Clock:
-    """Measures how long the consumer and the producer of one iteration work and wait."""
+    """Measures how long the consumer and the background thread of one iteration work and wait."""
 
     def __init__(self) -> None:
         self.stats = Stats()

@@ -34,13 +34,13 @@ _IDLE_SHARE = 0.05  # parts get smaller if workers are idle for more than this s
 class ThreadLoader:
     """Makes the batches of a BatchFetcher in threads of this process. Nothing is pickled or copied.
 
-    Threads suit fetchers that release the GIL. If the store is a file, all threads read records. If it is on a server,
-    one thread requests all records of a batch in one round trip. Then all threads decode images into the tensor of the
+    Threads suit fetchers that release the GIL. From a file, all threads read records. From a server, one thread
+    requests all records of a batch in one round trip. In both cases, all threads decode images into the tensor of the
     batch. In each thread, torch's operations use one core, as in a DataLoader's worker processes.
 
-    Batches and errors are in order. The threads start with the first ``next()``. The iterator waits for their end in
-    ``close()``, and before ``next()`` raises an error or StopIteration. If the consumer only drops the iterator, the
-    threads finish the batches that they have begun, and then end.
+    Batches and errors come in order. The threads start with the first ``next()``. ``close()`` waits until they have
+    ended, and so does ``next()`` before it raises an error or StopIteration. If the consumer only drops the iterator,
+    the threads finish the batches that they have begun, and then end.
 
     Args:
         fetcher: Makes the batches.
@@ -91,7 +91,7 @@ class ThreadLoader:
 
     def __iter__(self) -> Iterator[TimedBatch]:
         order = iter(self.batch_sampler)
-        # A DataLoader draws this number too, for its workers. So torch.manual_seed gives both loaders the same order.
+        # Draw a number, as a DataLoader does for its workers. So torch.manual_seed gives the same order in both.
         torch.empty((), dtype=torch.int64).random_()
         threads = _Threads(self._fetcher, self.num_workers, self.prefetch_factor)
         return Batches(threads, order, self.prefetch_factor if self.num_workers else 0)
@@ -145,7 +145,7 @@ class Batches(Iterator["TimedBatch"]):
             self.begin()
             if self._pending:
                 return self._pending.popleft()()
-        except StopIteration as stop:  # from a sample: it would silently end the epoch
+        except StopIteration as stop:  # a sample raised it, and it would silently end the epoch
             self.close()
             raise stop_iteration_error("a sample or batch") from stop
         except BaseException as error:
@@ -174,7 +174,7 @@ class _Threads:
             return self._fetcher.begin(indices, call_now, max(1, len(indices)))
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "dbloader-worker", initializer=limit_intraop_threads)
-        # Large parts decode faster, and the batches that are begun ahead keep all threads busy.
+        # Large parts decode faster. They may be large, because the batches that are begun ahead also keep threads busy.
         batches = self._ahead if self._fetcher.releases_gil else 1
         most = math.ceil(len(indices) / math.ceil(self._threads / batches))
         submit = functools.partial(self._idling.submit, self._pool)
@@ -263,7 +263,7 @@ def limit_intraop_threads() -> None:
     workers would slow each other down. OpenMP, which torch uses for this, stores a team size for each calling thread.
     ``torch.set_num_threads`` would also change the size for all later threads.
     """
-    torch.get_num_threads()  # torch's first call in a thread sets the number of threads: do this before the next line
+    torch.get_num_threads()  # torch's first call in a thread would undo the next line if it came later
     _threadpool_controller().limit(limits=1, user_api="openmp")
 
 

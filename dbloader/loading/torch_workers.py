@@ -68,7 +68,7 @@ def close_iterator(iterator: Any) -> None:
     if hasattr(iterator, "close"):
         iterator.close()
     elif hasattr(iterator, "_shutdown_workers") and not getattr(iterator, "_persistent_workers", False):
-        # A DataLoader's iterator has no close(). After an error, a reference cycle keeps the iterator alive.
+        # A DataLoader's iterator has no close(). After an error, a reference cycle would keep its workers alive.
         iterator._shutdown_workers()
 
 
@@ -89,7 +89,7 @@ def end_workers(loader: Any, *, only_inherited: bool = False) -> None:
 
                 iterator._shutdown_workers = functools.partial(_remove_worker_pids, id(iterator))
             loader._iterator = None
-        elif not only_inherited and not hasattr(loader, "state_dict"):  # StatefulDataLoader's state is in its iterator
+        elif not only_inherited and not hasattr(loader, "state_dict"):  # StatefulDataLoader needs its iterator's state
             loader._iterator = None
             iterator._shutdown_workers()
 

@@ -50,7 +50,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
     Later iterations start at the beginning of an epoch.
 
     This class is a DistributedSampler, so frameworks do not divide its samples among the ranks again. Unlike torch's
-    sampler, this class asks for the ranks only when used. So torch.distributed may be initialized later.
+    sampler, this class finds out the ranks only when it needs them. So torch.distributed may be initialized later.
 
     Attributes:
         length: Positions in the global order, without padding.
@@ -58,7 +58,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         seed: The seed of all epochs.
         epoch: The epoch of the next ``iter()``.
         drop_last: Whether ranks leave out the tail that they cannot share evenly. Otherwise the order is padded with
-            the first positions of the epoch, repeatedly if needed. In both cases, DistributedSampler does the same.
+            the first positions of the epoch, repeatedly if needed. DistributedSampler leaves out and pads the same.
         times_chosen: How often ``set_epoch`` and ``load_state_dict`` were called.
     """
 
@@ -77,7 +77,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         self.population = population
         self._given_ranks = (num_replicas, rank)
         if self._given_ranks != (None, None):
-            resolve_ranks(num_replicas, rank)  # raises its errors now, not in iter()
+            resolve_ranks(num_replicas, rank)  # check the given ranks now, not in iter()
         self.drop_last = checked_flag("drop_last", drop_last)
         self.seed = whole_number("seed", seed)
         self.epoch = 0
@@ -88,7 +88,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Callable[[Array], Array]:
-        """Return a function that maps positions to indices. Both are arrays of int64, shape (positions,)."""
+        """Return a function from an array of positions to an array of indices: int64, shape (positions,)."""
 
     # Ranks
 
@@ -136,7 +136,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
         yield from indices
 
     def positions(self, since: Mapping[str, Any]) -> range:
-        """Return this rank's positions in an iteration that starts at a state. From ``length`` on, they are padding."""
+        """Return this rank's positions in an iteration that starts at a state. Those from ``length`` on are padding."""
         return self._share(self.start_of(since).position)
 
     @property
@@ -248,7 +248,7 @@ class ResumableSampler(DistributedSampler[int], ABC):
 
         Args:
             received: Whether the training has received a batch, or has reached the end. If not, the next iteration
-                starts at the same position.
+                starts at the state given to ``hold``.
 
         Raises:
             LoaderError: ``received`` is true, but ``iter()`` was not called since ``hold``.

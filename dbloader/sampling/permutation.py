@@ -1,13 +1,13 @@
 """A random order of n things that is computed, not stored.
 
 The permutation is a Feistel network (Luby and Rackoff: How to Construct Pseudorandom Permutations from Pseudorandom
-Functions, SIAM Journal on Computing 17, 1988). Its form is more general (Black and Rogaway: Ciphers with Arbitrary
-Finite Domains, CT-RSA 2002, method 3). A position is a cell, (row, column), of a table with at least n cells and about
-sqrt(n) rows and columns. One round adds a random function of the column to the row, modulo the number of rows. The next
-round adds a random function of the row to the column. Rounds can be undone. A result of n or above goes through the
-network again until it is below n ("cycle walking"). The table has few surplus cells: for n above 4,096, fewer than 2 %
-of the positions go through the network again. With 2**k rows and 2**k columns, up to three quarters go through again.
-The number of rows is even, and rounds add instead of xor. Otherwise, some tables would have only even permutations.
+Functions, SIAM Journal on Computing 17, 1988), generalized to any n (Black and Rogaway: Ciphers with Arbitrary Finite
+Domains, CT-RSA 2002, method 3). A position is the number of a cell in a table with at least n cells and about sqrt(n)
+rows and columns. One round adds a random function of the column to the row, modulo the number of rows. The next round
+adds a random function of the row to the column. Rounds can be undone. A result of n or above goes through the network
+again until it is below n ("cycle walking"). The table has few surplus cells: for n above 4,096, fewer than 2 % of the
+positions go through the network again. With 2**k rows and 2**k columns, up to three quarters go through again. The
+number of rows is even, and rounds add instead of xor. Otherwise, some tables would have only even permutations.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # With too few rounds, this test fails: take two positions in one column, and count how many rows are between their
 # values (chi-square). In 1,464 orders of 4,097 values, 4 rounds differ from chance by 7,000 standard deviations, and 6
-# rounds pass. In 3,000 orders of 1,000 values, 6 rounds differ by 10 standard deviations, and 8 pass. Only with 10
-# rounds, all 5! orders of 5 values are equally frequent. So there are 8 rounds, and a small n is shuffled in a table.
+# rounds pass. In 3,000 orders of 1,000 values, 6 rounds differ by 10 standard deviations, and 8 pass. With fewer than
+# 10 rounds, not all 5! orders of 5 values are equally frequent. So there are 8 rounds, but a table for a small n.
 ROUNDS = 8
 LARGEST_TABLE = 4096
 
@@ -75,7 +75,7 @@ class Permutation:
 
     @cached_property
     def _table(self) -> Array:
-        # Sort the positions by random numbers of 64 bits. In one of 10**12 tables, two of these numbers are equal.
+        # Sort the positions by random numbers of 64 bits. Only one in 10**12 tables has two equal numbers.
         random = bits(np.arange(self.n), derive_keys(2, "table", *self._purpose))
         return np.argsort(random, kind="stable")
 

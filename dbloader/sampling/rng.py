@@ -1,8 +1,8 @@
 """Compute a random number from a key and a position, without a generator.
 
 A generator must run from its start to reach its ten-millionth number. A function computes any number directly (Salmon,
-Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). This function is SplitMix64 (Steele, Lea
-and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants.
+Moraes, Dror and Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The function here is SplitMix64 (Steele,
+Lea and Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) with Stafford's 13th set of constants.
 SplitMix64 is implemented here, so no version of a library can change the random numbers.
 """
 
@@ -128,7 +128,7 @@ class SampleRNG:
         return bits(self._counters(1)[:, 0], self._key(purpose))
 
     def _counters(self, count: int) -> Array:
-        first = self.positions.astype(np.uint64) * np.uint64(count)  # unsigned integers may wrap around
+        first = self.positions.astype(np.uint64) * np.uint64(count)  # uint64, because it may wrap around
         counters: Array = first[:, None] + np.arange(count, dtype=np.uint64)
         return counters
 

@@ -31,8 +31,8 @@ class ShuffleSampler(ResumableSampler):
 
     Raises:
         OptionError: ``num_replicas`` is below 1, or ``rank`` is not 0 to ``num_replicas - 1``. Or torch.distributed is
-            not initialized, and only one of the two is given. From ``len()`` and ``iter()``: torchrun started several
-            processes, but torch.distributed is not initialized, and neither is given.
+            not initialized, and only one of ``num_replicas`` and ``rank`` is given. From ``len()`` and ``iter()``:
+            torchrun started several processes, torch.distributed is not initialized, and neither number is given.
         TypeError: ``dataset`` has no length; ``num_replicas``, ``rank`` or ``seed`` is not an int; or
             ``drop_last`` is not a bool.
     """

@@ -72,7 +72,7 @@ class Listing:
                 raise OptionError(f"{option} of a Listing must be text, got {short_repr(value)}")
         if len(self.label) > 1 and self.separator:
             raise OptionError(
-                "separator (--separator) splits the labels of one column: leave it out, or name one label"
+                "separator (--separator) splits the labels of one column: leave it out, or name one column"
             )
 
     @classmethod
@@ -81,7 +81,7 @@ class Listing:
         return listing if isinstance(listing, Listing) else cls(listing)
 
     def named(self) -> dict[str, Any]:
-        """Return all options but the path that the user has given."""
+        """Return the options that the user has given, without the path."""
         options = {"image": self.image, "label": [*self.label], "separator": self.separator, "text": [*self.text]}
         return {name: value for name, value in options.items() if value}
 
@@ -102,10 +102,10 @@ class Entry(NamedTuple):
     location: tuple[Any, ...]
     label: int | None  # index of the class, or the integer of a listing; None without a label
     fields: dict[str, Any]  # all other values from the source; keys are names of fields or in KEPT_FIELDS
-    # fields["boxes"] refers to an image of this width and height in pixels. (1, 1): boxes are fractions of the width
-    # and height. (0, 0): boxes are in pixels, but the source does not give the size of the image.
+    # Width and height, in pixels, of the image that fields["boxes"] fits. (1, 1): boxes are fractions of the width and
+    # height. (0, 0): boxes are in pixels, but the source does not give the size of the image.
     boxes_in: tuple[int, int] | None = None  # None without boxes
-    files: dict[str, FieldFile] = {}  # by field name; a field is None until `load` reads its file  # noqa: RUF012
+    files: dict[str, FieldFile] = {}  # by the name of the field, which is None until `load` reads the file  # noqa: RUF012
 
 
 class Loaded(NamedTuple):
@@ -194,7 +194,7 @@ class Source(ABC):
     """
 
     follows: tuple[str, ...] = ()  # options of `Reading` that affect how this source is read
-    numbers_classes = False  # whether the files number the classes, like COCO's files
+    numbers_classes = False  # whether the files give the classes numbers, as COCO's files do
     has_columns = False  # whether this source has columns, which the options of a `Listing` can name
     asks_again = False  # whether to read a bad file once more: the network may have corrupted its bytes
 
@@ -210,7 +210,7 @@ class Source(ABC):
         self.field_classes: dict[str, list[str]] = {}  # class names of integer fields, by field name
         self.target = ""  # the field that training predicts, in place of the label
         self.understood: tuple[str, ...] = ()  # how the source is read, for people
-        self.beside = Tally()  # counts the other files, which are not read, beside the tars, tables or LMDB file
+        self.beside = Tally()  # counts the unread files in the folder of the tars, tables or LMDB file
         self.compressed = ""  # path of the first compressed tar, which must be decompressed whole; "" if there is none
 
     @property
@@ -266,7 +266,7 @@ class Source(ABC):
             yield Loaded(entry._replace(fields=fields), data) if entry.files and isinstance(data, bytes) else data
 
     def differs(self, entry: Entry) -> bool | None:
-        """Return None if no ETag contradicts an entry's bytes. Else return whether this server uses MD5s as ETags."""
+        """Return None unless a server's ETag contradicts an entry's bytes. Else return whether its ETags are MD5s."""
         return None  # overridden for object storage
 
     def in_words(self, tally: Tally) -> list[str]:
@@ -280,14 +280,14 @@ class Source(ABC):
 
 
 def name_range(classes: Sequence[str], labels: Sequence[int] | None = None) -> str:
-    """Return text: how many classes there are, and the labels of the first and last. Default labels are positions."""
+    """Return text: how many classes there are, and the labels of the first and last; by default, their positions."""
     labels = range(len(classes)) if labels is None else labels
     last = f" and {short_repr(classes[-1], 40)} is {labels[-1]:,}" * (len(classes) > 1)
     return f"{counted(len(classes), 'class')}, {short_repr(classes[0], 40)} is {labels[0]:,}{last}"
 
 
 def field_value(extension: str, data: bytes) -> Any:
-    """Return the bytes of a file as the value of a field. Raise ValueError for wrong UTF-8 or JSON."""
+    """Return a file as the value of a field: JSON, text (txt) or bytes. Raise ValueError for wrong UTF-8 or JSON."""
     if extension == "json":
         return json.loads(data)
     return data.decode("utf-8-sig") if extension == "txt" else data

@@ -108,7 +108,7 @@ class FolderSource(Source):
         return folder.partition("/")[0]
 
     def labelled_folders(self) -> Iterable[bytes]:
-        """Return folders that together contain all classes, as paths below the root."""
+        """Return folders, as paths below the root, for which ``class_of`` returns all classes."""
         return self._top.folders
 
     def image_folders(self) -> Iterator[bytes]:
@@ -156,7 +156,7 @@ class FolderSource(Source):
     def _walk(self, folder: bytes, tally: Tally) -> Iterator[_Found | Problem]:
         """Yield the images of one class in sorted order.
 
-        A folder's path sorts before the paths of its subfolders. So a heap always contains the next folder.
+        A folder sorts before its subfolders, and adds them to a heap. So the heap always contains the next folder.
         """
         root = os.fsencode(self.root)
         pending = [(_order(folder), folder)]
@@ -230,7 +230,7 @@ def _list_folder(root: bytes, path: bytes, tally: Tally, *, sidecars: bool = Tru
             contents.beside.setdefault(stem, {})[extension[1:].decode().lower()] = name
             continue
         tally.skip(name)
-        if readable(name) in METADATA_FILES:  # not usable: otherwise, this would be another kind of source
+        if readable(name) in METADATA_FILES:  # unusable: with usable metadata, this would be another kind of source
             tally.metadata = tally.metadata or readable(posixpath.join(path, name))
     contents.folders.sort(key=_order)
     contents.images.sort(key=_order)
@@ -275,7 +275,7 @@ def describe_classes(classes: tuple[str, ...], folders: str = "the first folder"
 
 
 def check_filled(place: str, classes: tuple[str, ...], filled: list[bool], tally: Tally) -> None:
-    """Raise SourceError if no class has an image, and add the last warnings to the tally.
+    """Raise SourceError if no class has an image, and add warnings to the tally.
 
     The warnings are about classes without images, unused metadata, and names that are not UTF-8.
     """
