@@ -57,7 +57,7 @@ class BatchFetcher(ABC):
             size: The number of samples in a part.
             read: Whether to read all samples now. False if this worker makes only some of the parts. Then each part
                 reads its own samples.
-            slot: Returns shared memory for images of a shape, like ``SharedBatchPool.allocate``; else None.
+            slot: Makes shared memory for images of a shape, like ``SharedBatchPool.allocate``; None for private memory.
 
         Returns:
             A function that returns the batch, or raises an error of one of its samples.

@@ -96,8 +96,8 @@ class SampleBatchFetcher(DatasetBatchFetcher):
         self.transform = transform
         self.collate_fn = collate_fn
         self._image_name = image_and_label(dataset)["image"]
-        # All records of a batch are read at once, before threads decode the images. From a server, this takes one round
-        # trip. From a file, several reading threads would wait for the GIL.
+        # All records of a batch are read together, before threads decode the images. From a server, this takes one
+        # round trip. From a file, several reading threads would wait for the GIL.
         self._reads_records = transform is None and isinstance(dataset, StoreDataset) and not dataset.makes_own_samples
 
     @override

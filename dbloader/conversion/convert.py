@@ -92,9 +92,9 @@ def convert(
             (``"stored"``). Or their unit: ``"pixels"`` or ``"fractions"``. Give both as ``"upright,pixels"``.
         encoding: Encoding of names in zip files, or of the text of a listing, such as ``"gbk"``; default UTF-8.
         classes: Names of the classes in the order of their labels. Pass a list of names, a store's place, a ``.txt``
-            with a name on each line, or a ``.json`` list. Any other class is an error. Instead, ``"numbers"`` uses
-            class names such as ``"7"`` as labels. By default, a folder ``val`` gets the classes of the folder ``train``
-            beside it, if ``train`` has all classes of ``val``.
+            with a name on each line, or a ``.json`` list. Any other class is an error. ``"numbers"`` means that the
+            class names, such as ``"7"``, are the labels. By default, a folder ``val`` gets the classes of the folder
+            ``train`` beside it, if ``train`` has all classes of ``val``.
         images: Stored form of images, such as ``ImageFormat(short_side=256)``; None for unchanged files.
         workers: Number of threads; None means one per CPU. With ``shards``, the number of processes. With an executor,
             the number of threads that make one shard; None means one thread.

@@ -122,7 +122,7 @@ def permutation(length: int, seed: int) -> np.ndarray[Any, Any]:
 
 def _encoded(item: Entry | Problem) -> bytes:
     try:
-        if isinstance(item, Entry) and item.boxes_in is not None:  # BSON cannot store their arrays
+        if isinstance(item, Entry) and item.boxes_in is not None:  # BSON cannot store the arrays of boxes
             item = item._replace(fields={name: pack(name, value) for name, value in item.fields.items()})
         document = item._asdict()
         if not document.get("files", True):  # most entries have no further files

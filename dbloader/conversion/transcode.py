@@ -20,7 +20,7 @@ _MAX_SIDE, _SHORT_SIDE = "max_side (--max-side)", "short_side (--short-side)"
 _SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")  # Pillow calls these 0, 1 and 2
 
 # Memory in bytes per pixel.
-_TILING = 9  # `tile` compares pixels in three arrays of 3 bytes; before, jpegtran takes only 6
+_TILING = 9  # `tile` compares pixels in three arrays of 3 bytes; before that, jpegtran takes only 6
 _ENCODING = 6  # Pillow's image takes 4, and libjpeg's input 2
 _RGB = 3  # the array of stored pixels
 _PILLOW = 4  # Pillow's image, from which the array is made

@@ -247,7 +247,7 @@ class RecordDataset(Dataset[Any]):
         self.store.close()
 
     def locate(self, indices: Sequence[int]) -> tuple[Store, list[int]]:
-        """Convert indices of this dataset to indices of the store. Return the store and these indices.
+        """Convert indices of this dataset to indices of the store. Return the store and the converted indices.
 
         Raises:
             RecordIndexError: An index is not from -len to len - 1.

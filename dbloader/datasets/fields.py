@@ -121,7 +121,7 @@ def target_names(dataset: Any) -> list[str]:
         return []
     labels = [name for name, field in names.items() if field == dataset.target]
     found = labels or [name for name in names if name == "label"]
-    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # in a mixture, UnitedLabels keeps it
+    own = getattr(dataset.target_transform, "then", dataset.target_transform)  # a mixture keeps it in UnitedLabels.then
     if not found or (own is not None and labels and names.get("label", "label") not in ("label", dataset.target)):
         what = "two fields may be the label" if found else "fields= has no label"
         raise OptionError(f"target_transform= changes the label, but {what}: name one field 'label', {way}")

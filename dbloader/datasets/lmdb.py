@@ -33,7 +33,7 @@ class LMDBDataset(StoreDataset):
         decode: Called with the bytes of each image file. None keeps the bytes. Images that are stored as arrays are not
             decoded. The default returns an RGB PIL image, like ImageFolder. By default, the conversion checks images
             (``check="decode"``). From such a store, a JPEG is decoded only when its pixels are needed, and a crop
-            decodes only a part (docs/transforms.md). All other images are decoded at once, to find damage early.
+            decodes only a part (docs/transforms.md). All other images are decoded immediately, to find damage.
         transforms: Called with the image and the label, in place of ``transform`` and ``target_transform``. Returns
             both. With ``fields``, ``transforms`` gets the dict, and returns the sample. Without ``fields``, a
             transform of albumentations gets only the image, and leaves the label unchanged.

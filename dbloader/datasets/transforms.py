@@ -64,7 +64,7 @@ def apply_transform(transform: Any, value: Any, row: np.ndarray[Any, Any] | None
     Raises:
         OptionError: Albumentations gets a dict without ``"image"``.
     """
-    if getattr(transform, "takes_seed", False):  # only the steps that create_loader did not fuse
+    if getattr(transform, "takes_seed", False):  # the steps that create_loader did not fuse
         return transform(value, None if row is None else int(row[-1] * 2**53))
     if not is_albumentations(transform):
         return transform(value)

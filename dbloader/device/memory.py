@@ -12,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Number of values computed at a time: they fit into a CPU's cache, as an image of 224 x 224 pixels (150,528 values).
+# Number of values computed at a time, to fit into a CPU's cache. An image of 224 x 224 pixels has fewer (150,528).
 _AT_ONCE = 2**18
 
 

@@ -3,7 +3,7 @@
 The loader continues from whichever came last: a received batch, ``set_epoch`` or ``load_state_dict``.
 ``iter()`` alone changes nothing, because an iteration begins with its first ``next()``.
 
-To import no framework, recognize loaders by their attributes, or by classes of modules that are already imported.
+To import no frameworks, this module recognizes loaders by attributes, or by classes that are already imported.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def create_loader(
 
     Each ``iter()`` begins the next epoch, in a new order. ``state_dict()`` and ``load_state_dict()`` resume in the
     middle of an epoch. Order and augmentation are a pure function of (seed, epoch, position), so the batches are the
-    same for any number and kind of workers. Exception: transforms that draw from global random generators, such as
-    transforms of torchvision that are not fused (see ``fuse``).
+    same for any number and kind of workers. They may differ only if a transform draws from global random generators,
+    such as a transform of torchvision that is not fused (see ``fuse``).
 
     Args:
         dataset: Any map-style dataset: LMDBDataset, MongoDataset, a Subset, a mixture (``mix``), or a dataset of

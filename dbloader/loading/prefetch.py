@@ -44,7 +44,7 @@ class PrefetchLoader(Generic[T]):
     resumed. The background thread starts with the first ``next()``. So a DataLoader draws its seeds and forks its
     workers in the same thread as without prefetching, and ``torch.manual_seed`` gives the same order. With
     ``num_workers=0`` the background thread makes the samples. Then samples and training draw from the same global
-    random generators in an undefined order. Use workers, or dbloader's samplers and decoders.
+    random generators in an undefined order. To avoid this, use workers, or dbloader's samplers and decoders.
 
     After ``break`` the next ``iter()`` waits for the batch in production. Several iterators may run side by side. But a
     DataLoader with ``persistent_workers=True`` can run only one epoch at a time: a new iterator ends the earlier
