@@ -49,8 +49,7 @@ class Meter:
     def update(self, done: int, total: int | None, *, title: str | None = None, nbytes: int | None = None) -> None:
         """Show ``done`` of ``total`` (None while unknown), and the rate at which ``nbytes`` were read.
 
-        The first call with a total restarts the clock. Its ``done`` counts the work of an earlier run, which the rate
-        excludes.
+        The first call with a total restarts the clock. The rate excludes its ``done``: the work of an earlier run.
         """
         bar = self._bar
         if title is not None:

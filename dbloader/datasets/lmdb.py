@@ -46,8 +46,7 @@ class LMDBDataset(StoreDataset):
             lacks a field, its value is None. ``{"pixel_values": "image", "labels": "label"}`` renames fields. Masks and
             other image files in fields become PIL images of the file's mode, or bytes with ``decode=None``. A Decoder
             crops, resizes and mirrors these files and ``"boxes"`` like the image (docs/masks.md). Boxes outside the
-            crop are dropped, with their rows in ``iscrowd``, ``difficult``, ``truncated`` and fields named
-            ``box_...``.
+            crop are dropped, with their rows in ``iscrowd``, ``difficult``, ``truncated`` and ``box_...`` fields.
         resize: How images of the default ``decode`` are resized. ``"exact"``: by Pillow. ``"fast"``: by torch; pixels
             differ from Pillow's by at most 2 levels. ``"scaled"``: like ``"fast"``, but JPEGs are first decoded at 1/2,
             1/4 or 1/8 of their size, never below the result's size; pixels differ more. None means ``"fast"`` for steps

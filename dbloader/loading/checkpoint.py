@@ -222,8 +222,7 @@ def _longest_in_combined_loader() -> State | None:
 class SamplerPosition(Position):
     """Counts the received batches of an iteration over one of dbloader's samplers.
 
-    Until the consumer has received a batch, each iteration over the sampler begins at ``start``, because this object
-    calls ``sampler.hold``.
+    Until the consumer has received a batch, ``sampler.hold`` makes each iteration over the sampler begin at ``start``.
 
     Attributes:
         start: The sampler's state at the beginning of the iteration.
