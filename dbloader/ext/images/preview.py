@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # may decode to gigabytes.
 _SMALL, _SMALL_PIXELS = 20_000, 2**22
 _MOST = 400_000_000  # limit of memory for decoding an image, in bytes
-_LARGE = 50_000_000  # bytes of memory; an image that needs more is decoded in the context ``large``
+_LARGE = 50_000_000  # bytes of memory; `thumbnail` decodes an image that needs more in its context ``large``
 _MOST_LABELS = 64  # a gray mask with more different values than this gets no colors
 _MOST_LEGEND = 2**24  # in a mask with more pixels than this, values are not counted
 # Dark blue, red, yellow: brightness rises evenly, so the colors keep their order in gray and for color-blind people.
@@ -46,7 +46,7 @@ _DEPTH_ANCHORS = np.array([(13, 8, 135), (126, 3, 168), (237, 104, 60), (240, 24
 _DEPTH_COLORS = bytes(
     round(float(np.interp(value, (0, 85, 170, 255), channel))) for value in range(256) for channel in _DEPTH_ANCHORS.T
 )
-_LOSSLESS_PX = 1600  # a thumbnail of this size or more is lossless: it replaces an image that a browser cannot show
+_LOSSLESS_PX = 1600  # pictures of this size replace images that browsers cannot show, so they are lossless
 _OPACITY = 0.6  # of a mask
 _BOX_PX = 120  # the lines of boxes are 1 pixel wide for every 120 pixels of the picture's longer side
 _STEPS = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)  # of TURNS
@@ -64,7 +64,7 @@ def media_type(data: bytes) -> str | None:
 
 
 def header_of(image: bytes) -> Facts:
-    """Return the facts in the header of an image file. The message of a NotAnImageError is a whole sentence."""
+    """Return the facts in the header of an image file. Add "the image" to an error message without a subject."""
     try:
         return read_facts(image)
     except NotAnImageError as error:
@@ -72,9 +72,9 @@ def header_of(image: bytes) -> Facts:
 
 
 def shown_orientation(image: Any) -> int:
-    """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 if it is an array or has no valid EXIF.
+    """Return the EXIF orientation, 1 to 8, that browsers apply to an image; 1 for an array or without valid EXIF.
 
-    Browsers ignore XMP, and the EXIF of WebP. For a TIFF, the result is 1, because Pillow turns the TIFF upright.
+    A WebP has 1, because browsers ignore its EXIF. They also ignore XMP. A TIFF has 1, because Pillow turns it upright.
     """
     value, exif = 1, Image.Exif()
     with suppress(DamagedImageError), translate_errors("its EXIF cannot be read"), open_pillow(image) as opened:
@@ -112,9 +112,9 @@ def thumbnail(
     """Return (a small picture of an image, its media type). No side of the picture exceeds ``px``.
 
     A file of at most 20 kB that browsers show is its own thumbnail. Other images are turned upright by their EXIF, like
-    in browsers. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, gray files
-    get colors. In a uint8 file with at most 64 values, each value has its own color. Other dtypes get colors from dark
-    blue to yellow.
+    in browsers. If values are not uint8, the least becomes black and the greatest white. With ``is_field``, some
+    gray files get colors. If a uint8 file has at most 64 different values, each value gets a color. A file that is not
+    uint8 gets colors from dark blue (the least value) to yellow.
 
     Args:
         image: The image, bytes or an array.
@@ -156,7 +156,7 @@ def draw_over(
     """
     with translate_errors("the image does not decode", MemoryError), open_pillow(picture) as opened:
         shown = opened.convert("RGB")
-    shown = _upright(shown, shown_orientation(picture))  # only an unchanged file still has its EXIF
+    shown = _upright(shown, shown_orientation(picture))  # needed if a small file is its own thumbnail
     for mask in masks:
         drawn, _ = thumbnail(mask, max(shown.size), is_field=True)
         with translate_errors("the mask does not decode", MemoryError), open_pillow(drawn) as opened:
@@ -236,7 +236,7 @@ def _upright(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
-    """Decode a JPEG at a small scale, at least as large as a preview of ``px`` pixels; None if simplejpeg cannot.
+    """Decode a JPEG at a reduced scale, but not below a preview of ``px`` pixels; None if simplejpeg cannot.
 
     Missing data are gray, as in browsers, so the viewer also shows damaged images.
     """
@@ -249,7 +249,7 @@ def _small_jpeg(data: bytes, facts: Facts, px: int) -> Image.Image | None:
 
 
 def _mask(image: Image.Image) -> Image.Image:
-    """Return a mask with its palette. A gray mask with few different values gets a palette of visible colors.
+    """Return a mask of mode L or P. A gray mask with at most 64 different values gets a palette of visible colors.
 
     If the label 0 is black, it becomes transparent, because the viewer shows the mask over the image.
     """

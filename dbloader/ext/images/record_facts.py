@@ -25,7 +25,7 @@ _PROCESSES = {markers.SOF0: "baseline", markers.SOF1: "extended", markers.SOF2: 
 _SUBSAMPLINGS = {(1, 1): "4:4:4", (1, 2): "4:4:0", (2, 1): "4:2:2", (2, 2): "4:2:0", (4, 1): "4:1:1"}
 _FACTS = ("index", "name", "label", "format", "width", "height", "damaged", "resized_from")
 _ELEMENTS = 400  # an array with more elements is shown only by its dtype, shape and first numbers
-_FIRST = 8  # how many first numbers of such an array are shown
+_FIRST = 8  # number of first values shown of a large vector
 
 
 def record_facts(store: Store, record: Record) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _describe_file(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON: arrays to lists; bytes, large arrays and numbers that are not finite to text."""
+    """Return a value for JSON. Arrays become lists. Bytes, large arrays and numbers that are not finite become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, Real):  # EXIF has fractions, and their denominator may be 0

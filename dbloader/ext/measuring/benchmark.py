@@ -58,8 +58,8 @@ class Benchmark:
         image_bytes: Average size of a stored image, in bytes.
         limit: The task on which the workers of the fastest loader spend most of their time.
         limit_share: Fraction of the workers' time that this task takes, 0 to 1.
-        verdict: Which loader is fastest, what limits its speed, and what would help; also whether
-            `create_loader` uses another loader by default.
+        verdict: Which loader is fastest, what limits its speed, and what would help. If the default of
+            `create_loader` is not the fastest loader, the verdict names this default.
     """
 
     place: str
@@ -198,8 +198,8 @@ def _run_loader(
         worker_type=kind,
     ) as loader:
         batches = iter(loader)
-        # Processes finish batches almost at the same time, so each measured step takes one batch from each process. The
-        # first batches are not measured, because the first workers make some of them while other workers still start.
+        # Processes finish batches almost at the same time, so batches arrive in groups. Each measured step takes one.
+        # The first batches are not measured, because some workers make them while other workers still start.
         for _ in range(1 + count):
             next(batches)
         images_per_s = _repeat(lambda: [next(batches) for _ in range(count)], count * batch_size, seconds)

@@ -40,8 +40,8 @@ _OLDEST_SERVER = (4, 2)  # docs/mongodb.md
 class Finding:
     """A fact about the machine or a store's place.
 
-    A ``"warning"`` slows training or prevents some uses. A ``"problem"`` prevents most uses. ``consequence`` is the
-    effect on training, and ``remedy`` is what to do; both may be "".
+    The ``state`` of a fact that slows training or prevents some uses is ``"warning"``. If the fact prevents most uses,
+    it is ``"problem"``. ``consequence`` is the effect on training, and ``remedy`` is what to do; both may be "".
     """
 
     name: str

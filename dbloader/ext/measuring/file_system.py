@@ -10,7 +10,7 @@ from pathlib import Path
 def file_system(path: str | os.PathLike[str], root: str | os.PathLike[str] = "/") -> str | None:
     """Return the type of the file system that contains a path, such as "ext4" or "nfs4"; None if unknown.
 
-    proc_pid_mountinfo(5) describes ``proc/self/mountinfo``. A later mount on a folder hides an earlier mount.
+    Read ``proc/self/mountinfo``, which proc_pid_mountinfo(5) describes. The last mount on a folder hides the others.
     """
     resolved = Path(path).resolve()
     deepest, kind = -1, None

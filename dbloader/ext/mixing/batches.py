@@ -27,8 +27,8 @@ class Piece(NamedTuple):
     """Some samples of one dataset. A batch is divided into jobs, and each job makes a list of pieces."""
 
     number: int  # number of the dataset
-    given: Any  # what ``read`` returned for the indices ``own``; None if the job calls ``read``
-    own: Sequence[int]  # indices in the dataset of all samples that the batch takes from it
+    given: Any  # result of the fetcher's ``read`` for the indices ``own``; None if the job itself calls ``read``
+    own: Sequence[int]  # indices of all samples that the batch takes from this dataset
     rows: list[Any] | None  # random numbers for each of ``own``; None if the dataset draws its own numbers
     part: slice  # the part of ``own`` for this piece
     places: list[int]  # positions of this piece's samples in the batch
@@ -63,14 +63,14 @@ class MixtureBatchFetcher(BatchFetcher):
         waited = np.zeros(len(self.parts))
         jobs: list[list[Piece]] = [[] for _ in range(0, len(indices), size)]
         drawn: dict[Any, Any] = {}
-        before = 0  # number of samples in earlier groups
+        before = 0  # number of samples from the datasets before this one
         for number, places, own in groups:
             started = now()
             key = self._functions[number]
             if key is not None and key not in drawn:
                 drawn[key] = row_for_each(self.dataset.datasets[number].random_numbers(indices), len(indices))
             rows = None if key is None else [drawn[key][place] for place in places]
-            if self.image_nbytes is None:  # decoding into the batch needs no seeds: ``rows`` has all random numbers
+            if self.image_nbytes is None:  # otherwise no seeds are needed: ``rows`` has all random numbers
                 own = seed_like(indices, own, places)
             given = self.parts[number].read(own, rows) if read else None
             waited[number] += now() - started

@@ -60,18 +60,18 @@ def mix(
 ) -> Mixture:
     """Return a dataset that mixes several datasets in proportion to weights, for `create_loader` (docs/mixing.md).
 
-    The order is a function of the seed and the position. Each source has exactly its share: with the weights 5 and 2,
-    each block of 7 samples has 5 from the first source and 2 from the second. A source gives all of its samples, in
-    random order, before it repeats one. Each epoch continues where the last one ended.
+    The order is a function of the seed and the position in the training. Each source has exactly its share: with the
+    weights 5 and 2, each block of 7 samples has 5 from the first source and 2 from the second. A source gives all
+    of its samples, in random order, before it repeats one. Each epoch continues where the previous epoch ended.
 
     Args:
         sources: A dict from each source to its weight. A source is a place, an LMDBDataset or MongoDataset, a Subset of
-            such a dataset, or a mixture without a schedule. The sources of such an inner mixture share its weight. A
-            weight is a number from 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
+            such a dataset, or a mixture without a schedule. The sources of an inner mixture share its weight. A weight
+            is a number of at least 0, or a schedule of numbers: ``[(0, 5), (1_000_000, 1)]`` is 5 for the first million
             samples of the training, and then 1.
-        length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch ends when each source
-            has given all of its samples; with ``"shortest"``, when one source has given all of its samples. For a
-            schedule, only the first weights count.
+        length: Samples in an epoch, of all ranks together. With ``"longest"``, the first epoch has all samples of each
+            source; with ``"shortest"``, all samples of at least one source. All epochs have this length. Later weights
+            of a schedule do not change it.
         by: ``"class"`` makes all classes of a dataset equally frequent. ``sources`` is then a single source without a
             weight, and each of its classes becomes a source.
         fields: Names of the fields for all sources, as for LMDBDataset. The field ``"source"`` is the name of the
@@ -122,16 +122,16 @@ class Source(NamedTuple):
 class Mixture(CompositeDataset):
     """The dataset that `mix` returns.
 
-    ``len`` is the number of samples in an epoch. ``sampler()`` draws indices from ``len`` on: ``len + i`` is sample i
-    of the concatenated sources. Any other sampler draws indices below ``len``, which are positions in the first epoch
-    with seed 0. So with any other sampler, all epochs have the same samples, in the right proportions.
+    ``len`` is the number of samples in an epoch. An index below ``len`` is a position in the first epoch with seed 0.
+    The index ``len + i`` is sample i of the concatenated sources, and ``sampler()`` draws only such indices. Any other
+    sampler draws indices below ``len``, so all epochs have the same samples, in the right proportions.
 
     Attributes:
         sources: The sources. An inner mixture is replaced by its sources.
-        datasets: The datasets of the sources, whose samples have the labels of the mixture.
-        classes: The class names of all sources in the order of their labels; empty if they have no names.
+        datasets: The datasets of the sources. Their samples have the labels of the mixture.
+        classes: The class names of all sources in the order of their labels; empty if the classes have no names.
         fields: The fields of a sample, as in LMDBDataset.
-        order: The order of the samples.
+        order: Computes the order of the samples.
     """
 
     def __init__(self, sources: Sequence[Source], schedule: list[tuple[int, Any]], length: Any, fields: Any) -> None:
@@ -187,7 +187,7 @@ class Mixture(CompositeDataset):
                 names = [[*class_names(dataset.manifest, field)] for dataset in self.datasets]
                 if other := next((at for at, some in enumerate(names) if some != names[0]), None):
                     raise OptionError(
-                        f"only the classes of a target 'label' can be united, but {field!r} has the classes "
+                        f"the classes of {field!r} must be the same in all sources, got "
                         f"{short_repr(names[0])} in {self.datasets[0].root} and {short_repr(names[other])} in "
                         f"{self.datasets[other].root}: make the stores with the same classes, or leave the field out"
                     )
@@ -320,7 +320,7 @@ class Mixture(CompositeDataset):
 
     @override
     def fetcher(self, parts: Sequence[Any], collate_fn: Callable[[list[Any]], Any] | None) -> Any:
-        # `extension` imports the class only now, because the module imports much that a mixture alone does not need.
+        # Import the class only now, because its module imports much that a mixture alone does not need.
         return extension("MixtureBatchFetcher")(self, parts, collate_fn)
 
     @override
@@ -329,7 +329,7 @@ class Mixture(CompositeDataset):
     ) -> MixtureSampler:
         """Return a sampler that draws in the mixture's order; arguments and errors are as in ShuffleSampler.
 
-        `create_loader` calls this method itself. Pass the sampler to torch's DataLoader as ``sampler``, or pass
+        `create_loader` calls this method itself. For torch's DataLoader, pass the sampler as ``sampler``, or pass
         ``SeededBatchSampler(mixture.sampler(), batch_size)`` as ``batch_sampler``.
         """
         names = [source.name for source in self.sources]
@@ -431,7 +431,7 @@ def _by_class(given: Any, fields: Any) -> list[Source]:
 
 
 def _with_names(sources: list[Source]) -> list[Source]:
-    """Add a number to each source with the name of another source."""
+    """Return the sources with different names. Add a number, such as " #2", to a name that several sources have."""
     counts, seen, named = Counter(source.name for source in sources), Counter[str](), []
     for source in sources:
         seen[source.name] += 1

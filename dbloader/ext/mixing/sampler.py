@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class MixtureSampler(ResumableSampler):
-    """Draws indices in the order of a mixture. Each epoch continues where the last one ended.
+    """Draws indices in the order of a mixture. Each epoch continues where the previous epoch ended.
 
-    See ResumableSampler for ranks and resuming. A state is refused if its mixture had other sources, or other weights
-    before the position of the state. Weights from this position on may differ.
+    See ResumableSampler for ranks and resuming. A state is refused if it is of a mixture with other sources, another
+    length, or other weights before the position of the state. Later weights may differ.
 
     Args:
-        order: The order, with the length of an epoch.
+        order: The order of the mixture, with its ``length`` set.
         names: The name of each source, for messages.
         digests: A digest of the samples of each source.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler, with the same errors.
@@ -49,8 +49,8 @@ class MixtureSampler(ResumableSampler):
         super().__init__(order.length, order.length, num_replicas, rank, seed=seed, drop_last=drop_last)
         self._order = order
         self._names = names
-        # A state has at most 1 kB. One hash of all digests shows whether the sources are the same. For up to 60
-        # sources, short hashes also show which of them differ.
+        # Hashes keep a state below 1 kB. One hash of all digests shows whether the sources are the same. For up to 60
+        # sources, short hashes also show which sources differ.
         hashes = [short_hash(digest, 8) for digest in digests] if len(digests) <= 60 else []
         self._sources = " ".join([f"{len(digests)}:{short_hash(json.dumps(digests))}", *hashes])
         self._weights = describe_weights(order)
@@ -113,7 +113,7 @@ def describe_weights(order: MixtureOrder) -> str:
     entries = [",".join(map(str, shares)) for shares in order.shares]
     entries = entries if sum(map(len, entries)) <= 200 else [*map(short_hash, entries)]
     text = " ".join(f"{start}:{entry}" for start, entry in zip(order.starts, entries, strict=True))
-    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # the hash also depends on the later weights
+    return text if len(text) <= 250 else f"0:{short_hash(text)}"  # then later weights may not differ either
 
 
 def short_hash(text: str, digits: int = 16) -> str:

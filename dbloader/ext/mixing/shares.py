@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
     from dbloader.sampling.rng import Array
 
-# The most positions that are shuffled at once. Shuffling them takes 0.1 ms. Computing a half of a longer window takes
-# 0.03 ms.
+# The most positions that are shuffled at once, in 0.1 ms. Halving a longer window takes 0.03 ms.
 SHUFFLED = 1024
 
-# Weights become integers. If their sum would exceed _EXACT, for example with square roots, they are rounded to the sum
-# _ROUNDED.
+# Weights become integers with exactly the same ratios. If the sum of these integers would exceed _EXACT, for example
+# for square roots, they only approximate the ratios, and their sum is _ROUNDED.
 _EXACT, _ROUNDED = 2**40, 2**48
 
 
@@ -53,7 +52,7 @@ def exact(weight: Any) -> Fraction:
 
 
 def whole_shares(weights: Iterable[Any]) -> tuple[int, ...]:
-    """Return the smallest integers with the ratios of the weights. The weights are real numbers from 0, not all 0.
+    """Return the smallest integers with the ratios of the weights. No weight is below 0, and not all are 0.
 
     If these integers would have a sum above 2**40, integers with the sum 2**48 approximate the weights. No weight above
     0 becomes 0.
@@ -89,14 +88,14 @@ class MixtureOrder:
         self.shares = [whole_shares(weights) for _, weights in schedule]
 
     def walk(self, seed: int) -> MixtureWalk:
-        """Return the order for a seed. Threads must not share the result, because each call changes its state."""
+        """Return the order for a seed. Threads must not share this MixtureWalk, because each call changes its state."""
         return MixtureWalk(self, seed)
 
     def epochs(self) -> list[int]:
-        """Return an epoch length that draws all samples of a source, for each source with a first weight above 0."""
+        """Return, for each source with a first weight above 0, an epoch length that draws all its samples."""
         total, needed = sum(self.shares[0]), []
-        # The most draws that a source may lack at a position. Up to two blocks of each size end before the position,
-        # and each may lack two draws. In the block at the position, all draws of the source may come later.
+        # ``missing`` is the most draws by which a source may be behind its share: up to two blocks of each size end
+        # before a position, and each may lack two draws. ``SHUFFLED`` covers draws at the end of the next block.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):
             if share:
@@ -135,7 +134,7 @@ class MixtureWalk:
             for number in numbers.tolist():
                 chosen = passes == number
                 samples[chosen] = Permutation(length, self._seed, number, "mixture", source)(samples[chosen])
-        else:  # a batch may contain many passes of a short source
+        else:  # compute many passes at once: a batch may contain many passes of a short source
             key = derive_keys(2, "mixture samples", self._seed, source)
             step = max(1, AT_A_TIME // length)
             for at in range(0, len(numbers), step):
@@ -246,6 +245,6 @@ class _Interleaving:
         ranks = np.arange(len(unshuffled)) - np.repeat(np.cumsum(draws) - draws, draws)
         sources = unshuffled[shuffled_rows(starts, len(unshuffled), self._key)]
         result = np.empty(sources.shape, np.int64)
-        # A stable sort by source gives the positions of each source's draws in ascending order; ``ranks`` counts them.
+        # A stable sort by source keeps the draws of each source in order, and ``ranks`` numbers these draws from 0.
         np.put_along_axis(result, np.argsort(sources, axis=1, kind="stable"), ranks[None], axis=1)
         return sources, result

@@ -1,4 +1,4 @@
-"""Find the files of an append that the store already contains."""
+"""Find the new files of an append whose records are in the store already."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KnownRecords:
             self._rejected = {(line["name"], line["reason"]) for line in lines}
 
     def __contains__(self, done: Any) -> bool:
-        """Return whether the store has a FileResult's record already, or rejected its file for the same reason."""
+        """Return whether the store has the record of a FileResult, or has rejected the file for the same reason."""
         if (record := done.record) is None:
             return (done.item.name, done.events["rejected"]) in self._rejected
         values = record.crc32, name_hash((record.name or "").encode()), record.nbytes

@@ -207,10 +207,10 @@ def _write_plan(
             "grows": "" if base is None else base.index_file,
             "versions": library_versions(settings.images),
         }
-        # Different paths may lead to the same source. So the id depends only on the full path in ``described``.
+        # The id depends on the full path in ``described``, not on these options: several paths may lead to one source.
         known: dict[str, Any] = {**decisive, "options": {**options, "source": None, "listing": None}}
         for name in ("new_only", "classes", *(field.name for field in fields(Reading))):
-            if not options[name]:  # so unfinished plans of versions without this option keep their ids
+            if not options[name]:  # an unused option is left out, so plans of versions without it have the same id
                 del known["options"][name]
         plan_id = hashlib.sha256(files.digest.encode() + bson.encode(known)).hexdigest()
         facts = {"options": options, "files": len(files), "ends": np.array(ends, "<i8").tobytes()}
@@ -303,7 +303,7 @@ def _check_agreement(base: Manifest, found: Source, files: FileList, place: str)
 
     Raises:
         SourceError: The store's labels have class names, and a new image has an integer label.
-        OptionError: A field has files or values of another kind in the new images; or the targets differ.
+        OptionError: A field has files or values of another kind in the new images; or their target is another field.
     """
     if (target := found.target or "label") != base.target:
         raise OptionError(

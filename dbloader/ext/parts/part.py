@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16  # number of receipts that are read at the same time
 _PREFIX = "dbloader-part-"
-_NEW_S = 60.0  # a younger folder without a lock is kept, because its process may lock it soon
+_NEW_S = 60.0  # a younger scratch folder without a lock is kept, because its process may lock it soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,8 @@ class PartReceipt:
         nbytes: Size of the shard's file.
         records: Number of records in the shard.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
-        rejected: Number of other files that are not in the shard.
-        first_rejected: Name of the first rejected file in the shard's report, and the reason; "" without a rejected
-            file.
+        rejected: Number of files left out for another reason.
+        first_rejected: Name of the first rejected file, and the reason; "" without a rejected file.
         bytes_read: Bytes of the files that were read.
         host: Name of the machine.
         seconds: Seconds in which the machine made the shard, without copying it to the store.
@@ -117,7 +116,7 @@ def convert_part(
             receipt = _make_shard(plan, part, FileList.of_span(data, begin, end), shard, workers)
         shard_key, index_key, table = f"{SHARD_FOLDER}/{shard.name}", f"{RECEIPT_FOLDER}/{shard.name}", b""
         shards.put_file(shard_key, shard)
-        if isinstance(files, Bucket):  # so `publish` fetches only this index file, not the shard
+        if isinstance(files, Bucket):  # from this index file, `publish` makes the store without fetching the shard
             one = index_shards(folder, [shard.name], [receipt.digest], classes=plan.classes, source=plan.described)
             files.put_file(index_key, folder / one.index_file)
             table = one.encode()
@@ -132,7 +131,7 @@ def convert_part(
     if token_of(files) != plan.token and shard_key not in (named := named_files(shards)):
         shards.delete([shard_key])
         files.delete([receipt_key, index_key])
-        if not any(f"-{plan.token}" in name for name in named):  # otherwise the store has another attempt's shard
+        if not any(f"-{plan.token}" in name for name in named):  # else the store has this part from another attempt
             what = f"{plan.where} was planned again or removed while part {part} was made, so this part is not used"
             raise ConversionError(f"{what}: dbloader parts {os.fspath(destination)} lists missing parts")
     return receipt
@@ -182,7 +181,7 @@ def named_files(shards: PlanFolder | Bucket) -> set[str]:
 def read_receipt(
     shards: PlanFolder | Bucket, files: PlanFolder | Bucket, plan: Plan, part: int
 ) -> tuple[PartReceipt, bytes] | None:
-    """Return the receipt of a part, and the ``manifest.bson`` of a store with only this part's shard (b"" on a disk).
+    """Return the receipt of a part, and a ``manifest.bson`` that names only this part's shard (b"" on a disk).
 
     Return None if the part is not made, or its shard is missing or incomplete. The receipt is opened by its name,
     because a network file system may show an outdated list of a folder's files.
@@ -276,7 +275,7 @@ def list_parts(destination: str | os.PathLike[str]) -> Parts:
     plan = Plan.read(files)
     receipts = [receipt for receipt, _ in read_receipts(shards, files, plan)]
     missing = missing_parts(plan, receipts)
-    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # a replaced plan has another token
+    ours = re.compile(rf"(\d+)-{plan.token}\.(.*){re.escape(MAKING)}")  # attempts of a replaced plan have another token
     found = [(ours.fullmatch(posixpath.basename(item.key)), item) for item in files.items(RECEIPT_FOLDER)]
     attempts = [Attempt(int(name[1]), name[2], item.modified.timestamp()) for name, item in found if name]
     return Parts(plan, receipts, missing, sorted(attempt for attempt in attempts if attempt.part in missing))

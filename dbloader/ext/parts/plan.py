@@ -1,4 +1,4 @@
-"""Keep the plan of a conversion in parts: a list of files and all options. All machines see its folder or bucket.
+"""Keep the plan of a conversion in parts: a list of files and all options. All machines see the plan.
 
 Part k depends only on the plan and k, so any machine may make it, any number of times. ``DESTINATION.partial/``
 contains the plan (``plan.bson``), the list of all files (``files/``), and a receipt for each part that is made
@@ -131,7 +131,7 @@ class Plan:
 
     def receipt_name(self, number: int) -> str:
         """Return the path of a part's receipt in ``DESTINATION.partial``."""
-        # A late receipt of a replaced plan has another token, so this plan does not use the receipt.
+        # The name contains the plan's token, so a late receipt of a replaced plan is not used.
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
@@ -193,7 +193,7 @@ class PlanFolder:
             copy_durably(path, self.folder / key)
 
     def put_if(self, key: str, data: bytes, replaces: Item | None) -> None:
-        """Write a file. ``replaces`` is ignored: the last writer wins, because all receipts of a part are valid."""
+        """Write a file, perhaps over another process's file: all receipts of a part are valid. Ignore ``replaces``."""
         del replaces
         with self._still_there():
             write_durably(self.folder / key, data)
@@ -211,7 +211,7 @@ class PlanFolder:
             ) from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete files that nobody needs."""
+        """Delete files, and ignore errors."""
         for key in keys:
             with suppress(OSError):
                 (self.folder / key).unlink()

@@ -90,7 +90,7 @@ def publish(destination: str | os.PathLike[str], *, overwrite: bool = False, kee
 
     If the store was published before, for example by an earlier run of a job, the report has 0 files and a warning.
     ``overwrite`` replaces the sharded store at the destination. In a bucket, the objects of a replaced store are kept
-    for ``keep_hours`` (24 by default), because programs may still read them. A later call removes them.
+    for ``keep_hours`` (24 by default), because programs may still read them. A later ``publish`` removes them.
     """
     started = time.monotonic()
     if not is_remote(destination):
@@ -143,7 +143,7 @@ def _has_shards(table: ShardTable, receipts: Sequence[PartReceipt]) -> bool:
 
 
 def _published_before(manifest: Manifest) -> dict[str, Any]:
-    """Return the facts for the report if an earlier call has published the store."""
+    """Return the facts for the report about a store that an earlier call has published."""
     rejected = manifest.outcome.get("rejected", 0)
     more = f"; {counted(rejected, 'file')} had been rejected" if rejected else ""
     warning = f"no plan is left: the store was published already, at {manifest.created}{more}"
@@ -182,7 +182,7 @@ def _publish_on_disk(
     """Return (manifest of the store, facts for the report). The facts are None if the store was published before."""
     try:
         plan, receipts, missing, _ = list_parts(destination)
-        if missing:  # raises StoreNotFoundError if another process has published and removed the plan
+        if missing:  # raises StoreNotFoundError if another process has published the parts and removed the plan
             Plan.read(PlanFolder(plan.folder))
     except StoreNotFoundError:
         if not is_sharded(target):
@@ -223,8 +223,8 @@ def _make(
 ) -> Manifest:
     """Make a store at ``target`` from the parts of a plan."""
     shards = [receipt.shard for receipt in receipts]
-    # Another process may publish the same plan now, and both must write the same index file. So the options depend only
-    # on the plan.
+    # Another process may publish the same plan now. Both processes must write the same index file, so the options
+    # depend only on the plan.
     options: dict[str, Any] = {"classes": plan.classes, "source": plan.described, "salt": int(plan.token, 16)}
     if base is not None:
         check_base(target, base, plan.grows)
@@ -242,21 +242,21 @@ def _make(
     table = index_shards(plan.folder, shards, [receipt.digest for receipt in receipts], **options)
     if replaces:
         move_into(plan.folder, table, target)
-        with suppress(OSError):  # the store is in place
+        with suppress(OSError):  # the store is published even if the plan remains
             remove_plan(plan.folder)
         return table.manifest
     if Plan.read(PlanFolder(plan.folder)) != plan:  # the folder may have a newer plan, with other parts
         raise StoreExistsError(f"{plan.folder} has a new plan: make the parts of the new plan, then publish")
     left = {str(path.relative_to(plan.folder)) for path in plan.folder.rglob("*") if path.is_file()}
     move_to(plan.folder, table, target)
-    with suppress(OSError):  # the store is in place
+    with suppress(OSError):  # the store is published even if files of the plan remain
         table = ShardTable.read(target)  # another process may have published at the same time
         _remove_files(target, left - {MANIFEST_FILE, *table.files})
     return table.manifest
 
 
 def _remove_files(target: Path, names: set[str]) -> None:
-    """Remove a plan's files from the folder of a store. The plan itself is last, because it shows that files remain."""
+    """Remove a plan's files from the folder of a store. Remove ``plan.bson`` last: it shows that files remain."""
     for folder in (LIST_FOLDER, RECEIPT_FOLDER):
         shutil.rmtree(target / folder, ignore_errors=True)
     with suppress(OSError):
@@ -304,7 +304,7 @@ def _publish_in_bucket(
     if token_of(bucket) != plan.token and not (named_files(target) & {*table.files}):
         target.delete([index])
         raise StoreExistsError(f"{bucket.place} has a new plan: make the parts of the new plan, then publish")
-    if before is not None:  # otherwise the report may belong to a store with the same name in another bucket
+    if before is not None:  # without an old store here, the report may be of a store in another bucket
         remove_report(report)
     try:
         put_table(target, table, replaces, [index])
@@ -320,7 +320,7 @@ def _publish_in_bucket(
 def _remove_rest(target: Bucket, bucket: Bucket, table: ShardTable, keep_hours: float) -> None:
     """Remove the plan of a published store, files of killed attempts, and old objects that the store does not use.
 
-    A copy of a replaced store's manifest, and the files of this store, are kept for ``keep_hours``.
+    A copy of a replaced store's manifest, and the files of the replaced store, are kept for ``keep_hours``.
     """
     limit, token = datetime.now(UTC) - timedelta(hours=keep_hours), f"{table.manifest.salt:08x}"
 

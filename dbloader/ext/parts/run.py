@@ -95,7 +95,7 @@ def convert_in_parts(
             progress(Progress(plan.files, sum(done), nbytes))
     late = _late_events(plan)
     report = publish(destination, overwrite=overwrite)
-    # If another process has published the same parts meanwhile, the report counts no files.
+    # Count the files here, because the report counts none if another process has published the same parts.
     rejected = len(late) + max(report.rejected, sum(receipt.rejected for receipt in receipts))
     report = replace(report, files=plan.files + len(late), rejected=rejected)
     if late:  # write only to the report file, because all processes that publish a plan write the same index file
@@ -107,8 +107,8 @@ def convert_in_parts(
 
 
 def _late_events(plan: Plan) -> list[dict[str, str]]:
+    # Late files were added to the source after the plan. Ignore errors, such as a removed source or a plan in a bucket.
     path, late = plan.folder / list_name(plan.token), list[dict[str, str]]()
-    # Ignore errors: the plan may be in a bucket, or the source may be removed. All parts are made anyway.
     opened = partial(open_with, plan.settings, beside=False)
     with suppress(OSError, DBLoaderError), path.open("rb") as data, closing(opened()) as found:
         late += found.late(FileList.of_span(data, 0, path.stat().st_size))
@@ -183,7 +183,7 @@ def _part_error(part: int | None, place: str, error: Exception) -> DBLoaderError
         return type(error)(str(error) if part is None else f"{which}: {error}")
     message = next(iter(str(error).splitlines()), "").rstrip(".")
     hint = ""
-    if isinstance(error, BrokenProcessPool):  # a spawned process imports the script
+    if isinstance(error, BrokenProcessPool):  # a spawned process imports the script, and would call convert again
         hint = "a process was killed, or a script calls convert outside of if __name__ == '__main__':; "
     return ConversionError(
         f"{which} could not be made: {type(error).__name__}{': ' if message else ''}{message}; {hint}finished "

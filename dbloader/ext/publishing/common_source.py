@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def common_source(manifests: Sequence[Manifest], *, unites_lists: bool = False) -> dict[str, Any]:
     """Return the manifest's ``source`` for a store with records from several stores.
 
-    The result keeps the entries that are equal in all stores, such as ``check``. It also has the file fields of all
-    stores, and the class names of their extra fields. With ``unites_lists``, it leaves out the class names of the
-    target ``"labels"`` (several classes per record): the new store's ``classes`` are these names.
+    The result keeps the entries that are equal in all stores, such as ``check``. It also has the names of all file
+    fields, and the class names of all extra fields. With ``unites_lists``, it has no class names for the target
+    ``"labels"`` (several classes per record), because they are the ``classes`` of the new store.
 
     Raises:
         OptionError: A field has different class names in two stores, or image files in one store and other values in

@@ -1,4 +1,4 @@
-"""Find the files of a sharded store in object storage, where files have the same names as in a folder."""
+"""Find the files of a sharded store in object storage. The files have the same names as on a disk."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def index_shards(
         facts: ``classes``, ``source``, ``created`` and ``salt``, as in ``write_index``.
 
     Raises:
-        StoreError: A shard is missing, damaged or not the expected store, or the folder cannot be written.
+        StoreError: A shard is missing, is damaged or has another digest, or the folder cannot be written.
         FieldError: A label has no class, or the manifest cannot store the classes or the source.
     """
     shards: list[Shard] = [] if grows is None else [*grows[1].shards]
@@ -212,7 +212,7 @@ def move_to(folder: Path, table: ShardTable, target: Path) -> None:
 def _give_second_name(path: Path, to: Path) -> None:
     """Make a file appear under a second name. If this process is killed, the file still has its first name.
 
-    If a hard link is not possible, the file is moved: the second name may exist, for example as a damaged shard.
+    If a hard link is not possible, the file is moved. It replaces another file of this name, such as a damaged shard.
     """
     try:
         os.link(path, to)

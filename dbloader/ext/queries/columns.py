@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _BLOCK = 2**20  # number of records computed at a time, so temporary arrays stay small
-_NAME_BYTES = 2**24  # most bytes of names, read in chunks, that stay in memory
-_TEXT_BYTES = 2**23  # most bytes of texts, read in chunks, that stay in memory
+_NAME_BYTES = 2**24  # bytes of the cache for chunks of names
+_TEXT_BYTES = 2**23  # bytes of the cache for chunks of texts
 _NO_TEXT = np.iinfo(np.int32).min
-_MOST_CHUNKS = 8  # for values from more chunks than this, the whole column is read
+_MOST_CHUNKS = 8  # if values are in more chunks than this, the whole column is read
 
 
 class Columns:
-    """The columns of a store. Each column is read at its first use, and then stays in memory. Threads may share them.
+    """The columns of a store, in memory after their first use. Threads may share this object.
 
     Sizes and labels have the narrowest dtype for their values: ten million records take 100 MB instead of 320 MB.
-    Names and texts are read in chunks, because the captions of a million records take 80 MB.
+    Only some chunks of names and texts stay in memory, because the captions of a million records take 80 MB.
     ``joined`` contains further columns by name: from a listing, the viewer's marks or a search for duplicates.
     """
 
@@ -163,7 +163,7 @@ class Columns:
         return numbers, self.texts_at(name, firsts)
 
     def common(self, name: str, indices: Any, most: int) -> tuple[list[tuple[str, int]], int]:
-        """Count some records by the value of a field of texts or booleans.
+        """Count the records at some indices by the value of a field of texts or booleans.
 
         Return at most ``most`` pairs (value, number of records), the most frequent first, and the number of different
         values in the store.
@@ -203,8 +203,8 @@ class Columns:
         return found
 
     def _number(self, name: str) -> tuple[Array, Array]:
-        # Texts with the same hash of 64 bits count as equal. In a million texts, a wrong pair has a probability of 1 in
-        # 30 million. Keeping the texts themselves would take 300 MB.
+        # Texts with the same hash of 64 bits count as equal. With a million texts, the probability of one wrong pair is
+        # 1 in 30 million. Keeping the texts themselves would take 300 MB.
         hashes, known = np.empty(self._length, np.int64), np.empty(self._length, bool)
         for number in range(-(-self._length // CHUNK)):
             here, texts = slice(number * CHUNK, (number + 1) * CHUNK), self.block(name, number)
@@ -226,7 +226,7 @@ class Columns:
     def known(self, what: str, indices: Any) -> tuple[Array, Array]:
         """Return two arrays: the values of a column for some records, and whether each record has a value.
 
-        The aspect is width / height, float64. For a field of texts or booleans, the values are the numbers
+        The column "aspect" is width / height, float64. For a field of texts or booleans, the values are the numbers
         that ``texts`` returns.
 
         Args:
@@ -287,7 +287,7 @@ class Columns:
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
     """Divide a selection of records into blocks. Yield the positions of each block, and the indices at these positions.
 
-    The selection is an array of indices, or a range of all records. For a range, the indices are a slice.
+    The selection is an array of indices, or a range of all records. The indices in a range become a slice.
     """
     for part in blocks(len(indices)):
         yield part, part if isinstance(indices, range) else indices[part]
@@ -302,7 +302,7 @@ def find_names(store: Store, names: Collection[str]) -> Iterator[tuple[int, str]
     """Yield the index and the name of each record with one of the names, by a scan of the column ``name_hash``."""
     handle = store.open_handle()
     hashes = np.unique(np.array([name_hash(name.encode(errors="replace")) for name in names], np.uint32))
-    is_possible = np.zeros(2**16, bool)  # indexed by half of a hash; a search for whole hashes is 10 times slower
+    is_possible = np.zeros(2**16, bool)  # for 16 bits of a hash: this test is 10 times faster than a search
     is_possible[hashes & 0xFFFF] = True
     for number, chunk in enumerate(handle.chunks("name_hash") if names else ()):
         stored = np.frombuffer(chunk, DTYPES["name_hash"])

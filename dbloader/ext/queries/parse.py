@@ -43,7 +43,8 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][
 _INTEGER = re.compile("-?[0-9]{1,18}")
 _RANGES = re.compile("[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*")
 
-# Words and signs of other query languages. Names rarely contain them, so without quotes they are an error.
+# Words and signs of other query languages. A word alone searches in names, but these rarely occur there, so they are
+# an error without quotes.
 _MISSING = "write class:cat, or label:none for records without a label"
 _COMPARISONS = "write score>0.2 score<0.5, or (label:1 or label:2)"
 _TEXTS = "name:*.png matches whole names, and caption~cat finds parts of texts"
@@ -71,9 +72,9 @@ class Condition(NamedTuple):
         key: ``"class"``, ``"label"``, ``"name"``, ``"index"``, ``"event"``, one of ``SIZES``, or ``field.`` and the
             name of an extra field.
         sign: ``":"``, ``"~"`` (contains), or a comparison such as ``"<="``.
-        value: Sizes, labels, indices and fields of numbers have a float or an int; fields of booleans have a bool.
-            After the sign ``":"``, a ``"label"`` is an int or None (no label), and an ``"index"`` is a list of ranges.
-            Every other key has a text.
+        value: The given value. For a size, label, index or field of numbers, it is a float or an int. But after the
+            sign ``":"``, it is an int or None (no label) for a label, and a list of ranges for an index. For a field of
+            booleans, it is a bool. For all other keys, it is a text.
     """
 
     position: int

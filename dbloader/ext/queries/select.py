@@ -34,9 +34,9 @@ def find_matching(store: Store, query: str, booleans: Collection[str] = ()) -> A
     Args:
         store: The store.
         query: The query.
-        booleans: Names of boolean fields in other stores that get the same query. By default, the query ``checked``
-            finds records with "checked" in their names. If ``booleans`` contains "checked", the query means the field
-            "checked". A store without this field raises an error.
+        booleans: Names of boolean fields that other stores have, if several stores get the same query. With "checked"
+            in ``booleans``, the query ``checked`` means the field "checked", and a store without this field raises an
+            error. Otherwise such a store would be searched for records with "checked" in their names.
 
     Raises:
         OptionError: The query is wrong, or contains a class, event or field that the store does not have.
@@ -141,7 +141,7 @@ def _match_texts(columns: Columns, condition: Condition, within: Array, holds: A
         known = np.diff(offsets) > 0
         if sign == "~":
             holds[here] = known & _find(data.lower(), offsets, part)
-            if not data.isascii():  # casefold() also changes letters outside ASCII, and may change the length of a text
+            if not data.isascii():  # bytes.lower() changes only ASCII letters, so use casefold() for the other texts
                 for at, text in enumerate(_cut(data, offsets), here.start):
                     holds[at] = holds[at] if text.isascii() else part in text.decode().casefold().encode()
         else:
@@ -175,7 +175,7 @@ def _find(data: bytes, offsets: Array, part: bytes) -> Array:
 def _indices_with(columns: Columns, condition: Condition) -> Any:
     found = columns.events()
     if condition.value not in (*found, *EVENTS):
-        what = f"events are {listed(found)}" if found else "the report has none"
+        what = f"events are {listed(found)}" if found else "the report has no events"
         raise query_error(condition.position, f"no record has the event {short_repr(condition.value, 50)}; {what}")
     return found.get(condition.value, [])
 

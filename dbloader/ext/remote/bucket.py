@@ -1,7 +1,7 @@
 """Read and write objects in object storage. No other module imports obstore.
 
 If a process has used obstore and then forks, obstore hangs in the forked child. Making a Bucket in such a child raises
-OptionError. So only the main process of a conversion or copy and the process that fills a cache make Buckets.
+OptionError. So Buckets are made only in the main process of a conversion or copy, and in a process that fills a cache.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LONGEST_PAUSE_S = 10.0
 # An object is requested up to this many times, until the answer is complete. If 2 % of all answers are incomplete, one
 # object in 3 * 10^8 has five incomplete answers.
 _ANSWERS = 5
-_EQUAL_ANSWERS = 3  # the bytes of this many equal answers are accepted despite another MD5 from the server
+_EQUAL_ANSWERS = 3  # this many equal answers are accepted, even if the server states the MD5 of other bytes
 # The form of S3's ETags. ETags are MD5s (see `_etag_of`), except for objects that are encrypted with a KMS key.
 _MD5 = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 _SERVER = re.compile(r"https?://[\w.:@%\[\]-]+(/\S*)?")
@@ -68,8 +68,8 @@ class Item(NamedTuple):
         size: Number of bytes.
         etag: A value that changes with the content; "" if the server gives no ETag.
         modified: When the object was written, by the server's clock.
-        version: The generation of an object in Google Cloud Storage; None on other servers. Before Google replaces an
-            object, it compares the generation, not the ETag.
+        version: The generation of an object in Google Cloud Storage; None on other servers. To replace only
+            an unchanged object, Google compares the generation, not the ETag.
     """
 
     key: str
@@ -85,9 +85,9 @@ class Bucket:
     Attributes:
         place: The URL as text.
         parts: The scheme, bucket and key of the URL.
-        waits: Whether to continue with a warning, not an error, after three failures of a server that never answered.
+        waits: If the server has not answered in three tries, whether to warn and go on trying, or to raise an error.
         has_md5: Whether ETags are MD5s; None if unknown.
-        differing: Keys of objects that were accepted, although their ETag looks like another MD5.
+        differing: Keys of objects that were accepted, although their ETag looks like the MD5 of other bytes.
     """
 
     def __init__(self, place: str | os.PathLike[str], *, waits: bool = True) -> None:
@@ -283,7 +283,7 @@ class Bucket:
         ``stated`` is the server's ETag, and ``found`` is the ETag that S3 would give the bytes. ``counts`` is
         {``found``: number of answers}. If ``found`` equals ``stated``, the answer is complete. Otherwise, accept the
         third equal answer and add the key to ``differing``, because the ETag may be no MD5. For later objects, the
-        first answer is enough until an ETag of this server matches.
+        first answer is then enough, unless an ETag of this server has matched.
         """
         if not _MD5.fullmatch(stated) or stated[32:] != found[32:]:
             return True  # cannot compare: the server's ETag is no MD5, or the upload had another number of parts
@@ -320,7 +320,7 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: Any = "create"
-        client = self._often if replaces else self._once  # S3 refuses concurrent updates; obstore repeats them
+        client = self._often if replaces else self._once  # S3 refuses concurrent updates; `_often` tries again
         if replaces is not None:
             mode = {"e_tag": replaces.etag} | ({"version": replaces.version} if replaces.version else {})
 

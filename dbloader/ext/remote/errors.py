@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# Without credentials in the environment, obstore asks a service of the cloud. The first four texts mean that this
-# failed. The fifth means that no account is named. The last two mean that credentials are unreadable.
+# Without credentials in the environment, obstore asks a service of the cloud. The first four texts mean that the
+# service failed. The fifth means that no account is named. The last two mean that credentials are unreadable.
 _NO_CREDENTIALS = re.compile(
     r"169\.254\.|metadata\.google|token request|/oauth2/|Account must be specified|service account|Invalid Access Key"
 )
-# obstore's message contains this message of credentials.py.
+# A message of ``ProfileCredentials``, which obstore's message contains.
 _NO_PROFILE = re.compile(r"the profile .* \(AWS_PROFILE\) gives no credentials: .* failed: \w+")
 _LASTING = (501, 505, 507, 508, 510, 511)  # such as "not implemented" or "no room": a repeated request fails again
 _TEMPORARY = re.compile("HTTP error|invalid list response")  # errors without a status: no answer, an incomplete list

@@ -44,15 +44,15 @@ class BlockShuffleSampler(ResumableSampler):
 
     **Lanes.** Without lanes the ranks share the samples of all blocks, so each machine reads all blocks. With L lanes,
     the shuffled blocks are cut into L lanes with equal numbers of samples. Position p of the order is the next sample
-    of lane p mod L. If the number of ranks divides L, each rank reads L / ranks lanes of its own, and all machines
-    together read the data once. Only blocks at the border of two lanes are read twice. So there should be many more
+    of lane p mod L. If the number of ranks divides L, each rank reads L / ranks lanes of its own. All machines
+    together then read a block once, or twice if it is at the border of two lanes. So there should be many more
     blocks than lanes. Each lane is shuffled within buffers of ``buffer_blocks / lanes`` blocks, at least one. The
     global batch has samples of all lanes. Set ``lanes`` to the number of ranks. A state can be resumed only with the
     same ``lanes``. To resume with other numbers of ranks, set ``lanes`` to a common multiple, such as 24 for 8 or 12.
 
     If the blocks are shards, the first buffer of a lane is half a shard. Each further buffer is as long as all earlier
     buffers together, up to ``buffer_blocks / lanes`` blocks. So training can start when a cache has the first shard of
-    each lane. In earlier versions of dbloader, buffers did not grow. A run that resumes such a state keeps this order.
+    each lane. In earlier versions of dbloader, buffers did not grow. A run that resumes an old state keeps its order.
 
     The index at any position is computed directly. Only the lengths of blocks are in memory. See ResumableSampler for
     resuming.
@@ -64,8 +64,8 @@ class BlockShuffleSampler(ResumableSampler):
         buffer_blocks: Blocks in a buffer; the last buffer of the epoch may have fewer.
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
         lanes: Number of lanes, usually one for each rank; None for an order without lanes.
-        stick_to_shard: Whether a lane has the same samples in all epochs, in another order. If the cache of a machine
-            has room for all shards of its lanes, the machine downloads each shard once. But a rank trains only on its
+        stick_to_shard: Whether a lane has the same samples in all epochs. Only their order changes. If the cache of a
+            machine has room for all shards of its lanes, it downloads each shard once. But a rank trains only on its
             own lanes. NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
 
     Raises:
@@ -91,7 +91,7 @@ class BlockShuffleSampler(ResumableSampler):
         length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         shards = getattr(dataset, "shard_lengths", None) if block_size is None else None
-        # The sum differs if a subclass or wrapper of a store's dataset has other samples than the store.
+        # If the shards have another sum, a subclass or wrapper of a dataset has other samples than its store.
         self.shard_lengths: Sequence[int] | None = shards if shards is None or sum(shards) == length else None
         if self.shard_lengths is not None:
             self.block_size = max(1, -(-length // max(1, len(self.shard_lengths))))  # the mean of the shards
@@ -100,7 +100,7 @@ class BlockShuffleSampler(ResumableSampler):
         self.buffer_blocks = whole_number("buffer_blocks", buffer_blocks, 1)
         self.lanes = whole_number("lanes", lanes, 1, none=True)
         self.stick_to_shard = checked_flag("stick_to_shard", stick_to_shard)
-        # Whether the buffers of a lane grow. They did not grow in earlier versions. States of these lack ``version``.
+        # Whether the buffers of a lane grow. They did not in earlier versions, whose states have no entry ``version``.
         self._grows = self._deals_shards = self.lanes is not None and self.shard_lengths is not None
         if self.stick_to_shard:
             if not self._grows:
@@ -115,10 +115,10 @@ class BlockShuffleSampler(ResumableSampler):
     def blocks_ahead(
         self, ranks: Iterable[int] | None = None, *, since: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield pairs (position, blocks). Some ranks read these blocks from this position of the global order on.
+        """Yield pairs (position, blocks): from this position of the global order on, the ranks read these blocks.
 
-        The ranks read the blocks of a pair in a mixed order, before the position of the next pair. Blocks are numbered
-        by their order in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs. If the
+        Up to the position of the next pair, the samples of these blocks are mixed. Blocks are numbered by their order
+        in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs. If the
         order is padded, the last pair contains the blocks of the padding.
 
         Args:
@@ -205,7 +205,7 @@ class BlockShuffleSampler(ResumableSampler):
         if self.shard_lengths is None:
             facts["block_size"] = self.block_size
         else:
-            # A loader checks the digest of the store. But the digest is the same for any division into shards.
+            # The digest of a store, which a loader checks, does not depend on the shards. So these facts describe them.
             shards_crc32 = crc32(np.array(self.shard_lengths, "<i8").tobytes())
             facts |= {"shards": len(self.shard_lengths), "shards_crc32": shards_crc32}
         facts["buffer_blocks"] = self.buffer_blocks
@@ -242,11 +242,11 @@ class Blocks:
         return cls(order, (np.cumsum(lengths) - lengths)[order], lengths[order])
 
     def cut(self, borders: Array, key: Array | None) -> Self:
-        """Cut these blocks where lanes begin, and return the parts of each lane in a new order.
+        """Cut these blocks where lanes begin, and return the parts lane by lane.
 
         Args:
             borders: The first place of each lane, and the end of all places.
-            key: Key of a random order of the parts in each lane. With None, the parts keep their order. But if a lane
+            key: Key of a random order of the parts in each lane. With None, whole blocks keep their order. If a lane
                 begins inside a block, the rest of this block moves to the end of the lane.
         """
         starts = np.unique(np.concatenate([self.starts, borders]))
@@ -276,8 +276,8 @@ class Blocks:
 class BlockOrder:
     """The function from positions to indices.
 
-    With L lanes, position p belongs to lane p mod L. A lane has exactly one place for each of its positions. So two
-    lanes may meet inside a block. Then both lanes read this block. A buffer is a part of one lane.
+    With L lanes, position p belongs to lane p mod L. The numbers of places in lanes differ by at most one. So
+    a lane may begin inside a block. Then two lanes read this block. A buffer is a part of one lane.
 
     Args:
         blocks: The blocks, or their parts lane by lane.
@@ -310,7 +310,7 @@ class BlockOrder:
     def ahead(self, position: int, chosen: Iterable[int], world_size: int) -> Iterator[tuple[int, list[int]]]:
         """Yield (position, blocks) as ``BlockShuffleSampler.blocks_ahead`` does, without padding.
 
-        ``chosen`` are the first positions of some ranks, at least one.
+        ``chosen`` are the first positions of one or more ranks.
         """
         step = int(np.gcd(world_size, self._lanes))  # a rank reads every step-th lane
         lanes = np.array(sorted({lane for first in chosen for lane in range(first % step, self._lanes, step)}))

@@ -96,7 +96,7 @@ class ViewerRequest:
 
     @property
     def selections(self) -> Selections:
-        """The selections of the store."""
+        """The Selections of the store, which find the records that match a query."""
         return self.state.selections[self.number]
 
     @property
@@ -105,11 +105,11 @@ class ViewerRequest:
         return self.integer("s", most=len(self.state.stores) - 1)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a value as text."""
+        """Return a value from the path or the query as text."""
         return str(self._values.get(name, default))
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _LARGEST) -> int:
-        """Return a value as an integer.
+        """Return a value from the path or the query as an integer.
 
         Raises:
             OptionError: The value is not an integer from ``least`` to ``most``, or is missing and has no default.
@@ -144,7 +144,7 @@ def _stores(request: ViewerRequest) -> list[dict[str, Any]]:
 
 
 def _change_marks(request: ViewerRequest) -> dict[str, Any]:
-    """Mark the records that match ``q``, one query or a list in the JSON body. Return the store's new facts."""
+    """Mark the records that match ``q`` in the JSON body, one query or a list. Return the store's new facts."""
     marks = request.state.marks[request.number]
     try:
         change = json.loads(request.body)
@@ -314,7 +314,7 @@ ROUTES = (
 
 
 def create_app(state: ViewerState, routes: Iterable[Route] = ROUTES) -> Starlette:
-    """Return the ASGI application of the viewer. It answers every request, so a Guard must protect it."""
+    """Return the ASGI application of the viewer. It answers every request, so a Guard must check requests first."""
     slots = asyncio.Semaphore(cpu_count())
 
     def endpoint(function: _Function, *, decodes: bool) -> Callable[[Request], Awaitable[Response]]:

@@ -69,7 +69,7 @@ class _Search:
         return {"running": running, "done": self._done, "of": of, "problem": self._problem}
 
     def join(self) -> None:
-        """Load the results of other processes into the columns."""
+        """Load the results of other processes into the columns of the store."""
 
     def _search(self) -> None:
         raise NotImplementedError
@@ -84,7 +84,7 @@ class _Search:
 
     def _progress(self, _: str, done: int, of: int) -> None:
         self._done = self._before + done
-        self._before += of * (done == of)  # the next calls count the records of the next store
+        self._before += of * (done == of)  # in the next store, ``done`` begins at 0 again
         if self._stopped.is_set():
             raise _StopError
 
@@ -159,7 +159,7 @@ class Duplicates(_Search):
 
 
 class Leaks(_Search):
-    """Searches for the records of each store that are also in another store of the viewer, such as train and val.
+    """Searches the stores of the viewer, such as train and val, for records that are also in another of these stores.
 
     Queries can use the result as the column ``duplicates.leak``, which is true for these records.
     """
@@ -169,9 +169,9 @@ class Leaks(_Search):
     def list(self, start: int, count: int, *, number: int) -> dict[str, Any] | None:
         """Return the records of store ``number`` that are also in another store; None if no search has ended.
 
-        - ``pairs``: at most 100 records, each with its ``index`` and ``class``. ``store``, ``of`` (the index) and
-          ``of_class`` describe the nearest record in another store. ``difference`` is "same" or "near". ``bits`` is the
-          number of different bits in the fingerprints;
+        - ``pairs``: at most 100 records, each with its ``index`` and ``class``. ``store`` (a number), ``of`` (an index)
+          and ``of_class`` describe the nearest record in another store. ``difference`` is "same" or "near". ``bits`` is
+          the number of different bits in the fingerprints;
         - ``leaks``: for each store, the number of its records that are also in another store.
         """
         if self._rows is None:

@@ -217,8 +217,8 @@ def _take_token(query: bytes) -> tuple[str | None, str]:
 class GuardedConnection(H11Protocol):
     """A connection that is closed if a request does not arrive completely within 10 s.
 
-    uvicorn limits only the time between requests. Without this class, unfinished requests from anyone could occupy all
-    connections of the viewer.
+    uvicorn limits only the time between requests, not the time of a request. Without this class, unfinished requests
+    from anyone could occupy all connections of the viewer.
     """
 
     _timer: asyncio.TimerHandle | None = None

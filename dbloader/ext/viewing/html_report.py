@@ -177,7 +177,7 @@ def _events(store: Store) -> str:
     report = known.read(count=_LINES)
     if not report["total"]:
         return "<h2>Report of the conversion</h2><p>No file was rejected, repaired or damaged.</p>"
-    # Damaged images are first, because the store contains them, unlike rejected files.
+    # Damaged images are first, because they are in the store. Rejected files are not.
     lines = known.read("damaged", count=_LINES)["rows"]
     lines += [line for line in report["rows"] if line["event"] != "damaged"]
     rows = [[text(line["event"]), text(line["name"]), text(line["reason"])] for line in lines[:_LINES]]

@@ -40,7 +40,7 @@ _FLOAT = re.compile(
 def join_listings(
     stores: Sequence[Store], listing: str | os.PathLike[str], tell: Callable[[str], object] = lambda _: None
 ) -> list[dict[str, FieldColumn]]:
-    """Return the columns of a listing for each store, joined to the records by the column ``index`` or a name.
+    """Return the columns of a listing for each store, joined to the records by their name, path or index.
 
     A store without a record in the listing gets no columns. A column is left out if its values are not scalars of
     one kind. If the listing has a column ``prediction`` with class names or integer labels, the result also has

@@ -83,8 +83,8 @@ class Marks:
     def summarize(self, query: str) -> dict[str, Any]:
         """Return how the records that match a query are marked.
 
-        ``count`` is the number of these records. ``kinds`` has an entry for the drops, for each label and for each tag:
-        ``key`` ("drop", "label" or "tag"), ``value``, ``count`` (of its records) and ``first`` (the first 12 indices).
+        ``count`` is the number of these records. ``kinds`` has a dict for the drops, for each label and for each tag:
+        ``key`` ("drop", "label" or "tag"), ``value``, ``count`` (of records) and ``first`` (their first 12 indices).
         """
         chosen, marks = self._selections.select(query), self._marks
         marked = sorted(marks) if isinstance(chosen, range) else np.intersect1d(chosen, [*marks]).tolist()
@@ -105,8 +105,8 @@ class Marks:
     def change(self, queries: str | Sequence[str], change: dict[str, Any]) -> None:
         """Mark the records that match a query, or one of several queries.
 
-        ``change`` has one of these keys. ``drop``: True. ``label``: the name of an old or new class, or an integer for
-        a store without classes. ``accept``: True, to make the prediction the label. ``tag`` and ``untag``: a text.
+        ``change`` has one of these keys. ``drop``: True. ``label``: a class name, perhaps a new one, or an integer
+        in a store without classes. ``accept``: True, to make the prediction the label. ``tag`` and ``untag``: a text.
         ``remove``: "drop" or "label". ``clear``: True, to remove all marks of the records. ``undo`` and ``redo``: the
         id of a change; they ignore the queries.
 
@@ -158,7 +158,7 @@ class Marks:
         return {index: mark for index, what in changes.items() if (mark := _changed(old[index], what)) != old[index]}
 
     def _predicted(self, indices: Any) -> dict[int, dict[str, Any]]:
-        """Return, for each record with a prediction, the change that makes the prediction its label."""
+        """Return {index of a record with a prediction: the change that makes the prediction the label}."""
         columns, classes = self._selections.columns, self._selections.store.manifest.classes
         values, known = columns.known(PREDICTION, indices)
         texts = columns.texts(PREDICTION)[1] if columns.kinds[PREDICTION] == "text" else None
@@ -180,7 +180,7 @@ class Marks:
             raise OptionError("this change cannot be undone: it was undone already, or its viewer has ended")
         if since := {index for index, mark in done["after"].items() if self._marks.get(index, {}) != mark}:
             later = {index for each in steps[steps.index(done) + 1 :] for index in each["after"]}
-            way = "undo these first" if since <= later else "another program set some of them: change them by hand"
+            way = "undo them first" if since <= later else "another program set some of them: change them by hand"
             raise OptionError(f"{counted(len(since), 'record')} of this change got other marks later: {way}")
         return done
 

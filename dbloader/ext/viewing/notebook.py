@@ -89,7 +89,7 @@ def store_html(shown: Sized, locate: Callable[[Sequence[int]], tuple[Store, Sequ
 
 
 def records_html(store: Store, indices: Sequence[Any], head: str, code: str = "") -> str | None:
-    """Return up to eight records as HTML, after the text ``head`` and before ``code``; None if reading fails."""
+    """Return up to eight records as HTML, between the texts ``head`` and ``code``; None if reading fails."""
     with suppress(Exception):
         sheet = _sheet(store, [int(indices[position]) for position in _some(len(indices))])
         above, below = (html.escape(printable(line)) for line in (head, code))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dbloader.records.record import Record
     from dbloader.stores.base import Store
 
-# Pixels of the longer side. 1600 is for formats that browsers cannot show.
+# Pixels of a thumbnail's longer side. A thumbnail of 1600 replaces an image that browsers cannot show.
 SIDES = (160, 240, 320, 480, 640, 1600)
 _CACHE_BYTES = 64 * 2**20
 _BOXES = 2000  # number of boxes that the page draws
@@ -45,7 +45,7 @@ def show_record(store: Store, index: int) -> dict[str, Any]:
     The result contains the facts of `record_facts` and these facts:
 
     - ``crc``: always "verified", because a record with a wrong checksum has only an ``error``;
-    - ``depth``: the depth of an image file, such as "16-bit"; None for others;
+    - ``depth``: the depth of an image file, such as "16-bit"; otherwise None;
     - ``orientation``: the EXIF orientation, 1 to 8, that browsers apply to the image;
     - ``rendered``: the reason why browsers get a converted picture; None if they get the stored image;
     - ``range``: the least and the greatest value of an image of more than 8 bits; None for other images;
@@ -130,7 +130,7 @@ def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 def image_of(store: Store, record: Record, field: int | None) -> Any:
-    """Return the image of a record, as bytes or an array. With ``field``, return the file in this file field."""
+    """Return the image of a record, as bytes or an array. ``field`` is the number of a file field to return instead."""
     names = store.manifest.file_fields
     if field is not None and not 0 <= field < len(names):
         raise OptionError(f"{store.place} has {len(names)} file fields, numbered from 0; got field={field}")

@@ -43,7 +43,7 @@ class Selections:
         self.revision = 0  # number of times that the marks or duplicates have changed
         self._joined, self._lock = {"listing": joined or {}}, threading.Lock()
         self._kept = LRUCache[Any](_MOST_BYTES, lambda indices: 1_000 + getattr(indices, "nbytes", 0))
-        # These caches keep results of sort_records, vectors by field, and results of summary.
+        # Caches for results of sort_records, for the vectors of each field, and for results of summary, in this order.
         self.orders = LRUCache[Any](_MOST_BYTES, lambda indices: indices.nbytes)
         self.vectors = LRUCache[Any](_MOST_BYTES, lambda vectors: vectors.nbytes)
         self.facts = LRUCache[dict[str, Any]](_MOST_BYTES, lambda facts: 10_000 + 200 * len(facts.get("labels", ())))
@@ -92,7 +92,7 @@ def _encode(rows: list[tuple[Any, ...]]) -> bytes:
 class ConversionReport:
     """The report of a store's conversion. Threads may share this object.
 
-    The matching lines of a search are counted once. Later, only lines up to the end of the requested page are read.
+    The first search for a text reads all lines, to count the matches. Later calls read only up to the requested page.
     """
 
     def __init__(self, store: Store) -> None:

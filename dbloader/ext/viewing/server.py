@@ -148,7 +148,7 @@ def view(
     The server runs in threads of this process until the result is closed. The result is also a context manager.
 
     Args:
-        place: Path or URI of a store, a Store, its dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
+        place: Path or URI of a store, a Store, a dataset, or a mixture that ``dbloader.mix`` returned. For a dataset,
             the page first shows the records that match its ``where``. For a mixture, a menu switches between its
             stores, and the training view shows the source of each sample.
         other: Path or URI of a second store. A menu on the page switches between the two stores.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ODD = "odd"  # the order that puts images with a rare size (width and height) first
 LIKE = "like:"  # like:embedding:17 compares the vectors in the field embedding with the vector of record 17
-_MOST_BYTES = 2**29  # largest size of all vectors of a field
+_MOST_BYTES = 2**29  # most bytes of all vectors of a field together
 _DIGITS = 18  # most digits of an index; int() raises an error for thousands of digits
 
 
@@ -52,7 +52,7 @@ def sort_records(selections: Selections, query: str, by: str) -> Any:
 def find_position(selections: Selections, query: str, by: str, index: int) -> int | None:
     """Return the position of a record in the result of `sort_records`; None if the record is not in the result.
 
-    Without ``by``, return the position of the first record with this index or a higher index.
+    But without ``by``, return the position of the next higher index, if there is one.
     """
     indices = sort_records(selections, query, by)
     if by:
@@ -77,7 +77,7 @@ def _by_similarity(selections: Selections, indices: Any, by: str) -> Array:
         raise OptionError(f"sort must be {LIKE}FIELD:INDEX, with the index of a record, got {short_repr(by, 50)}")
     vectors = selections.vectors.get(field, lambda: _read_vectors(selections.store, field))
     if np.isnan(vectors[int(index)]).all():
-        raise OptionError(f"record {index} has no vector in {short_repr(field)} with the length of the first one")
+        raise OptionError(f"record {index} has no vector in {short_repr(field)} with the length of the first vector")
     cosines = (vectors @ vectors[int(index)])[np.asarray(indices)]
     return np.asarray(indices)[np.argsort(cosines if by[0] == "-" else -cosines, kind="stable")]  # NaN is last
 

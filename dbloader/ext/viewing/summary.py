@@ -30,7 +30,7 @@ _WORST = 24  # largest number of labels in a table of labels and predictions
 _SHARES = np.array([0, 5, 25, 50, 75, 95, 100])
 _BINS = 40
 _SAMPLED = 100_000  # the edges of a histogram are computed from about this number of values
-_FINEST = 1e-9  # least range of a histogram / greatest value; in a smaller range, edges of 12 digits could be equal
+_FINEST = 1e-9  # least range of a histogram, as a fraction of its greatest value: its edges have 12 digits
 _WIDE = 20  # edges are logarithmic if the values differ by more than this factor
 
 
@@ -73,10 +73,10 @@ def count(selections: Selections, query: str, among: str | None = None) -> dict[
 
     ``labels`` is a list of pairs: a label (None for no label), and the number of its records. The list is empty for a
     store with more than 65,536 labels. ``formats`` has the number of records of each format. ``formats`` is None if
-    only some records of a store with several formats match. ``problem`` is the reason why the events cannot be read, or
-    None.
+    the store has several formats and only some records match. ``problem`` is the reason why the events cannot be read,
+    or None.
 
-    With another query in ``among``, ``labels`` counts the records that match ``among``.
+    If the query ``among`` is given, ``labels`` counts the records that match ``among``, not ``query``.
     """
     among = query if among is None else among
     key = selections.key(query), selections.key(among)
@@ -171,7 +171,7 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
 
     - ``pairs``: at most 600 lists [label, differing value, number of records], the most frequent pair first;
     - ``different``: the number of all such pairs;
-    - ``worst``: at most 24 labels and values, beginning with the one that has the most differing records;
+    - ``worst``: up to 24 labels and values with the most differing records, the most first;
     - ``cells``: lists like in ``pairs``, for all labels and values in ``worst``, including equal pairs;
     - ``equal``: the number of records whose value is equal to their label;
     - ``total``: the number of records with a label and a value.
@@ -191,7 +191,7 @@ def compare_labels(selections: Selections, query: str, name: str) -> dict[str, A
     label_of: dict[Any, int] = {name: label for label, name in enumerate(selections.store.manifest.classes)}
     found = counts.most_common()
     rows = [(label, value if texts is None else texts[value], number) for (label, value), number in found]
-    same = [label_of.get(value, value) for _, value, _ in rows]  # each value, or the label of the class with this name
+    same = [label_of.get(value, value) for _, value, _ in rows]  # a name of a class becomes its label
     differing = [row for row, value in zip(rows, same, strict=True) if value != row[0]]
     scores = Counter[Any](dict.fromkeys((label for label, _, _ in rows), 0))
     for label, value, number in differing:
@@ -268,7 +268,7 @@ def _finite(columns: Columns, column: str, indices: Any) -> Array:
 def _edges(values: Array, *, prefers_log: bool) -> tuple[list[float], str]:
     """Return (up to 41 round numbers that are the ascending edges of bins, their scale).
 
-    The bins contain the middle 99 % of the values.
+    The edges enclose at least the middle 99 % of the values.
     """
     if not len(values):
         return [], ""

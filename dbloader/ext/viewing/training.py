@@ -112,7 +112,7 @@ def show_image(
 def _dataset(store: Store | CompositeDataset, options: Options, transform: Any) -> Any:
     """Return the dataset that `create_loader` would make."""
     dataset: Any = store if isinstance(store, CompositeDataset) else StoreDataset(store, fields=("image",))
-    missing = transform is None  # the default transform does not replace the transforms in a mixture
+    missing = transform is None  # then only datasets without a transform get the default transform
     if missing:
         if len(options.size) > _LONGEST_TEXT:  # int() raises an error for thousands of digits
             raise OptionError(f"size must be from 1 to {_LONGEST}, got {options.size[:_LONGEST_TEXT]}…")
@@ -194,7 +194,7 @@ def _crop(dataset: StoreDataset, record: Record, row: Any) -> dict[str, Any]:
     ``crop`` is [left, top, width, height] in pixels of the decoded image. ``size`` is the [width, height] of the
     decoded image. ``flip`` is whether the output is mirrored. ``shares`` is the crop as fractions (0 to 1) of the
     thumbnail's width and height. ``turned`` is the EXIF orientation (1 to 8) if the transform ignores it but the
-    thumbnail does not; otherwise 1. Without an image or a plain Decoder, ``crop`` is None and ``shares`` is missing.
+    thumbnail does not; otherwise 1. If there is no image or no Decoder, ``crop`` is None and ``shares`` is missing.
     """
     decode: Any = dataset.decode
     found: dict[str, Any] = {"crop": None, "flip": False, "size": [record.width, record.height], "turned": 1}
@@ -228,8 +228,8 @@ def to_png(value: Any) -> tuple[bytes, str]:
     uint8 values are shown unchanged. Floats from 0 to 1 are shown from black to white. Other values are shown from
     black (the least value) to white (the greatest value).
 
-    ``value`` is a PIL image, a tensor or an array, or a list of images to show side by side. The shape is (height,
-    width); (channels, height, width) for tensors; or (height, width, channels) for arrays.
+    ``value`` is a PIL image, a tensor or an array, or a list of images to show side by side. A tensor has the shape
+    (height, width) or (channels, height, width). An array has (height, width) or (height, width, channels).
 
     Raises:
         OptionError: The value is not an image.

@@ -30,7 +30,7 @@ class TrainingView:
     """Answers requests of the training view for a batch or an image. Threads may share this object.
 
     Without a transform, the view shows the default of `create_loader`. With ``own_process``, a spawned process makes
-    the answers. This process imports the main module and the transform, so ``transform`` must be a text ``module:name``
+    the answers. It imports the main module and the transform, so ``transform`` must be a text ``module:name``
     (see ``load_transform``). A wrong name raises an OptionError at once.
     """
 

@@ -260,7 +260,7 @@ def test_undo_in_two_tabs_takes_back_the_change_that_it_names(
     tag.press("Enter")
     expect(second.locator("#notice")).to_contain_text("1 record tagged of the second tab")
     first.keyboard.press("Control+z")
-    expect(first.locator("#notice")).to_have_text("1 record of this change got other marks later: undo these first")
+    expect(first.locator("#notice")).to_have_text("1 record of this change got other marks later: undo them first")
     assert len(rows(marked)) == COUNT
     first.keyboard.press("Control+z")
     expect(first.locator("#notice")).to_contain_text("Undone: 1 record tagged of the second tab")

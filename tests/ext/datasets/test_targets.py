@@ -195,7 +195,7 @@ def test_mixture_refuses_sources_whose_targets_differ(tmp_path: Path, place: Pat
     with create_store(tmp_path / "t.lmdb") as writer, open_store(lists) as store:
         writer.write(store.encoded(range(LENGTH)))
         writer.finish(classes=NAMES[::-1], source={TARGET: "labels"})
-    with pytest.raises(OptionError, match="only the classes of a target 'label' can be united, but 'labels' has"):
+    with pytest.raises(OptionError, match="the classes of 'labels' must be the same in all sources, got"):
         mix({lists: 1, tmp_path / "t.lmdb": 1})
     with pytest.raises(OptionError, match="by='class' needs one class for each record, but 'score'"):
         mix(LMDBDataset(place, target="score"), by="class")

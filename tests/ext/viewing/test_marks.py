@@ -380,7 +380,7 @@ def test_changes_are_undone_in_any_order_unless_they_share_records(store: Store,
         marks.change(queries, {"tag": tag})
         undos.append({"undo": marks.describe()["undo"]["id"]})
     text = file.read_text()
-    with pytest.raises(OptionError, match="1 record of this change got other marks later: undo these first"):
+    with pytest.raises(OptionError, match="1 record of this change got other marks later: undo them first"):
         marks.change("", undos[0])
     assert file.read_text() == text
     for number, left in (

@@ -97,7 +97,7 @@ def test_search_text_is_not_matched_across_two_names(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("width>1 class:cats", "letter 9: no class is called 'cats'; classes are "),
-        ("event:moved", "letter 1: no record has the event 'moved'; the report has none"),
+        ("event:moved", "letter 1: no record has the event 'moved'; the report has no events"),
     ],
 )
 def test_query_for_an_unknown_value_lists_the_known_ones(selections: Selections, text: str, message: str) -> None:
