@@ -85,7 +85,7 @@ def shown_orientation(image: Any) -> int:
 
 
 def value_range(image: Any) -> tuple[float, float] | None:
-    """Return the least and the greatest finite value of an image, bytes or an array.
+    """Return the least and the greatest finite value of an image (bytes or an array).
 
     Return None if the image has 8 bits per value or no finite value, cannot be decoded, or is too large to decode.
     """
@@ -262,7 +262,7 @@ def _mask(image: Image.Image) -> Image.Image:
 
 
 def _from_array(array: npt.NDArray[Any], px: int, window: tuple[float, float] | None) -> Image.Image:
-    """Return an image of an array, shape (height, width), (height, width, channels) or (channels, height, width)."""
+    """Return the image in an array of shape (height, width), (height, width, channels) or (channels, height, width)."""
     pixels = array
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
         pixels = array.transpose(1, 2, 0)

@@ -198,7 +198,7 @@ def _run_loader(
         worker_type=kind,
     ) as loader:
         batches = iter(loader)
-        # Processes finish batches almost at the same time, so batches arrive in groups. Each measured step takes one.
+        # Processes finish batches almost at the same time, so batches arrive in groups. Each step takes one group.
         # The first batches are not measured, because some workers make them while other workers still start.
         for _ in range(1 + count):
             next(batches)

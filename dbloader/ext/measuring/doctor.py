@@ -133,7 +133,7 @@ def examine_place(place: str | os.PathLike[str], root: str | os.PathLike[str] = 
 
     with LMDBStore(place) as store:
         path = Path(store.place)
-        files = [path] if store.shard_lengths is None else path.rglob("*.lmdb")  # raises if there is no store
+        files = [path] if store.shard_lengths is None else path.rglob("*.lmdb")  # `shard_lengths` fails without a store
         nbytes = sum(file.stat().st_size for file in files)
     return [_file_system(store.place, Path(root)), _file_size(nbytes, Path(root))]
 

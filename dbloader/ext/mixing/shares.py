@@ -94,7 +94,7 @@ class MixtureOrder:
     def epochs(self) -> list[int]:
         """Return, for each source with a first weight above 0, an epoch length that draws all its samples."""
         total, needed = sum(self.shares[0]), []
-        # ``missing`` is the most draws by which a source may be behind its share: up to two blocks of each size end
+        # ``missing`` is the most draws by which a source may be behind its share. Up to two blocks of each size end
         # before a position, and each may lack two draws. ``SHUFFLED`` covers draws at the end of the next block.
         missing = 4 * max(0, (total // SHUFFLED).bit_length() + 1)
         for length, share in zip(self.lengths, self.shares[0], strict=True):

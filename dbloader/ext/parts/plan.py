@@ -135,7 +135,7 @@ class Plan:
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.bson"
 
     def attempt_name(self, number: int) -> str:
-        """Return the path in ``DESTINATION.partial`` of a file that shows: this machine is making the part."""
+        """Return the path in ``DESTINATION.partial`` of the file that exists while this machine makes the part."""
         return f"{RECEIPT_FOLDER}/{number:05}-{self.token}.{socket.gethostname()}{MAKING}"
 
     def check_versions(self) -> None:

@@ -126,7 +126,7 @@ def _check_same(plan: Plan, plan_id: str) -> None:
 def run_parts(place: str, parts: Sequence[int], executor: Any, workers: int) -> Generator[PartReceipt, None, None]:
     """Make parts, and yield the receipt of each finished part.
 
-    After an error, parts that have not begun are canceled. The message contains the number of the failed part. The wait
+    After an error, parts that have not begun are canceled. Its message contains the number of the failed part. The wait
     for free workers has no limit, because a cluster may grow. The executor is not shut down.
     """
     part, running = None, dict[Any, int]()

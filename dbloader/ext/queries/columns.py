@@ -287,7 +287,7 @@ class Columns:
 def parts(indices: Any) -> Iterator[tuple[slice, Any]]:
     """Divide a selection of records into blocks. Yield the positions of each block, and the indices at these positions.
 
-    The selection is an array of indices, or a range of all records. The indices in a range become a slice.
+    The selection is an array of indices, or a range of all records. For a range, the second value is a slice too.
     """
     for part in blocks(len(indices)):
         yield part, part if isinstance(indices, range) else indices[part]

@@ -330,7 +330,7 @@ class Bucket:
                 return True
             return False
 
-        if not self._repeat(put, key) and self.get(key) != data:  # the data are equal if an earlier try succeeded
+        if not self._repeat(put, key) and self.get(key) != data:  # equal data are from an earlier try of this call
             raise StoreExistsError(f"another process has written {self.place}/{key}")
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -27,8 +27,8 @@ _KEYS = (
     ("secret_access_key", "aws_secret_access_key", "SecretAccessKey"),
     ("token", "aws_session_token", "SessionToken"),
 )
-# Credentials without an expiry are used for this time. Then the profile's file or program is read again. Programs for
-# single sign-on rewrite the file.
+# Credentials without an expiry are used for this time. Then the profile's file or program is read again, because
+# programs for single sign-on rewrite the file.
 _READ_AGAIN = timedelta(minutes=5)
 _LONGEST_S = 60.0  # the longest time that a profile's program may run
 

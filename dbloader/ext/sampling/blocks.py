@@ -65,7 +65,7 @@ class BlockShuffleSampler(ResumableSampler):
         num_replicas, rank, seed, drop_last: As in ShuffleSampler.
         lanes: Number of lanes, usually one for each rank; None for an order without lanes.
         stick_to_shard: Whether a lane has the same samples in all epochs. Only their order changes. If the cache of a
-            machine has room for all shards of its lanes, it downloads each shard once. But a rank trains only on its
+            machine has room for all shards of its lanes, each shard is downloaded once. But a rank trains only on its
             own lanes. NVIDIA DALI has an option of this name. The number of ranks must divide ``lanes``.
 
     Raises:
@@ -91,7 +91,7 @@ class BlockShuffleSampler(ResumableSampler):
         length = length_of(dataset)
         super().__init__(length, length, num_replicas, rank, seed=seed, drop_last=drop_last)
         shards = getattr(dataset, "shard_lengths", None) if block_size is None else None
-        # If the shards have another sum, a subclass or wrapper of a dataset has other samples than its store.
+        # If the lengths of the shards do not add up, a subclass or wrapper has other samples than the store.
         self.shard_lengths: Sequence[int] | None = shards if shards is None or sum(shards) == length else None
         if self.shard_lengths is not None:
             self.block_size = max(1, -(-length // max(1, len(self.shard_lengths))))  # the mean of the shards

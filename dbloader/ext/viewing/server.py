@@ -82,7 +82,7 @@ class View:
             state = ViewerState(stores, tell, training, listing, read_only=read_only)
             opened.callback(state.close)
             self.marks = state.marks[0]
-            where = getattr(places[0], "where", None)  # of a dataset
+            where = getattr(places[0], "where", None)  # the query of a dataset
             self._query = f"&q={quote(where)}" if where else ""
             self._guard = Guard(
                 create_app(state), host, self.port, is_public=self.is_public, read_only=read_only, tell=tell
