@@ -238,7 +238,7 @@ def _ray_tasks(workers: int) -> Iterator[_RayTasks]:
     """Yield an executor that runs calls as tasks of Ray. Each task reserves ``workers`` CPUs.
 
     If the program has initialized Ray, the tasks run in its cluster, which is not shut down. Otherwise dbloader
-    connects to the cluster on this machine or at RAY_ADDRESS. If neither exists, dbloader starts a local cluster.
+    connects to the cluster at RAY_ADDRESS or on this machine. Without RAY_ADDRESS, it starts a local cluster if needed.
     """
     try:
         import ray

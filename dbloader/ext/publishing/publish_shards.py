@@ -202,7 +202,7 @@ def move_into(folder: Path, table: ShardTable, target: Path) -> None:
 
 
 def move_to(folder: Path, table: ShardTable, target: Path) -> None:
-    """Make a folder of shards a store, and rename the folder to the target. The target must not exist."""
+    """Turn a folder of shards into a store, and rename the folder to the target. The target must not exist."""
     put_manifest(folder, table)
     folder.rename(target)
     with suppress(OSError):  # the store is in place, and some folders cannot be synced

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_BLOCK = 2**20  # number of records computed at a time, so temporary arrays stay small
+_BLOCK = 2**20  # number of records processed at a time, so temporary arrays stay small
 _NAME_BYTES = 2**24  # bytes of the cache for chunks of names
 _TEXT_BYTES = 2**23  # bytes of the cache for chunks of texts
 _NO_TEXT = np.iinfo(np.int32).min

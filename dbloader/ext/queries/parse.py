@@ -96,7 +96,7 @@ def parse(text: str, fields: Mapping[str, str], others: Collection[str] = ()) ->
     Args:
         text: The query.
         fields: Name of each extra field that has a column -> kind of the column.
-        others: The extra fields without a column. Queries cannot compare such a field, and the error says why.
+        others: The extra fields without a column. Queries cannot compare such a field, and the error names the reason.
 
     Raises:
         OptionError: The query is wrong. The message has the position, and what is allowed.

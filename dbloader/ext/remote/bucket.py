@@ -45,7 +45,7 @@ _OWN = ".bson"
 PART_BYTES, MAX_PARTS = 8 * 2**20, 10_000
 _AT_ONCE = 4
 # A failing request is repeated for this time. If the server has never answered, the third failure causes a warning or
-# an error.
+# an error (see ``Bucket.waits``).
 PATIENCE_S, _FIRST_TRIES = 60.0, 3
 _LONGEST_PAUSE_S = 10.0
 # An object is requested up to this many times, until the answer is complete. If 2 % of all answers are incomplete, one
@@ -96,7 +96,7 @@ class Bucket:
         self.waits, self._answered, self._closed = waits, False, False
         self.has_md5: bool | None = None
         self.differing: set[str] = set()
-        # These two clients share no connection. `_repeat` counts and repeats their requests.
+        # These two clients share no connection, for `_until_whole`. `_repeat` counts and repeats their requests.
         self._once, self._other = self._open(retries=0), self._open(retries=0)
         self._often = self._open(retries=1_000)  # for uploads and listings; obstore repeats their requests
 
