@@ -24,7 +24,7 @@ _VALID = "valid"
 
 
 class EvenBatchFetcher(OuterBatchFetcher):
-    """Adds a bool tensor of shape (batch,) to each batch: False for repeated samples (positions from ``length`` on).
+    """Adds a bool tensor of shape (batch,) to each batch: False for positions from ``length`` on, which repeat samples.
 
     The tensor becomes the last element of a tuple or list, or the value of ``"valid"`` in a dict.
     """
@@ -52,6 +52,6 @@ def _with_mask(batch: Any, valid: torch.Tensor) -> Any:
     if type(batch) in (tuple, list):
         return type(batch)((*batch, valid))
     raise OptionError(
-        f"even_batches=True adds {_VALID!r} to a dict, or a last element to a tuple or list, got a batch that is a "
+        f"even_batches=True needs batches that are tuples, lists, or dicts without the key {_VALID!r}, got a "
         f"{type(batch).__name__}{' with this key' if isinstance(batch, Mapping) else ''}: change collate_fn or fields"
     )

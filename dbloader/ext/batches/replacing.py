@@ -37,10 +37,10 @@ DAMAGE = (DamagedRecordError, DamagedImageError, NotAnImageError)
 class Skip:
     """Replaces damaged samples by other samples, up to a share: ``create_loader(on_error=Skip(0.05))``.
 
-    In place of a damaged sample, the loader returns the next undamaged sample in the epoch's order. Its transform gets
-    the random numbers of the damaged sample. So batches keep their number and size. The loader warns once about each
-    damaged sample, and ``stats()`` counts and lists them. A sample is damaged if it raises DamagedRecordError,
-    DamagedImageError or NotAnImageError. All other errors end the epoch.
+    In place of a damaged sample, the loader returns the next undamaged sample in the epoch's order. So batches keep
+    their number and size. The next sample is transformed with the random numbers of the damaged sample. The loader
+    warns once about each damaged sample, and ``stats()`` counts and lists them. A sample is damaged if it raises
+    DamagedRecordError, DamagedImageError or NotAnImageError. All other errors end the epoch.
 
     Args:
         share: The largest allowed share of damaged samples, 0 to 1, among the samples of one process in an epoch.
@@ -65,8 +65,8 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     undamaged sample replaces the damaged sample. So the batch is still a function of (seed, epoch, positions).
 
     Args:
-        fetcher: Makes a batch from the indices of its samples, which are SeededIndices.
-        tester: Makes the same samples one at a time, to find the damaged ones; its ``collate_fn`` accepts any sample.
+        fetcher: Makes batches from SeededIndices.
+        tester: Makes the same samples singly, to find the damaged ones. Its ``collate_fn`` accepts single samples.
         sampler: The sampler that gives the order of the samples.
         skip: The largest share of damaged samples.
     """
@@ -104,7 +104,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
     def _replace(
         self, indices: SeededIndices, tested: Iterable[int], submit: Submit
     ) -> tuple[SeededIndices, tuple[SkippedSample, ...]]:
-        """Test the samples at these places of a batch. Return the batch's new indices, and the damaged samples."""
+        """Test the samples at the places ``tested`` in a batch. Return its new indices, and the damaged samples."""
         chosen, skipped = [*indices], []
         for at, future in [(at, submit(self._find_damage, indices[at], indices, at)) for at in tested]:
             damage = future.result()

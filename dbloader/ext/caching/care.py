@@ -52,7 +52,7 @@ def describe_cache(cache: str | os.PathLike[str]) -> CacheFacts:
         with _no_fetcher(folder) as is_idle:
             stats = read_stats(folder)
         if is_idle:
-            stats.readers = 0  # a killed fetcher leaves the count of its last readers
+            stats.readers = 0  # the file of a killed fetcher still counts its readers
     of = 0
     with suppress(FileNotFoundError):
         of = len(ShardTable.read(folder).shards)
@@ -76,7 +76,7 @@ def check_cache(cache: str | os.PathLike[str], progress: Callable[[int, int], ob
     _origin(cache)
     with refusals(str(cache)):
         files = [*_shards(folder), *folder.glob("index-*.lmdb")]
-        checksums, damaged = Checksums(folder), []  # read after listing the files, so no file lacks its checksum
+        checksums, damaged = Checksums(folder), []  # a checksum is stored before its file, so read the checksums last
         for number, path in enumerate(files):
             progress(number, len(files))
             with suppress(FileNotFoundError):  # the fetcher removed the file to make room

@@ -4,15 +4,15 @@ Both processes send JSON over a socket in the cache's folder:
 
     reader                                       fetcher
 
-    open: place, limit, known; reader  ------->  fetches manifest and index; if `known`, not a second time
+    open: place, limit, known; reader  ------->  fetches manifest and index; skips this if `known` and done before
                                        <-------  ready, or error
-    expect: needs; check               ------->  fetches in this order from now on
+    expect: needs; check               ------->  if `check`, checks the cache's limit; fetches in this order
                                        <-------  ready, or error
     need: 17; damaged_file             ------->  fetches shard 17 next, unless the cache has an undamaged one
                                        <-------  ready: shard 17 is in the cache, and stays until `opened`; or error
     opened                             ------->  may remove shard 17
 
-A waiting reader watches the files in ``partial/`` grow. If a connection closes, the process at its other end has ended.
+A reader gives up if the files in ``partial/`` stop growing. If a connection closes, the other process has ended.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FetcherClient:
         self.shows = False  # whether rank 0 reports a long wait on stderr
         make_folder(cache, place)
         self.ask("the index")
-        opening["open"]["known"] = True  # the cache has the index file now, so new connections skip this step
+        opening["open"]["known"] = True  # the cache has the index now, so later connections do not fetch it
 
     def tell(self, **message: Any) -> None:
         """Send a message that has no answer."""
@@ -182,8 +182,8 @@ class FetcherClient:
     def _start(self, lock: int) -> None:
         """Start a fetcher, which inherits the lock.
 
-        If another thread forked meanwhile, its child would hold the lock too. CachedStore's ``env.gate`` prevents
-        forks.
+        If another thread forked meanwhile, its child would hold the lock even after the fetcher's end. CachedStore
+        prevents such forks by ``env.gate``.
         """
         with (Path(self._cache) / LOG).open("wb") as log:
             subprocess.run(

@@ -110,7 +110,7 @@ class Reader:
         name: The name of the reader's dataset. All processes with a copy of the dataset have the same name.
         shard: The shard that the reader waits for or opens, or None. This shard must not be removed.
         is_waiting: Whether the reader waits for the shard.
-        damaged: Number of damaged shards so far, if the reader's shard was damaged; otherwise 0.
+        damaged: Number of damaged shards that this fetcher has removed; 0 if the reader's shard was undamaged.
     """
 
     channel: Connection
@@ -169,11 +169,11 @@ class CachedShards:
             return bool(self._readers)
 
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
-        """Open the origin, which is the store that the cache copies. With ``known``, do nothing if it is open.
+        """Open the origin, which is the store that the cache copies. With ``known``, keep an origin that is open.
 
-        Raise NotAStoreError if the cache is of another store. Raise OptionError if it has another ``limit`` (in bytes).
+        Raise NotAStoreError if the cache copies another store. Raise OptionError if ``limit`` (in bytes) has changed.
         """
-        # The first check takes no lock. Otherwise workers would wait while another reader checks an origin that hangs.
+        # Look without the lock first. Otherwise, readers with ``known`` would wait while another reader's fetch hangs.
         if self._origin is None or not known:
             with self._opening:
                 if self._origin is None or not known:  # another reader may have opened the origin meanwhile
@@ -212,9 +212,9 @@ class CachedShards:
             if self._limit and self._limit < least:
                 self._policy.forget(reader.name)
                 raise OptionError(
-                    f"cache_bytes={self._limit} is too small for this order, which reads shards of {least} bytes at "
-                    f"the same time: give at least {least}, or shuffle fewer shards at a time (BlockShuffleSampler, "
-                    "buffer_blocks)"
+                    f"cache_bytes={self._limit} is too small for this order, which reads several shards at the same "
+                    f"time, {least} bytes in all: give at least {least}, or shuffle fewer shards at a time "
+                    "(BlockShuffleSampler, buffer_blocks)"
                 )
             self._go_on()
 
@@ -243,7 +243,7 @@ class CachedShards:
             self._go_on()
 
     def _remove_damaged(self, shard: int, damaged_file: Sequence[int] | None) -> int:
-        """Remove a shard if it is damaged. Return the number of damaged shards so far; 0 if this shard is undamaged."""
+        """Remove a shard if it is damaged. Return the number of such removals so far; 0 for an undamaged shard."""
         with self._lock:
             if shard not in self._present:
                 return 0
@@ -289,7 +289,7 @@ class CachedShards:
             if step is None:
                 break
             for shard in step.remove:
-                with suppress(OSError):  # `_fetch` reports a folder that is not writable
+                with suppress(OSError):  # if the folder is not writable, the next `_fetch` reports it
                     self._path(shard).unlink()
                 self._gone(shard)
                 self._stats.removed += 1

@@ -83,8 +83,8 @@ def arriving_bytes(cache: str) -> int:
 def make_folder(cache: str, origin: str) -> None:
     """Make the folder of a cache if needed. Raise NotAStoreError for a file, or a non-empty folder that is no cache.
 
-    Raise OptionError if the folder is in the store at ``origin`` or contains it: otherwise, the fetcher could remove
-    the store's shards.
+    Raise OptionError if the folder contains the store at ``origin``, or is inside the store. Otherwise, the fetcher
+    could remove the store's shards.
     """
     if "://" not in origin:
         there, here = os.path.realpath(origin), os.path.realpath(cache)

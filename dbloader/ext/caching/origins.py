@@ -69,12 +69,12 @@ def open_origin(place: str) -> Origin:
 
 
 class BucketOrigin:
-    """A store in object storage. Only the fetcher uses this class, because forks of a process with obstore hang."""
+    """A store in object storage. Only the fetcher uses this class: readers may fork, and obstore hangs in a fork."""
 
     def __init__(self, place: str) -> None:
         from dbloader.ext.remote.bucket import Bucket
 
-        self._bucket = Bucket(place, waits=False)  # nobody would see its warnings
+        self._bucket = Bucket(place, waits=False)  # raise errors, because nobody would see warnings
         self.place, self.fetch = self._bucket.place, self._bucket.fetch
 
     def manifest(self) -> bytes:
@@ -145,7 +145,7 @@ def _divide(store: Store) -> ShardTable:
         digest = hashlib.sha256(crc32[begin:end].tobytes()).hexdigest()
         size_of_file = int(nbytes[begin:end].sum()) + (end - begin + 64) * _PAGE_BYTES  # an estimate
         shards.append(Shard(f"{number:05}-{digest[:8]}.lmdb", end - begin, size_of_file, digest))
-    # A new conversion of the same records changes only the salt. So the index gets a new name, and the shards do not.
+    # A new conversion of the same records changes only the manifest's random salt, so only the index gets a new name.
     return ShardTable(manifest, f"index-{manifest.salt:08x}.lmdb", shards)
 
 

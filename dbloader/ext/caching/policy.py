@@ -56,8 +56,8 @@ class CachePolicy:
         self.nbytes = nbytes
         self.limit = limit
         self._readers: dict[Hashable, _Reader] = {}
-        self._questions = 0
-        self._asked: dict[int, int] = {}  # shard -> `_questions` when a reader last asked for the shard
+        self._questions = 0  # number of calls of `ask`
+        self._asked: dict[int, int] = {}  # {shard: number of the last call of `ask` with this shard}
 
     def expect(self, reader: Hashable, needs: Iterable[Need]) -> None:
         """Set which shards a reader (a rank or another program) will need, and when. Its earlier needs are dropped."""
@@ -68,7 +68,7 @@ class CachePolicy:
         self._readers.pop(reader, None)
 
     def ask(self, reader: Hashable, shard: int) -> None:
-        """Note that a reader has reached a shard. Drop the reader's needs that end before this position."""
+        """Note that a reader has reached a shard. Drop the needs that end before the reader's new position."""
         self._questions += 1
         self._asked[shard] = self._questions
         if reader in self._readers:
@@ -119,8 +119,8 @@ class CachePolicy:
             in_use += distance == 0
             following += distance > 0
             if shard not in present and shard not in skip:
-                # If readers now use N shards, only the N shards needed next may displace a shard with a known next use.
-                # With this limit, a cache for half of the data fetches 60 % of the data in each epoch, otherwise 75 %.
+                # With N shards in use, only the N shards needed next may replace shards that are needed again later.
+                # A cache for half of the data then fetches 60 % of the data in each epoch, and 75 % without this rule.
                 remove = self._make_room(shard, distance if following <= in_use else _NEVER, present, fixed)
                 return None if remove is None else Fetch(shard, remove)
         return None
@@ -194,8 +194,8 @@ def needs_of(
 ) -> list[Need]:
     """Return when a rank needs each shard. Positions count the rank's samples from the beginning of the iteration.
 
-    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, it computes
-    indices from both ends of the order, until every shard has occurred.
+    This function is fast for a BlockShuffleSampler whose blocks are the shards. For any other sampler, it computes the
+    order from its beginning to find the first use of each shard, and from its end to find the last use.
 
     Args:
         sampler: dbloader's sampler for this rank. Index -1 means a sample of another store.
@@ -219,7 +219,7 @@ def needs_of(
     ends = np.cumsum(lengths)
 
     def seen(positions: range) -> Iterator[tuple[int, int]]:
-        """Yield (shard, number of samples before the first sample of the shard)."""
+        """Yield each shard once, with the number of ``positions`` before its first sample: (shard, number)."""
         unseen = np.array(lengths) > 0
         order = sampler.order(since["seed"], since["epoch"])
         for at in range(0, len(positions), _COMPUTED):

@@ -36,7 +36,7 @@ def cache_command(
 ) -> int:
     """Show what is in FOLDER, the cache of a dataset (cache=FOLDER).
 
-    Training fetches a removed file again when it needs the file. To fetch all files now, give --fill PLACE.
+    Training fetches missing files when it needs them. To fetch all files now, give --fill PLACE.
     """
     if clear and (verify or fill):
         raise click.UsageError("--clear cannot be combined with --verify or --fill.")

@@ -105,9 +105,9 @@ def copy_command(
 ) -> int:
     """Copy the store SOURCE (a file, folder of shards or mongodb:// place) to DESTINATION (a file or mongodb:// place).
 
-    Each record is checked, and its bytes are copied. Several SOURCEs become one store, with classes joined by name.
-    Records stay in order. With several of --select, --drop, --class and --where, a record must pass each of them.
-    Sources never change.
+    Each record is checked, and its bytes are copied. Several SOURCEs become one store. Classes with the same name
+    become one class. Records stay in order. With several of --select, --drop, --class and --where, a record must pass
+    each of them. Sources never change.
 
     One of the places may be in object storage: s3://, gs:// or az://bucket/name. In this case, the whole store is
     copied as a folder of shards, and records are not checked. After an interruption, the same command copies the
@@ -209,8 +209,8 @@ def export_command(
 ) -> None:
     """Write the records of the store PLACE as files into the new folder DESTINATION.
 
-    The folder appears when it is complete. dbloader convert DESTINATION makes a store with the same records again. For
-    coco and yolo, convert DESTINATION/images with --listing DESTINATION/annotations.json or DESTINATION/data.yaml.
+    The folder appears when it is complete. dbloader convert DESTINATION makes a store with the same records. For coco,
+    convert DESTINATION/images with --listing DESTINATION/annotations.json; for yolo, with DESTINATION/data.yaml.
     """
     with Meter("Exporting", "records", quiet=quiet or as_json) as meter:
         report = export_store(place, destination, format=format, where=where, progress=meter.update)

@@ -50,7 +50,7 @@ Examples:
 def duplicates_command(place: str, other: str | None, *, quiet: bool, as_json: bool, **options: Any) -> int:
     """Find duplicate images in the store PLACE, or images of the store OTHER that are also in PLACE.
 
-    Duplicates have the same bytes, or look alike, for example a smaller copy. The file PLACE.duplicates keeps a
+    Duplicates have the same bytes or look alike, as a smaller copy does. The file PLACE.duplicates keeps a
     fingerprint of each image, so the next search decodes no images. For MongoDB, this file is
     DATABASE.COLLECTION.duplicates in the current folder. To remove duplicates, list them with --output FILE, then run
     dbloader copy PLACE NEW --drop FILE. With two stores, copy OTHER instead of PLACE.

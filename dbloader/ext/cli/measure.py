@@ -96,8 +96,8 @@ def doctor_command(place: str | None, *, as_json: bool) -> int:
     """Find what stops or slows training on this machine or from the store PLACE, and what to do about it.
 
     Each line is one finding: "ok"; a "warning" about something that slows training or prevents some uses; or a
-    "problem" that prevents most uses. doctor examines versions, /dev/shm and CUDA, and the file system, size or
-    server of PLACE. It changes nothing, and measures no speed.
+    "problem" that prevents most uses. doctor examines versions, /dev/shm, CUDA, and PLACE: its file system and size,
+    or its MongoDB server. doctor changes nothing, and measures no speed.
     """
     findings = examine_machine()
     if place is not None:

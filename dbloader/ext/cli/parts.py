@@ -52,8 +52,8 @@ def plan_command(
 
     After that, machines make the parts in any order with dbloader part. dbloader publish joins them into the store.
     All machines must see SOURCE and DESTINATION at the same places, on a shared file system or in object storage
-    (s3://, gs://, az://). Making the same plan again keeps finished parts. Without --append, a store at DESTINATION
-    stays until dbloader publish --overwrite replaces it.
+    (s3://, gs://, az://). Making the same plan again keeps finished parts. Only dbloader publish changes a store at
+    DESTINATION: it adds to the store after plan --append, or replaces the store with publish --overwrite.
     """
     images = pop_image_format(options)
     options["listing"] = pop_listing(options)
@@ -99,8 +99,8 @@ def part_command(
 ) -> None:
     """Make part NUMBER (from 0) of the conversion that dbloader plan has planned for DESTINATION.
 
-    A finished part is not made again. Several machines may make the same part at the same time. So just run a failed
-    task again.
+    After a failure, run the same command again. A finished part is not made again, and several machines may make the
+    same part at the same time.
 
     On Slurm: sbatch --array=0-511 --wrap 'dbloader part train.lmdb $SLURM_ARRAY_TASK_ID'
     """

@@ -26,17 +26,17 @@ class Target(NamedTuple):
 
     fields: dict[str, Any]
     kind: str | None = None  # kind of the target, such as "several classes"; None if the sample has no target
-    field: str | None = None  # the field that becomes the target of the store; None for the label, or with boxes
+    field: str | None = None  # the target field of the store; None for labels and boxes
     files: tuple[str, ...] = ()  # fields with image files
-    boxes_in: tuple[int, int] | None = None  # as in Entry, if there are boxes
+    boxes_in: tuple[int, int] | None = None  # size of the image that contains the boxes, if there are boxes
 
 
 def read_target(value: Any, classes: Sequence[str]) -> Target:
     """Return the fields for a target. Raise FieldError if the meaning of the target is unclear.
 
     Args:
-        value: A label: an integer, the name of a class, or None. Or a float, an array with 0 or 1 for each class, or
-            the dict of a VOCDetection. Or a mask (a PIL image), alone or in a pair with a label.
+        value: A label (an integer, the name of a class, or None), a float, or an array with 0 or 1 for each class. It
+            may also be the dict of a VOCDetection, a mask (a PIL image), or a pair of a mask and a label.
         classes: The class names in the order of their labels.
     """
     if is_loaded(value, "torch", "Tensor"):
@@ -61,14 +61,14 @@ def read_target(value: Any, classes: Sequence[str]) -> Target:
     raise FieldError(
         "field 'label' must be an int, or the name of a class, or another target that write_store knows, got "
         f"{short_repr(value)}: give other values a field of their own, such as "
-        "fields=('image', 'caption'), and read them by LMDBDataset(place, target='caption'); convert() reads boxes"
+        "fields=('image', 'caption'), and read them by LMDBDataset(place, target='caption'); store boxes by convert()"
     )
 
 
 def _several_classes(values: np.ndarray[Any, Any], classes: Sequence[str]) -> Target:
     if len(values) != len(classes) or not np.isin(values, (0, 1)).all():
         raise FieldError(
-            f"field 'label' has {len(values)} numbers: as several classes, each must be 0 or 1 and have a name, got "
+            f"field 'label' must have one number, 0 or 1, for each class name, got {len(values)} numbers "
             f"{short_repr(values)} and {len(classes)} names: pass {len(values)} names as classes=, or put other "
             "numbers into another field, such as fields=('image', 'points')"
         )

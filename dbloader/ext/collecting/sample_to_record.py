@@ -37,8 +37,8 @@ _BYTES = (bytes, bytearray, memoryview)
 _LARGE = 2**16  # a PIL image of unknown origin is probably a photograph if its PNG has at least this many bytes
 
 
-# (record, the sample's field with the image, target), or the error that prevented the record. The field is None without
-# an image, and the target is None for a copied record.
+# (record, the sample's field with the image, target), or the error that prevented the record. Without an image, the
+# field is None. A record that is copied from a store has the target None.
 Made: TypeAlias = "tuple[Record, str | None, Target | None] | DBLoaderError"
 
 
@@ -104,7 +104,7 @@ class SampleEncoder:
                 named = {"name": name, **named}
         target = read_target(named.pop("label", None), self.classes)
         if twice := target.fields.keys() & named.keys():
-            raise FieldError(f"field {min(twice)!r} is in the sample, and also made of its 'label': rename one field")
+            raise FieldError(f"'label' becomes a field {min(twice)!r}, but the sample has such a field too: rename it")
         named = {key: self._value(key, value) for key, value in {**named, **target.fields}.items()}
         standard = {key: named.pop(key) for key in STANDARD_FIELDS if key in named}
         record = Record(**standard, fields=named)
@@ -207,7 +207,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return an int, float, bool or str for a value without axes. If this would change the dtype, return an array."""
+    """Return a value without axes as an int, float, bool or str; as an array if the dtype would be lost."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array

@@ -37,7 +37,7 @@ def is_loaded(value: Any, module: str, name: str) -> bool:
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether each sample is a record of a store. Only its image may have been decoded."""
+    """Return whether each sample is a record of a store. Its image may be decoded, but no value may be changed."""
     if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
         return isinstance(dataset, Store)
     return (
@@ -71,7 +71,7 @@ def find_stores(samples: Any) -> Iterator[Store]:
 
 
 def _inner(samples: Any) -> list[Any]:
-    """Return the datasets in a ConcatDataset, or the dataset in a DataLoader, a Subset or the like; [] without one."""
+    """Return the datasets in a ConcatDataset, or the dataset in a DataLoader, a Subset or the like; otherwise []."""
     if is_loaded(samples, "torch.utils.data", "ConcatDataset"):
         return list(samples.datasets)
     dataset = getattr(samples, "dataset", None)

@@ -57,15 +57,15 @@ def write_store(
     The store appears at the place when all samples are written. After an error, the place is unchanged. Without
     samples, the result is an empty store, which never replaces another store.
 
-    Some ``samples`` are records: a Store, an LMDBDataset or MongoDataset without ``transform``, ``target_transform``
-    and ``decode``, and torch's Subset or ConcatDataset of these. Their image files, names, labels and extra fields are
-    copied unchanged. If a dataset has ``fields``, only these fields are copied. With ``image_format``, ``quality`` or
-    ``fields`` in this call, the images of an LMDBDataset or MongoDataset are encoded again. The images of a Store
-    cannot be encoded again.
+    The samples of a Store are records. So are samples of an LMDBDataset or MongoDataset without ``transform``,
+    ``target_transform`` and ``decode``, and of torch's Subset or ConcatDataset of these. The image files, names, labels
+    and extra fields of records are copied unchanged. A dataset with ``fields`` gives only these fields. With the
+    arguments ``image_format``, ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded
+    again. The images of a Store cannot be encoded again.
 
     The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
-    they decode. As in ImageFolder, the EXIF orientation is not applied. With ``image_format``, ``quality``, a transform
-    of images or an ImageFolder's own ``loader``, the images are encoded. Images of all other samples are encoded too.
+    they decode. Their EXIF orientation is not applied. With ``image_format``, ``quality``, a transform of images or an
+    ImageFolder's own ``loader``, the images are encoded. Images of all other samples are encoded too.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. Samples
     are not collated, so their sizes may differ. ``collate_fn`` is called only if ``batch_size`` is None: torch then
@@ -73,14 +73,14 @@ def write_store(
 
     Args:
         samples: An iterable, a map-style dataset, a torch DataLoader, a PrefetchLoader of a DataLoader, or a Store. A
-            sample may be a dict, named tuple or dataclass with names of fields, a tuple or list in the order of
-            ``fields``, or a Record. Or it is an image alone: a PIL image, tensor, array or the bytes of an image file.
-            Tensors and arrays are stored as arrays of their dtype and shape. Tensors and arrays without dimensions, and
-            numpy scalars, are stored as an int, float or bool if their dtype is int64, float64 or bool. ``label`` may
+            sample may be a Record, a dict, named tuple or dataclass with names of fields, or a tuple or list in the
+            order of ``fields``. It may also be an image: a PIL image, tensor, array or the bytes of an image file.
+            Tensors and arrays are stored as arrays of their dtype and shape. Single numbers (numpy scalars, and tensors
+            or arrays without dimensions) of dtype int64, float64 or bool become an int, float or bool. ``label`` may
             also be another target, of the same kind in all samples. A float is stored in the field ``target``. A tensor
             or array with 0 or 1 for each of ``classes`` becomes the list ``labels``. A PIL image becomes the file field
-            ``mask``, also in a pair with an int. A dict of VOCDetection becomes boxes. Datasets of the store then
-            return this float, these 0 and 1, or this mask as the target.
+            ``mask``, also in a pair with an int. A dict of VOCDetection becomes boxes. Datasets of the store return the
+            float, the zeros and ones, or the mask as the target.
         place: Place of the new store.
         fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
             ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
@@ -90,13 +90,13 @@ def write_store(
             the bytes of image files, or None. Datasets decode these fields like the image.
         classes: Class names in the order of their labels; () for labels without names. The default is the dataset's
             class names, or the sorted names in a VOCDetection. Labels that are ints are not changed. If labels are
-            names, give all names: each record is written with its final label before the next sample is read.
+            names, give all names here, because records are written before the names in later samples are known.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
         quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
         overwrite: Replace the store at the place when the new store is finished.
-        require_images: Whether at least one sample must have an image. Records of stores need none. With True, the
-            image may also be in a field with another usual name, such as ``img``. The first sample with an image
+        require_images: Whether at least one sample must have an image. Records of stores need no images. With True,
+            the image may also be in a field with another usual name, such as ``img``. The first sample with an image
             decides the name of the field.
 
     Raises:
@@ -106,9 +106,9 @@ def write_store(
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
         OptionError: An option is out of its range. Or the samples cannot be iterated, or are read from the store at the
-            place. Or there are no samples, but ``overwrite`` is given. Or no sample has an image, or it is unclear
-            which column is the image. Or concatenated datasets have different classes. Or images of a Store would be
-            encoded again.
+            place. Or there are no samples, but ``overwrite`` is given. Or no sample has an image, or several columns of
+            a Hugging Face dataset may be the image. Or concatenated datasets have different classes. Or images of a
+            Store would be encoded again.
         StoreError: The place cannot be written, or already has a store.
     """
     names = _NAMES if fields is None else fields
@@ -152,8 +152,8 @@ def write_store(
             )
         if overwrite and not writer.length:
             raise OptionError(
-                f"there are no samples, so {writer.place} is not overwritten (an iterator can be used only once): to "
-                "make an empty store, name another place and leave out overwrite"
+                f"there are no samples (was the iterator used before?), so {writer.place} is not overwritten: to make "
+                "an empty store, name another place and leave out overwrite"
             )
         if target.field is not None:
             source[TARGET] = target.field
@@ -178,7 +178,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # The copy needs new workers, because persistent workers keep the old collate_fn. A DataLoader refuses setattr.
+    # Start new workers, because persistent workers keep the old collate_fn. Use vars(): a DataLoader refuses setattr.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -249,8 +249,8 @@ def _unpack(made: Made, before: str | None, target: Target) -> tuple[Record, str
         )
     if own is not None and None not in (own.kind, target.kind) and own.kind != target.kind:
         raise FieldError(
-            f"field 'label' is of another kind, {own.kind}, than in earlier samples, {target.kind}: give one kind in "
-            "all samples, such as float(label)"
+            f"the kind of field 'label' is {own.kind}, but {target.kind} in earlier samples: give one kind in all "
+            "samples, such as float(label)"
         )
     return record, before or found, target if own is None or own.kind is None else own
 

@@ -251,7 +251,7 @@ def _compare_records(mine: Record, theirs: Record) -> tuple[str, list[str]]:
     differences = ["bytes"] if image == "bytes" else []
     if mine.label != theirs.label:
         differences.append("label")
-    if image in ("changed", "repaired"):  # the conversion changed width, height, format or tiles
+    if image in ("changed", "repaired"):  # the conversion may have changed width, height, format and tiles: ignore them
         mine, theirs = (
             Record(fields={name: value for name, value in record.fields.items() if name != TILES})
             for record in (mine, theirs)
@@ -303,8 +303,8 @@ class _RecordMatcher:
         self.left = left
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
-        # How many records of each key `take` skips, because they were found before. The number is at the key's first
-        # position in ``_keys``. All other elements are unused.
+        # At the first position of each key in ``_keys``: the number of its records that `take` skips, because they were
+        # found before. Other elements are unused.
         self._taken = np.zeros(len(keys), np.uint32)
 
     def take(self, key: np.uint64 | np.uint32, accept: Callable[[int], bool] = lambda index: True) -> int | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dbloader.stores.base import Store
     from dbloader.stores.writer import Writer
 
-_CHANGES = ("resized", "reencoded")  # a partial copy counts these changes in its records: the report has no such lines
+_CHANGES = ("resized", "reencoded")  # changes without report lines: a partial copy counts them in its records
 
 
 class RecordCopier:
@@ -49,7 +49,7 @@ class RecordCopier:
         self._is_same = len(stores) == 1 and not self._chosen
         self.selection = select_records(self._names, choice)
         self.created = self._manifests[0].created if self._is_same else None
-        # If a class is left out, lists of several classes per image keep the old labels. Otherwise they get new labels.
+        # Whether the lists of an image's classes get new labels. They keep the old labels if a class is left out.
         self._unites_lists = all(
             table is None or len(table) == len(manifest.classes)
             for table, manifest in zip(self.selection.tables, self._manifests, strict=True)
@@ -99,13 +99,13 @@ class RecordCopier:
         for manifest in self._manifests:
             wanted.update(manifest.outcome)
             depths.update(manifest.depths)
-        if not self.selection.complete:  # `_records` has counted changes and depths
+        if not self.selection.complete:  # in a partial copy, `_records` has counted changes and depths
             wanted, depths = Counter({kind: lines[kind] for kind in wanted if kind not in _CHANGES}), Counter()
         missing = {kind: count - writer.totals.outcome[kind] for kind, count in wanted.items()}
         writer.write([], outcome=missing, depths=None if writer.totals.depths else depths)
 
     def _records(self, positions: Any, changes: Counter[str], depths: Counter[str]) -> Iterator[EncodedRecord]:
-        """Yield records with new labels. In a partial copy, also count resized and reencoded images, and depths."""
+        """Yield records with new labels. In a partial copy, also count changed images, and the bit depths of images."""
         positions = np.asarray(positions)
         stores = np.searchsorted(self._names.starts, positions, "right") - 1
         for number in np.unique(stores).tolist():
@@ -158,7 +158,7 @@ class RecordCopier:
             for event in store.events():
                 if not self.selection.complete:
                     found = [at for at in self._names.find(event["name"]) if start <= at < start + len(store)]
-                    # If several records have the same name, the report has their lines in the order of the records.
+                    # The report is in the order of the records: the nth line with a name is about the nth such record.
                     nth = next(seen[event["name"], event["event"]]) if len(found) > 1 else 0
                     if event["event"] == "rejected" or nth >= len(found) or not inside[found[nth]]:
                         continue

@@ -72,14 +72,14 @@ def copy_remote(
 
 def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[int, int], object]) -> Manifest:
     bucket = objects.open_target(place)
-    # List files before reading the manifest. An upload whose files are in the list has read its manifest even earlier.
-    # If this upload replaces the manifest, that upload fails. So its files are deleted below.
+    # List files before reading the manifest. Then the list has only files of uploads that read the manifest earlier. If
+    # this upload replaces the manifest, those uploads fail. So their files are deleted below.
     there = objects.list_files(bucket)
     replaces = objects.find_replaced(bucket, overwrite=overwrite)
     before = bucket.get(MANIFEST_FILE, replaces.etag) if replaces else b""
     with _as_folder(source) as (folder, table):
         # The keys depend on this store and on the replaced manifest, so a repeated upload uses the same keys. If
-        # another upload replaces the manifest, this upload can never be published, and its files may be removed.
+        # another upload replaces the manifest first, this upload fails, and the other upload may remove its files.
         upload = hashlib.sha256(before + table.encode()).hexdigest()[:16]
         shards = [shard._replace(name=f"{number:05}-{upload}.lmdb") for number, shard in enumerate(table.shards)]
         new = ShardTable(table.manifest, f"index-{upload}.lmdb", shards)
@@ -98,7 +98,7 @@ def _upload(source: Path, place: str, *, overwrite: bool, progress: Callable[[in
     whole = new.index_file in sizes and all(
         sizes.get(key) == shard.nbytes for key, shard in zip(files, shards, strict=False)
     )
-    # If another upload has replaced the manifest, it may have removed these files. Then `put_table` raises the error.
+    # If files are missing because another upload has replaced the manifest, `put_table` raises the error.
     if not whole and bucket.head(MANIFEST_FILE) == replaces:
         raise StoreError(
             f"{bucket.place}: some files are missing or have another size, because {source} was replaced or another "
@@ -137,7 +137,7 @@ def _as_folder(source: Path) -> Iterator[tuple[Path, ShardTable]]:
         (folder / SHARD_FOLDER).mkdir()
         shard = folder / SHARD_FOLDER / "00000.lmdb"
         shard.symlink_to(source.absolute())
-        # With the store's own facts, such as its creation time, and a fixed name, each upload makes the same index.
+        # Each upload makes the same index, with a fixed name and the store's own facts, such as its creation time.
         yield folder, index_shards(folder, [shard.name], [manifest.digest], **manifest.given, index="index.lmdb")
 
 

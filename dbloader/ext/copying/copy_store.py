@@ -78,8 +78,8 @@ def copy_store(
     The bytes of images do not change, and images are not decoded. Every record is checked before it is written. A copy
     of one source without options has the same records, report and manifest. Records keep the order of the sources.
 
-    The copy writes all destinations, and then publishes them. Before this, no destination changes, even if a record is
-    damaged or the copy is interrupted. ``resume`` continues after the last commit.
+    The copy writes all destinations, and then publishes them. During the writing, no destination changes, even if a
+    record is damaged or the copy is interrupted. ``resume`` continues after the last stored record.
 
     Args:
         source: Place of the store, or several places. Classes with the same name become one class, for images and for
@@ -101,10 +101,10 @@ def copy_store(
         seed: Seed of ``split``.
         overwrite: Replace the store at a destination when the copy is finished.
         resume: Continue an interrupted copy, or begin a new copy. The sources, and the options that affect the records,
-            must be the same. A copy to or from object storage always continues.
+            must be as in the interrupted copy. A copy to or from object storage always continues.
         skip_damaged: Leave out the damaged records of a single source, and call this function, such as ``print``, with
-            the reason for each. The report of the copy contains the reasons too. Images are not decoded. If the
-            store was made with ``check="none"``, use it as the source of ``convert`` to find damaged images.
+            the reason for each. The report of the copy contains the reasons too. Images are not decoded. To find
+            damaged images in a store made with ``check="none"``, use this store as the source of ``convert``.
         progress: Called with the number of records copied, and the total.
 
     Returns:
@@ -145,7 +145,7 @@ def copy_store(
         if wrong:
             raise OptionError(
                 f"skip_damaged (--skip-damaged) cannot be combined with {', '.join(wrong)}: copy each store with "
-                "skip_damaged alone first, then copy that copy"
+                "skip_damaged alone first, then copy the copies"
             )
         with open_store(sources[0]) as store:
             check_destination(places[0], [store])
@@ -199,7 +199,7 @@ def _write(
 
 
 def _find_published(copy: RecordCopier, places: Sequence[Place]) -> dict[int, Manifest]:
-    """Return the destinations that an interrupted copy has published; {} if all are published, to copy them again."""
+    """Return the destinations that an interrupted copy has published. If all are published, return {} to copy again."""
     found: dict[int, Manifest] = {}
     for number, place in enumerate(places):
         source = copy.source(number)

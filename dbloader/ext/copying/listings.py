@@ -64,7 +64,7 @@ class Labels(NamedTuple):
 
 
 class RecordNames:
-    """Names of the records of several stores, loaded at first use. A name takes 16 bytes, and its length in bytes."""
+    """Names of the records of several stores, loaded at first use. A name takes 16 bytes plus its own length."""
 
     def __init__(self, stores: Sequence[Store]) -> None:
         self.stores = stores
@@ -100,8 +100,8 @@ class RecordNames:
         return [position for position in order[first:stop].tolist() if name and self.name(position) == name]
 
     def repeated(self, keep: Array) -> Iterator[str]:
-        """Yield each record's name that also occurs in an earlier store. ``keep`` masks the records that count."""
-        hashes = np.where(keep, self._hashes, 0)  # unnamed records have the hash 0 too
+        """Yield the name of each record if an earlier store has this name too. Ignore records outside of ``keep``."""
+        hashes = np.where(keep, self._hashes, 0)  # 0 is also the hash of unnamed records, which are ignored
         values, counts = np.unique(hashes, return_counts=True)
         for position in np.flatnonzero(np.isin(hashes, values[(counts > 1) & (values > 0)])).tolist():
             name = self.name(position)
@@ -188,10 +188,10 @@ def join_labels(
     """Return the labels in some rows.
 
     Args:
-        rows: For each row: what it is called in messages, its label, and the positions of its records.
+        rows: For each row: (its name in messages, its label, the positions of its records).
         names: The names of the records.
         where: The place of all rows, for messages.
-        may_be_integers: Whether the labels are integers if all labels are texts such as "3".
+        may_be_integers: Whether to read the labels as integers if all of them are texts such as "3".
     """
     given = np.zeros(names.starts[-1], bool)
     labels = np.full(len(given), NO_LABEL)
@@ -272,7 +272,7 @@ def join_marks(files: Sequence[str | os.PathLike[str]], names: RecordNames) -> t
                     record = f"record {position} ({names.name(position)})"
                     raise SourceError(f"{other} and {readable(file)} disagree about {record}: {before} or {what}")
     drops = [position for position, (what, _, _) in joined.items() if what == "drop"]
-    labels: dict[str, list[tuple[str, Any, list[int]]]] = {}  # by file: one may give class names, another integers
+    labels: dict[str, list[tuple[str, Any, list[int]]]] = {}  # {file: rows}; one file may have names, another integers
     for at, (_, mark, file) in joined.items():
         if "label" in mark:
             labels.setdefault(file, []).append((f"record {at}", mark["label"], [at]))

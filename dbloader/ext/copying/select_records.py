@@ -66,7 +66,7 @@ def listing_path(name: str, listing: str | os.PathLike[str] | None) -> Path | No
         return None
     if os.fspath(listing).endswith(".marks.jsonl"):
         raise OptionError(f"{name} (--{name}): {listing} is a file of marks: pass it as marks (--marks)")
-    return Path(listing)  # Path("") is true, so "" raises an error later
+    return Path(listing)  # Path("") counts as given, so "" raises an error when it is read
 
 
 def checked_fractions(split: Any) -> tuple[float, ...]:
@@ -91,8 +91,8 @@ class Selection(NamedTuple):
         labels: New labels: int64, shape (records of all sources,); None if no label changes.
         classes: Class names, the same for every destination.
         complete: Whether there is one destination, which gets all records.
-        tables: For each source, {old label of a box: new label} for the copied classes; None if no label of the source
-            changes.
+        tables: For each source, {old label: new label} of the copied classes, for boxes and lists of classes; None if
+            no label of the source changes.
     """
 
     parts: list[Any]
@@ -183,7 +183,7 @@ def _unite_labels(
         tuple(name if not wanted or name in wanted else None for name in store.manifest.classes)
         for store in names.stores
     ]
-    common = classes[0] if len({*classes}) == 1 else ()  # integers in a listing are labels of the common classes
+    common = classes[0] if len({*classes}) == 1 else ()  # classes of integers in a listing, if all stores agree
     listed = read_labels(choice.labels, names) if choice.labels else None
     for listing in filter(None, (listed, *marked)):
         labels = np.where(listing.given, listing.labels, labels)
@@ -217,7 +217,7 @@ def _unite_classes(
 ) -> tuple[tuple[str, ...], list[Array]]:
     """Unite lists of class names. Return all names, and for each list an array that maps its labels to new labels.
 
-    None in a list marks a class that is left out; its new label is -1. If all lists are sorted, the names are sorted.
+    None marks a class that is left out; its new label is -1. The names are sorted only if all lists are sorted.
     """
     known = [[name for name in own if name is not None] for own in classes]
     _check_known("rename_classes (--rename-class)", rename, known)

@@ -32,13 +32,13 @@ class MultiCrop(Decoder):
 
     ``MultiCrop([(2, RandomResizedCrop(224, scale=(0.4, 1.0))), (6, RandomResizedCrop(96, scale=(0.05, 0.4)))])``
     returns a list of 8 tensors. In a batch, the image is a list of 8 tensors of shape (N, 3, height, width).
-    Normalization and ``preparation`` apply to each of these tensors.
+    The loader's normalization and ``preparation`` apply to each of these tensors.
 
-    Each crop equals, bit for bit, what its Decoder alone returns for the same random numbers. With ``scaled``, it may
-    differ, because the image is decoded at the largest size that any crop needs. Only the box around all crops is
-    decoded: from a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
+    Each crop equals, bit for bit, what its Decoder alone returns for the same random numbers. A Decoder with ``scaled``
+    is an exception, because the image is decoded at the largest size that any crop needs. Only the box around all crops
+    is decoded: from a tiled JPEG, the tiles of the box; from other JPEGs, the rows down to the box's lower edge.
 
-    A sample has the random numbers of the first crop, followed by the random numbers of the second crop, and so on.
+    A call takes the random numbers for the first crop, followed by the random numbers for the second crop, and so on.
 
     Args:
         crops: (count, Decoder) pairs, in the order of the returned tensors. Each Decoder has outputs of one size, and
@@ -103,9 +103,9 @@ class MultiCrop(Decoder):
 
 
 def _decode(source: OpenedImage, crops: list[Crop], factor: int) -> Iterator[npt.NDArray[np.uint8]]:
-    """Decode the box around all crops, and yield the part of each crop, perhaps ``factor`` times smaller."""
+    """Decode the box around all crops, up to ``factor`` times smaller. Yield the part of the box for each crop."""
     left, top = min(crop.left for crop in crops), min(crop.top for crop in crops)
-    if factor > 1:  # decode from the image's corner, because `scale` rounds edges to pixels of the reduced image
+    if factor > 1:  # start at the image's corner, because `scale` rounds edges to pixels that begin there
         left = top = 0
     width = max(crop.left + crop.width for crop in crops) - left
     height = max(crop.top + crop.height for crop in crops) - top

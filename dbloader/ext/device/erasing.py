@@ -32,7 +32,7 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     A call takes images of shape (N, C, H, W), and returns images of the same dtype, shape and memory format. Call it
-    after Normalize. Then 0 (``const``) is the mean of the images, and noise (other modes) has the images' variance.
+    after Normalize, which gives images the mean 0 (``const``) and the variance 1 of noise (other modes).
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made
@@ -50,11 +50,11 @@ class RandomErasing(nn.Module):
         max_count: Greatest number; None for ``min_count``.
 
     Raises:
-        LoaderError: From a call: a CUDA graph is being captured.
-        OptionError: An option is out of its range. From a call: ``rng`` has positions for another number of images.
-        TypeError: An option is not a number. From a call: the images are not a tensor of floats, or of uint8 with the
-            mode ``const``.
-        ValueError: From a call: the images do not have four axes.
+        LoaderError: A call is captured in a CUDA graph.
+        OptionError: An option is out of its range, or the ``rng`` of a call is for another number of images.
+        TypeError: An option is not a number, or the images of a call are not a tensor of floats. The mode ``const``
+            also accepts uint8.
+        ValueError: The images of a call do not have four axes.
     """
 
     def __init__(

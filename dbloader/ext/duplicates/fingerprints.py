@@ -1,8 +1,8 @@
 """Compute the fingerprints of a store's images, and keep them in a file.
 
-A fingerprint is a dHash (after Neal Krawetz, "Kind of Like That", hackerfactor.com, 2013). It compares the brightness
-of each of 8 x 8 areas of an image with the area to the left and with the area above. This gives 128 bits. With 64 bits,
-the search found as many copies, but three times as many false matches.
+A fingerprint is a dHash (after Neal Krawetz, "Kind of Like That", hackerfactor.com, 2013). An image is divided into
+9 x 9 areas. Along 8 rows and down 8 columns, the brightness of each area is compared with the area before it. This
+gives 128 bits. With 64 bits, the search found as many copies, but three times as many false matches.
 
 The file is next to the store. It contains one line of JSON, the duplicates, the start of each group of duplicates, and
 the fingerprints.
@@ -49,7 +49,7 @@ _MAGIC = "dbloader fingerprints 2"
 
 NO_IMAGE, HASHED, BYTES_ONLY, UNREADABLE = range(4)
 
-# Least side of an image that is decoded at a reduced size, in pixels. With a least side of 36, an image and its copy of
+# Large images are decoded at a reduced size, with sides of at least this many pixels. With 36, an image and its copy of
 # 0.9 times the size differed in 5 bits. With 72, they differed in 3 bits.
 _LEAST = 72
 # Least difference between the brightest and the darkest area, 0 to 255. Below it, noise decides the bits of the dHash.
@@ -157,8 +157,8 @@ def _decode_jpeg(data: bytes) -> Array | None:
         gray = simplejpeg.decode_jpeg(data, "GRAY", strict=True, **least)[:, :, 0]
     except (ValueError, KeyError):
         return None
-    # The decoder rounds the reduced size up, so the last column and row may extend past the edge of the image. The box
-    # ends at the edge.
+    # The decoder reduces to eighths of the size and rounds up, so the last column and row may extend past the edge of
+    # the image. Use only the box up to the edge.
     eighths = 8 * gray.shape[1] // width
     box = (0, 0, width * eighths / 8, height * eighths / 8)
     return np.asarray(Image.fromarray(gray).resize((9, 9), Image.Resampling.BOX, box))

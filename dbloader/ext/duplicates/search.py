@@ -2,8 +2,8 @@
 
 Each image has a hash of 128 bits, and similar pictures have similar hashes. The search does not compare all pairs of
 hashes. A hash has eight parts of 16 bits. If two hashes differ in at most 7 bits, at least one part is equal. If they
-differ in at most 15 bits, at least one part differs in at most one bit. So only pairs with such a part are compared
-(Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012).
+differ in at most 15 bits, at least one part differs in at most one bit. So only pairs with an equal or nearly equal
+part are compared (Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DuplicatesReport:
         groups: Number of originals that have duplicates. Between two stores, the originals are in the first store.
         duplicates: Number of duplicates: ``same`` (the same bytes) and ``near`` (a similar picture).
         bytes_only: Number of images that are compared only by their bytes: images of one color, gradients, and images
-            with values of unknown range.
+            with values that cannot be converted to 8 bits.
         unreadable: Number of damaged records and of images that cannot be decoded. Only the bytes of these images are
             compared.
         first: The first thousand duplicates, each with these keys: ``index``, ``name``, ``difference`` ("same" or
@@ -159,13 +159,13 @@ def search_store(
 
 
 def find_across(prints: Sequence[Fingerprints], number: int, distance: int) -> Groups:
-    """Find the records of one store that are also in another store.
+    """Find the records of one store that are also in other stores.
 
-    In the result, ``of`` is the position of the nearest record in the concatenated other stores.
+    In the result, ``of`` is the position of the nearest record among the records of all other stores, in order.
 
     Args:
-        prints: The fingerprints of the stores.
-        number: Position of the one store in ``prints``.
+        prints: The fingerprints of all stores.
+        number: Position in ``prints`` of the store whose duplicates are found.
         distance: Largest number of different bits in similar pictures, 0 to 15.
     """
     others = [found.values for found in prints]
@@ -215,7 +215,7 @@ def find_originals(values: Array, distance: int, others: int = 0) -> Array:
     """Return the index of each record's original. A record that is not a duplicate is its own original.
 
     In one store, the records are processed in order. A record that is not a duplicate becomes the original of later
-    records. These later records have no original yet, and differ in at most ``distance`` bits.
+    records that have no original yet and differ from it in at most ``distance`` bits.
 
     Args:
         values: Fingerprints of all records: dtype FINGERPRINT, shape (records,).
@@ -280,7 +280,7 @@ def _near_pairs(one: Array, two: Array | None, distance: int) -> Iterator[tuple[
     """
     flips = [0] if distance < _PARTS else [0, *(1 << bit for bit in range(16))]
     for part in range(_PARTS):
-        # The hashes are sorted by this part, so memory is read in order.
+        # Sort the hashes by this part, so that hashes to be compared are neighbors in memory.
         keys, order = _sorted_parts(one, part)
         wanted, other_order = (keys, order) if two is None else _sorted_parts(two, part)
         ordered = one[order]

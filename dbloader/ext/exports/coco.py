@@ -65,7 +65,7 @@ class COCOExporter(DetectionExporter):
     def _with_other_records(self, known: dict[int, int]) -> dict[int, int]:
         """Add the ids of classes that occur only in records outside of the query, and return all ids.
 
-        A class then has the same id in the export of every query.
+        So a class has the same id in exports with different queries.
         """
         if len(self.indices) == len(self.store):
             return known
@@ -80,9 +80,9 @@ class COCOExporter(DetectionExporter):
         return known
 
     def _complete(self, known: dict[int, int]) -> list[int]:
-        """Return ascending ids, one for each class; [] if the known ids do not ascend with the labels.
+        """Return an id for each class, in the order of the labels; [] if these ids would not ascend.
 
-        A class without boxes gets the id of the next class, minus 1. After the last known id, the ids are consecutive.
+        If no id is known, a class gets the id of the next class, minus 1. After the last known id, ids are consecutive.
         """
         ids: list[int] = []  # the id of the last class comes first
         count, last = len(self.classes), max(known, default=-1)

@@ -52,7 +52,7 @@ class DetectionExporter(Exporter):
         return path
 
     def is_free(self, path: str) -> bool:
-        """Return whether no other image uses the annotation file of this path."""
+        """Return whether an image at this path would have an annotation file of its own."""
         del path
         return True
 

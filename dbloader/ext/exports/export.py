@@ -59,7 +59,7 @@ def export_store(
     where: str | None = None,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ExportReport:
-    """Write all records of a store as files, from which ``convert`` can make the same store.
+    """Write the records of a store as files. From these files, ``convert`` can make a store with the same records.
 
     Files are written to the folder ``<destination>.partial``. The folder is renamed when all files are on the disk. An
     error removes the folder. A killed process leaves the folder: remove it before the next export.
@@ -68,7 +68,7 @@ def export_store(
         place: Place of the store.
         destination: Folder to make, which may exist if it is empty.
         format: ``"folder"``, ``"webdataset"`` or ``"parquet"``; for a store with boxes also ``"coco"`` or ``"yolo"``.
-            COCO and YOLO store only boxes and their classes. ``convert`` reads both with ``listing=``.
+            COCO and YOLO keep only images, boxes and their classes. ``convert`` reads both with ``listing=``.
         where: Write only the records that this query finds (docs/queries.md); None for all.
         progress: Called with the number of records written, and the total.
 
@@ -137,7 +137,7 @@ def _partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _sync(folder: Path) -> None:
-    """Write the whole file system of a folder to the disk, which is faster than an fsync of each file."""
+    """Sync the whole file system that contains a folder. This is faster than an fsync of each file."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

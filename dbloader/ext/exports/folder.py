@@ -1,9 +1,9 @@
 """An image folder: each file under its name, byte for byte.
 
 ``metadata.jsonl`` has a row for each record, with the column ``file_name`` of Hugging Face's imagefolder.
-``classes.json`` has the class names in the order of labels. ``target.json`` has the name of the target field, if this
-is not the label. The export omits these files if ``convert`` makes the same store without them. docs/exporting.md
-describes the columns.
+``classes.json`` has the class names in the order of labels. ``target.json`` has the name of the target field, unless
+the target is the label. The export omits these files if ``convert`` makes the same store without them.
+docs/exporting.md describes the columns.
 """
 
 from __future__ import annotations

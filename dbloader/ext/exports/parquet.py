@@ -1,8 +1,8 @@
-"""Parquet files in the form of Hugging Face's datasets: a folder of shards with the same columns.
+"""Parquet files in the form of Hugging Face's datasets: a folder of shards. All shards have the same columns.
 
 ``image`` is a struct of the file's bytes and its path, which is the record's name. ``label`` is a ClassLabel with the
-classes of the store. Each other field is a column. The schema's metadata contains all other facts, under the key
-``dbloader`` (docs/parquet.md).
+classes of the store. Each other field is a column. The schema's metadata contains what columns cannot hold, such as the
+shapes of arrays, under the key ``dbloader`` (docs/parquet.md).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ParquetExporter(Exporter):
 
     def _add_types(self, record: Record) -> None:
         kinds: dict[str, Any] = {}
-        new: dict[str, list[str]] = {}  # known field ("" for none) -> new fields that follow it
+        new: dict[str, list[str]] = {}  # {known field: new fields that follow it}; "" means the beginning
         before = ""
         for name, value in all_fields(record).items():
             try:
@@ -114,8 +114,8 @@ class ParquetExporter(Exporter):
         for name, rule in self._arrays.items():
             if (array := fields.get(name)) is not None and not rule.fits(array):
                 raise ExportError(
-                    f"{describe(record)}: its field {name!r} has the shape {array.shape}; Parquet loses the sizes "
-                    f"after a 0, because the shapes in other records differ: {REMEDY}"
+                    f"{describe(record)}: its field {name!r} is empty, and Parquet would lose its shape {array.shape}, "
+                    f"because the shapes in other records differ: {REMEDY}"
                 )
         if [*fields] != [name for name in self._types if name in fields]:
             self.changes["with a different order of fields: convert gives all records the same order"] += 1

@@ -2,16 +2,16 @@
 
 A sample has these files. Only the first is always present::
 
-    cat/0001.jpg            the image; its path is the record's name, if this is unique up to the first dot
+    cat/0001.jpg            the image; its path is the record's name, if no other name begins with ``cat/0001.``
     cat/0001.cls            the label, an integer
     cat/0001.mask.png       the image file in the field ``mask``
-    cat/0001.fields.json    other fields, and null for each file field; ``damaged`` and ``resized_from``; the record's
+    cat/0001.fields.json    all fields, but null for each image file; ``damaged`` and ``resized_from``; the record's
                             ``name``, if it differs from the path of the image
 
 ``.fields.json`` is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can
 contain bytes and arrays. Beside the tar files, ``classes.json`` has the class names in the order of labels.
-``file_fields.json`` has the names of the file fields. ``target.json`` has the name of the target field, if this is not
-the label.
+``file_fields.json`` has the names of the file fields. ``target.json`` has the name of the target field, unless the
+target is the label.
 """
 
 from __future__ import annotations

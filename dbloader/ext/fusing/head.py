@@ -27,7 +27,7 @@ class Head(Decoder):
         crops: Decoder that chooses the crop. It does not mirror.
         flip: Probability that the output is mirrored; None without a step that mirrors.
         resize: As in LMDBDataset; None is "fast".
-        on_tensors: Whether the steps get tensors, which torchvision resizes by torch and not by Pillow.
+        on_tensors: Whether the steps get tensors. torchvision resizes tensors by torch, and PIL images by Pillow.
     """
 
     def __init__(self, crops: Decoder, flip: float | None, resize: str | None, *, on_tensors: bool = False) -> None:
@@ -44,7 +44,7 @@ class Head(Decoder):
         *values, for_flip = map(float, random_numbers)
         crop = self.crops.choose_crop(values, width, height)
         rows, columns = self._resized(crop)
-        # LazyImage.resize explains when only Pillow itself can compute Pillow's bicubic pixels.
+        # In this case, only Pillow itself computes Pillow's bicubic pixels: see the comment in LazyImage.resize.
         only = crop.interpolation == "bicubic" and rows < crop.height and rows * crop.width < crop.height * columns
         if not self.on_tensors and (self.resize == "exact" or only):
             crop = crop._replace(interpolation=crop.interpolation.upper())
@@ -143,7 +143,7 @@ def _read_crops(steps: Sequence[Any], *, on_tensors: bool) -> tuple[Decoder | No
     if name == "RandomCrop" and type(step.fill) is int and step.fill == 0 and step.padding_mode == "constant":
         padding: Any = step.padding or 0
         if library == "v2" and padding:
-            padding = [padding[at] for at in (0, 2, 1, 3)]  # v2 has left, right, top, bottom
+            padding = [padding[at] for at in (0, 2, 1, 3)]  # v2 stores left, right, top, bottom: swap right and top
         return RandomCrop(_pair(step.size), _one(padding), pad_if_needed=step.pad_if_needed, flip=0), 1
     interpolation = _filter(getattr(step, "interpolation", None))
     if interpolation not in (TORCH_FILTERS if on_tensors else (*FILTERS, "random")):

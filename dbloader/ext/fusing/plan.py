@@ -53,7 +53,7 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
     stores = _stores_of(dataset)
     if not steps or not fuse or not all(map(_suits, stores)) or len({store.resize for store in stores}) > 1:
         return unchanged
-    # Without ``given``, the dataset calls its own transform. albumentations gets a seed without a Middle.
+    # A Middle seeds a given transform. albumentations gets a seed without it. The dataset calls its own transform.
     if given is not None and not is_albumentations(given):
         unchanged = unchanged._replace(transforms=[Middle([given], "PIL")])
     resize = stores[0].resize
@@ -90,13 +90,13 @@ def with_head(dataset: Any) -> Any:
     if head is None:
         return dataset
     first, dataset = skip_conversions(steps, first), copy.copy(dataset)
-    # Only callables with ``takes_seed`` get a seed. A bound method gets none, and draws as in any DataLoader.
+    # Unlike a Middle, its bound method has no ``takes_seed``. So it gets no seed, and draws as in any DataLoader.
     dataset.decode, dataset.transform = head, Middle(steps[first:], _kind(steps[:first])).__call__
     return dataset
 
 
 def _kind(steps: list[Any]) -> str:
-    """Return the type of a PIL image after steps that keep its pixel values: "PIL", "tensor" or "Image"."""
+    """Return what steps that keep pixel values make of a PIL image: "PIL", "tensor" or "Image" (tv_tensor)."""
     kind = "PIL"
     for step in steps:
         name = find_step(step)[1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ToFloat(nn.Module):
-    """Computes what ToTensor and Normalize make of each image. The same operations give the same bits.
+    """Computes what ToTensor and Normalize make of each image, by the same operations. So the bits are the same.
 
     Args:
         divides: Whether to divide by 255, as ToTensor does. torchvision v2 multiplies by 1 / 255 instead.
@@ -42,7 +42,7 @@ class ToFloat(nn.Module):
         def tensor(value: float, *shape: int) -> torch.Tensor:
             return torch.full(shape, value, dtype=dtype, device=images.device)
 
-        # A GPU divides by a tensor, but instead of dividing by a number, it would multiply by the inverse.
+        # Divide by a tensor. To divide by a number, a GPU would multiply by the number's inverse, with other bits.
         scale = tensor(255.0 if self.divides else 1.0 / 255)
         numbers = [[torch.stack([tensor(one, 1, 1) for one in values]) for values in pair] for pair in self.normalized]
 

@@ -106,8 +106,9 @@ def test_full_shuffle_over_small_cache_is_refused(origin: Path, cache: Path) -> 
     most = size_of(origin, SHARDS)
     with opened(origin, cache, most - 1) as dataset:
         message = (
-            rf"^cache_bytes={most - 1} is too small for this order, which reads shards of {most} bytes at the same "
-            rf"time: give at least {most}, or shuffle fewer shards at a time \(BlockShuffleSampler, buffer_blocks\)$"
+            rf"^cache_bytes={most - 1} is too small for this order, which reads several shards at the same time, "
+            rf"{most} bytes in all: give at least {most}, or shuffle fewer shards at a time "
+            r"\(BlockShuffleSampler, buffer_blocks\)$"
         )
         loader = wrapped(dataset, ShuffleSampler(dataset))
         for _ in range(2):
@@ -130,7 +131,7 @@ def test_cache_without_room_for_batches_of_all_workers_is_refused(
         # two workers may be up to four batches apart, and so in two shards
         loader = loader_of(dataset, OrderedSampler(dataset))
         with pytest.raises(
-            OptionError, match=rf"={one} is too small for this order, which reads shards of {two} bytes"
+            OptionError, match=rf"={one} is too small for this order, .* at the same time, {two} bytes in all"
         ):
             next(iter(loader))
         loader.close()
@@ -154,7 +155,7 @@ def test_later_epoch_is_not_refused_for_needing_more_room(tmp_path: Path, cache:
     wait_until_ended(cache)
     with opened(place, cache, least[0] - 1) as dataset:
         loader = wrapped(dataset, BlockShuffleSampler(dataset, None, 2))
-        with pytest.raises(OptionError, match=f"which reads shards of {least[0]} bytes"):
+        with pytest.raises(OptionError, match=f"at the same time, {least[0]} bytes in all"):
             next(iter(loader))
         loader.close()
 

@@ -134,10 +134,10 @@ def test_unstorable_value_is_refused_with_its_field(tmp_path: Path, fields: dict
         ("cat", "label 'cat' is none of .* field"),
         (
             np.array([1]),
-            r"field 'label' has 1 number.* got array\(\[1\]\) and 0 names: pass 1 names as classes=.* field",
+            r"field 'label' must have one number, 0 or 1, .* got 1 numbers array\(\[1\]\) and 0 names: pass 1 names as classes=.* field",
         ),
-        (1.0, "field 'label' is of another kind, float, than in earlier samples, label: give one kind"),
-        (torch.tensor(1.0), "field 'label' is of another kind, float, than in earlier samples, label: give one kind"),
+        (1.0, "the kind of field 'label' is float, but label in earlier samples: give one kind"),
+        (torch.tensor(1.0), "the kind of field 'label' is float, but label in earlier samples: give one kind"),
     ],
 )
 def test_label_of_another_type_is_refused_with_a_remedy(tmp_path: Path, label: Any, message: str) -> None:

@@ -100,15 +100,15 @@ def test_annotation_of_voc_becomes_the_fields_that_convert_makes(tmp_path: Path)
         ((IMAGE, True), {}, "field 'label' must be an int, .* got True: give .*fields="),
         ((IMAGE, ["a", "b"]), {}, r"field 'label' must be an int, .* got \['a', 'b'\]: give .*fields="),
         ((IMAGE, (1, 2)), {}, r"field 'label' must be an int, .* got \(1, 2\)"),
-        ((IMAGE, torch.tensor([1, 0])), {}, r"has 2 numbers: .* and 0 names: pass 2 names as classes="),
-        ((IMAGE, torch.tensor([1, 5])), {"classes": ["a", "b"]}, r"has 2 numbers: .* each must be 0 or 1"),
+        ((IMAGE, torch.tensor([1, 0])), {}, r"got 2 numbers .* and 0 names: pass 2 names as classes="),
+        ((IMAGE, torch.tensor([1, 5])), {"classes": ["a", "b"]}, r"one number, 0 or 1, for each .* got 2 numbers "),
         ((IMAGE, VOC), {}, "its annotation has the class 'cat': give all names in their order as classes="),
         ((IMAGE.resize((20, 15)), VOC), {"classes": ["cat", "dog"]}, "has 20 x 15 pixels, but its annotations are for"),
         ((torch.zeros(3, 30, 40), VOC), {"classes": ["cat", "dog"]}, "boxes need the size of their image: give a PIL"),
         (
             {"image": IMAGE, "label": 1.5, "target": 2},
             {},
-            "field 'target' is in the sample, and also made of its 'label'",
+            "'label' becomes a field 'target', but the sample has such a field too: rename it",
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_unclear_target_is_refused_with_a_remedy(tmp_path: Path, sample: Any, op
 
 def test_targets_of_different_kinds_are_refused(tmp_path: Path) -> None:
     for first, second in ((1.5, 2), (2, 1.5), (MASK, 1)):
-        with pytest.raises(FieldError, match=r"^sample 2: .* of another kind, .* than in earlier samples"):
+        with pytest.raises(FieldError, match=r"^sample 2: .* kind of field 'label' is .*, but .* in earlier samples"):
             write_store([(IMAGE, first), (IMAGE, None), (IMAGE, second)], tmp_path / "s.lmdb")
 
 
