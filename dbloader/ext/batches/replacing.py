@@ -129,7 +129,7 @@ class ReplacingBatchFetcher(OuterBatchFetcher):
         length, first = self._sampler.length, [damage]
         order = self._sampler.order(indices.seed, indices.epoch)
         for count in itertools.count(1):
-            self._check_share(count, length, first)  # raises LoaderError at the latest when all samples are damaged
+            self._check_share(count, length, first)  # ends the loop by LoaderError if all samples are damaged
             index = int(order(np.array([(indices.positions[at] + count) % length]))[0])
             other = self._find_damage(index, indices, at)
             if other is None:

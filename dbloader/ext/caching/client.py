@@ -40,7 +40,7 @@ _START_S = 60.0
 _STARTS = 3
 _PAUSE_S = 0.02
 _LOOK_S = 1.0  # time between two checks whether the arriving files have grown
-_SHOW_S = 2.0  # a reader reports on stderr after waiting this long, and again after each doubling of the time
+_SHOW_S = 2.0  # a reader reports on stderr after waiting this long, and again when the wait has doubled
 # The reader starts this program, which forks and ends at once. The forked child becomes the fetcher, so the reader does
 # not wait for the fetcher's end. The fork is safe, because the program has no threads and has not loaded obstore.
 _PROGRAM = """\

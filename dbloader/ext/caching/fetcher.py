@@ -171,7 +171,7 @@ class CachedShards:
     def open(self, place: str, limit: int | None, *, known: bool) -> None:
         """Open the origin, which is the store that the cache copies. With ``known``, keep an origin that is open.
 
-        Raise NotAStoreError if the cache copies another store. Raise OptionError if ``limit`` (in bytes) has changed.
+        Raise NotAStoreError if the cache copies another store. Raise OptionError if it is open with another ``limit``.
         """
         # Look without the lock first. Otherwise, readers with ``known`` would wait while another reader's fetch hangs.
         if self._origin is None or not known:
@@ -235,7 +235,7 @@ class CachedShards:
         with self._lock:
             reader.shard, reader.is_waiting, reader.damaged = shard, True, damaged
             self._readers.remove(reader)
-            self._readers.append(reader)  # moved behind readers that have waited longer, which are served first
+            self._readers.append(reader)  # move the reader to the end: readers that have waited longer are served first
             self._policy.ask(reader.name, shard)
             self._failed.discard(shard)
             if shard in self._present and not self._path(shard).exists():  # another program removed it
@@ -248,7 +248,7 @@ class CachedShards:
             if shard not in self._present:
                 return 0
             path, comparing = self._path(shard), self._comparing.setdefault(shard, threading.Lock())
-        with comparing:  # otherwise several reports of the same damage could each remove a newly fetched file
+        with comparing:  # otherwise, a second report of the same damage could remove the newly fetched file
             try:
                 status = path.stat()
                 is_blamed = damaged_file == [status.st_ino, status.st_mtime_ns]

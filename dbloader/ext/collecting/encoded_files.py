@@ -84,7 +84,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     image = choose(images, IMAGE_NAMES, "image", notes)
     label = "label" if "label" in kinds else choose(classes or integers[:1], (*LABEL_NAMES, *classes), "label", notes)
     if image is not None:
-        columns["image"] = "image_"  # frees the name image; the next line undoes this if this column has the image
+        columns["image"] = "image_"  # renames a column image; the next line undoes this if the column has the image
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # so SampleEncoder stores no label for -1, as convert does

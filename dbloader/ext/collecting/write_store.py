@@ -101,8 +101,8 @@ def write_store(
 
     Raises:
         FieldError: A sample has a value that a record cannot hold. Or its label is none of the classes, or the name of
-            several classes. Or it is unclear which field is the image. Or the image was in another field before. Or one
-            of ``file_fields`` is not an image file. The message names the sample and the field.
+            several classes. Or it is unclear which field is the image. Or earlier samples have the image in another
+            field. Or one of ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
         OptionError: An option is out of its range. Or the samples cannot be iterated, or are read from the store at the

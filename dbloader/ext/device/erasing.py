@@ -32,7 +32,7 @@ class RandomErasing(nn.Module):
     """Erases rectangles of some images (Zhong et al.: Random Erasing Data Augmentation, AAAI 2020), as timm does.
 
     A call takes images of shape (N, C, H, W), and returns images of the same dtype, shape and memory format. Call it
-    after Normalize, which gives images the mean 0 (``const``) and the variance 1 of noise (other modes).
+    after Normalize. Then the fill (0 for ``const``, otherwise noise) fits the mean 0 and the variance 1 of the images.
 
     Area and aspect of a rectangle are drawn up to ten times, until the rectangle is lower and narrower than the image.
     If no draw fits, the rectangle is left out. Random numbers are drawn on the CPU. Only the noise of ``pixel`` is made

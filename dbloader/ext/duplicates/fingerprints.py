@@ -135,7 +135,7 @@ def _fingerprint(record: Record, hold: Hold) -> tuple[Any, str]:
 
 
 def _spots(image: Any, hold: Hold) -> Array:
-    """Return the mean brightness in each of 9 x 9 parts of an image: uint8, shape (9, 9), 0 to 255."""
+    """Return the mean brightness in each of 9 x 9 areas of an image: uint8, shape (9, 9), 0 to 255."""
     if isinstance(image, bytes):
         gray = _decode_jpeg(image) if image.startswith(b"\xff\xd8") else None
         if gray is not None:

@@ -137,6 +137,6 @@ def save_file(folder: Path, paths: list[str], made_up: str, extension: str, data
 def is_safe(name: str) -> bool:
     """Return whether every program finds the relative path ``name`` inside the folder.
 
-    A backslash is not safe, because Hugging Face's datasets reads it as a slash. Many programs ignore hidden files.
+    Hugging Face's datasets reads a backslash as a slash, and many programs ignore hidden files: neither is safe.
     """
     return not any(part[:1] in ("", ".") for part in name.split("/")) and not {"\\", "\0"} & {*name}

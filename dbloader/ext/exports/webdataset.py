@@ -5,7 +5,7 @@ A sample has these files. Only the first is always present::
     cat/0001.jpg            the image; its path is the record's name, if no other name begins with ``cat/0001.``
     cat/0001.cls            the label, an integer
     cat/0001.mask.png       the image file in the field ``mask``
-    cat/0001.fields.json    all fields, but null for each image file; ``damaged`` and ``resized_from``; the record's
+    cat/0001.fields.json    other fields, but null for each file; ``damaged`` and ``resized_from``; the record's
                             ``name``, if it differs from the path of the image
 
 ``.fields.json`` is Extended JSON (https://www.mongodb.com/docs/manual/reference/mongodb-extended-json/), which can

@@ -53,7 +53,7 @@ def make_plan(dataset: Any, transform: Any, *, fuse: bool = True) -> Plan:
     stores = _stores_of(dataset)
     if not steps or not fuse or not all(map(_suits, stores)) or len({store.resize for store in stores}) > 1:
         return unchanged
-    # A Middle seeds a given transform. albumentations gets a seed without it. The dataset calls its own transform.
+    # A Middle seeds ``given``. albumentations needs no Middle. Without ``given``, the dataset calls its own transform.
     if given is not None and not is_albumentations(given):
         unchanged = unchanged._replace(transforms=[Middle([given], "PIL")])
     resize = stores[0].resize
@@ -132,7 +132,7 @@ def _suits(dataset: Any) -> bool:
 
 
 def _check_unchanged(images: Any, *, transform: Any, known: Any, owners: list[tuple[Any, list[int]]]) -> Any:
-    """Return the images. Raise OptionError if the transform, or a dataset that owns it, has changed since the plan."""
+    """Return the images. Raise OptionError if the transform, or a dataset that owns it, changed after `make_plan`."""
     if fingerprint(transform) != known or any(_functions_of(owner) != functions for owner, functions in owners):
         raise OptionError(
             "the transform was changed after create_loader, which has fused its steps: call create_loader again, "

@@ -134,7 +134,8 @@ def test_unstorable_value_is_refused_with_its_field(tmp_path: Path, fields: dict
         ("cat", "label 'cat' is none of .* field"),
         (
             np.array([1]),
-            r"field 'label' must have one number, 0 or 1, .* got 1 numbers array\(\[1\]\) and 0 names: pass 1 names as classes=.* field",
+            r"field 'label' must have one number, .* got 1 numbers array\(\[1\]\) and 0 names: "
+            r"pass 1 names as classes=.* field",
         ),
         (1.0, "the kind of field 'label' is float, but label in earlier samples: give one kind"),
         (torch.tensor(1.0), "the kind of field 'label' is float, but label in earlier samples: give one kind"),

@@ -62,7 +62,7 @@ def test_empty_iterable_makes_an_empty_store_and_overwrites_nothing(tmp_path: Pa
     place, used_up = tmp_path / "s.lmdb", iter([{"x": 1}])
     manifest = write_store([{"x": at} for at in range(5)], place, require_images=False)
     next(used_up)
-    with pytest.raises(OptionError, match=r"there are no samples, so .*s\.lmdb is not overwritten"):
+    with pytest.raises(OptionError, match=r"there are no samples \(.*\), so .*s\.lmdb is not overwritten"):
         write_store(used_up, place, overwrite=True)
     with open_store(place) as store:
         assert store.verify() == manifest.digest
