@@ -151,7 +151,7 @@ class SampleEncoder:
         )
 
     def _value(self, key: str, value: Any) -> Any:
-        """Convert tensors, scalars, PIL images, and lists and dicts of them, to values that a record can hold."""
+        """Convert a tensor, scalar or PIL image, or a list or dict of such values, for storing in a record."""
         if is_loaded(value, "torch", "Tensor"):
             value = _array(key, value)
         if isinstance(value, (np.ndarray, np.generic)):

@@ -136,7 +136,7 @@ def find_classes(samples: Any) -> tuple[str, ...]:
 
 
 def is_exactly(samples: Any, name: str) -> bool:
-    """Return whether the type of a value is this class in torch.utils.data, and not a subclass."""
+    """Return whether the type of a value is the class ``name`` of torch.utils.data, and not a subclass."""
     return type(samples) is getattr(sys.modules.get("torch.utils.data"), name, None)
 
 

@@ -90,7 +90,7 @@ def copy_store(
             ``.tsv`` has a column ``name``, ``path`` or ``index`` (the position in the first source). A missing record
             is an error.
         drop: Listing of the records to leave out. If listed records are missing, a warning counts them.
-        classes: Copy only the records of these classes. Their labels start from 0.
+        classes: Copy only the records of these classes. In the copy, the labels of the classes start from 0.
         where: Copy only the records that this query finds, such as ``"width<64 score>0.5"`` (docs/queries.md).
         labels: Listing with a column ``label``, ``class`` or ``target``: integers or class names. Records that are not
             listed keep their labels. If all records are listed, the copy has only the classes of the listing.
