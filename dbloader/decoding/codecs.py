@@ -1,7 +1,7 @@
-"""Decode intact PNG and WebP files with imagecodecs, which releases the GIL, to the same pixels as Pillow.
+"""Decode intact PNG and WebP files with imagecodecs, to the same pixels as Pillow but without the GIL.
 
 Pillow reads the headers of these formats in Python, which takes longer than decoding 32 x 32 pixels. Pillow still
-decodes rare kinds of PNG and WebP, and all files that may be damaged. So only one library decides what is damaged.
+decodes rare kinds of PNG and WebP, and all files that may be damaged. So only Pillow decides what is damaged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _BITS = {_GRAY: (8,), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}  # allowed bit
 # Allowed chunks before the pixels. Other chunks may belong to an animation, or make libpng warn for each image.
 _CHUNKS = (b"PLTE", b"tRNS", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"tEXt", b"bKGD")
 
-# Use libdeflate for PNGs whose pixels have more than _INFLATED bits. From _LARGE bits on, use it only if less than half
-# of the pixels are needed: copying more pixels takes longer than libdeflate saves. For whole RGB images, it took 1.06
-# (32 x 32), 0.77 (1024 x 1024) and 1.06 (2048 x 2048) of libpng's time.
+# Use libdeflate for PNGs with more than _INFLATED bits of pixels in all. From _LARGE bits on, use it only if less than
+# half of the pixels are needed: copying more pixels takes longer than libdeflate saves. For whole RGB images,
+# libdeflate took 1.06 (32 x 32), 0.77 (1024 x 1024) and 1.06 (2048 x 2048) of libpng's time.
 _INFLATED, _LARGE = 2**16, 2**25
 
-# The start of a WebP: its first chunk is lossy (VP8), lossless (VP8L) or has the size of the canvas (VP8X).
-# https://developers.google.com/speed/webp/docs/riff_container
+# The first _WEBP_LENGTH bytes of a WebP contain its size. The first chunk has lossy pixels (VP8), lossless pixels
+# (VP8L) or the size of the canvas (VP8X): https://developers.google.com/speed/webp/docs/riff_container
 _WEBP_LENGTH = 30
 _ANIMATED = 0x02
 
@@ -80,11 +80,10 @@ class CodecImage(NamedTuple):
         return (pixels[..., None] if pixels.ndim == 2 else pixels)[top - first : bottom - first, left:right]
 
     def _cut(self, top: int, right: int, bottom: int) -> tuple[bytes, int]:
-        """Return a PNG of the rows from ``first`` to ``bottom``, and ``first``, a row at or above ``top``.
+        """Return a smaller PNG and ``first``. The PNG has the rows from ``first`` to ``bottom``, cut off at ``right``.
 
-        The PNG has the columns up to ``right``.
-
-        libdeflate inflates five times as fast as the zlib in libpng. libpng then only undoes the filters of these rows.
+        ``first`` is the nearest row at or above ``top`` whose filter does not use the row above it. libdeflate inflates
+        five times as fast as the zlib in libpng. libpng then only undoes the filters of these rows.
         """
         codecs, data = _import_codecs(), self.data
         row = (self.width * self.pixel_bits + 7) // 8 + 1  # bytes, including the byte for the filter

@@ -76,7 +76,7 @@ class ResizeCenterCrop(Decoder):
 
 
 def _center(full: int, length: int) -> int:
-    """Return the first row or column of a center crop. Like torchvision, round halves to even, and padding down."""
+    """Return the first row or column of a center crop, rounded as in torchvision: .5 to even, but padding down."""
     return -((length - full) // 2) if length > full else round((full - length) / 2)
 
 
@@ -92,7 +92,7 @@ class RandomCrop(Decoder):
     Args:
         size: Height and width of the output in pixels, or one number for both.
         padding: Number of black pixels to add around the image, less than ``size``. Give one number for all sides,
-            (left and right, top and bottom), or (left, top, right, bottom). The crop is chosen from the padded image.
+            or two (left/right, top/bottom), or four (left, top, right, bottom). The crop is cut from the padded image.
         pad_if_needed: Whether to pad further if the padded image is still smaller than ``size``. If the
             padded image is n pixels too narrow (or too low), n black pixels are added on both sides, as in torchvision.
         flip: Probability that the output is mirrored.
@@ -146,15 +146,15 @@ class RandomCrop(Decoder):
 class RandomResizedCrop(Decoder):
     """Decodes a random part of an image, resizes it, and mirrors it at random.
 
-    This class replaces torchvision's RandomResizedCrop and RandomHorizontalFlip. It draws the same crops with the same
-    probability, rounds like torchvision, and resizes with antialiasing. From a tiled JPEG, only the tiles that the
-    crop touches are decoded.
+    This class replaces torchvision's RandomResizedCrop and RandomHorizontalFlip. Each crop has the same probability as
+    in torchvision. This class also rounds like torchvision, and resizes with antialiasing. From a tiled JPEG, only the
+    tiles that the crop touches are decoded.
 
     Each sample takes 23 random numbers. The output is mirrored if the first number is below ``flip``. The next two
-    numbers choose the crop's upper edge and left edge. Then follow ten pairs. Each pair gives a crop's aspect ratio and
-    its share of the image's area. The first pair with a crop that fits into the image is used. If no pair fits, the
-    largest allowed crop in the center is used. With ``interpolation="random"``, a sample takes one more random number,
-    which chooses the filter: bilinear if the number is below 0.5.
+    numbers choose the crop's upper edge and left edge. Then follow ten pairs. Each pair gives a crop's share of the
+    image's area and its aspect ratio. The first crop that fits into the image is used. If no crop fits, the largest
+    centered crop with an allowed ``ratio`` is used. With ``interpolation="random"``, a sample takes one more random
+    number, which chooses the filter: bilinear if the number is below 0.5.
 
     Args:
         size: Height and width of the output in pixels, or one number for both.
@@ -162,10 +162,10 @@ class RandomResizedCrop(Decoder):
         ratio: Least and greatest ratio of the crop's width to its height, before resizing. The logarithm of the ratio
             is drawn uniformly.
         flip: Probability that the output is mirrored.
-        scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size. The result is never smaller than the
-            output. This changes the pixels, and rounds the crop's edges to pixels of the smaller image. For 27 photos
-            of 2 to 18 megapixels and an output of 224 x 224, the mean difference was 1.4 of 255 levels (6.4 in the
-            worst image). A sample took two thirds of the time, also from tiled JPEGs.
+        scaled: Whether libjpeg may decode a JPEG at 1/2, 1/4 or 1/8 of its size. The decoded crop is never smaller than
+            the output. This changes the pixels, and rounds the crop's edges to pixels of the smaller image. For 27
+            photos of 2 to 18 megapixels and an output of 224 x 224, pixels changed by 1.4 of 255 levels on average
+            (6.4 in the worst image). Samples took two thirds of the usual time, also samples of tiled JPEGs.
         interpolation: The filter to resize with. torch applies "bilinear" and "bicubic"; "random" chooses one of these
             two for each sample, as in timm. Pillow applies "nearest", "box", "hamming" and "lanczos", and is several
             times slower.
@@ -213,7 +213,7 @@ class RandomResizedCrop(Decoder):
             aspect = math.exp(low + values[at + 1] * (high - low))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                # The crop fits: an integer times a number below 1 is less than the integer, even after rounding.
+                # A number below 1 times n is less than n, even after rounding. So ``left`` is at most width - w.
                 left, top = int(values[2] * (width - w + 1)), int(values[1] * (height - h + 1))
                 break
         else:

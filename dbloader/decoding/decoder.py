@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     part: Callable[[], npt.NDArray[np.uint8]]  # decodes the part of the image that the crop shows
     crop: Crop
     size: tuple[int, int] | None  # height and width of the output; None means the size of the resized part
-    width: int  # in pixels of the whole image, after its EXIF rotation if ``exif_transpose`` is true
+    width: int  # of the whole image in pixels; of the upright image if ``exif_transpose`` is true
     height: int
 
     def decode(self, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
@@ -103,8 +103,8 @@ class Decoder(ABC):
             image: An encoded file; or pixels, uint8, shape (height, width, 3) RGB or (height, width) gray; or a PIL
                 image of any mode. The image may be in a store's memory, because the output shares no memory with it.
             random_numbers: ``draws`` numbers in [0, 1); None draws them from torch's global generator.
-            tiles: Lengths of the tiles of a tiled JPEG. Only the tiles that the crop touches are decoded. The lengths
-                are ignored if the image must be decoded whole.
+            tiles: Lengths in bytes of a tiled JPEG's tiles, from ``find_lengths``. Only the tiles that the crop touches
+                are decoded. The lengths are ignored if the image must be decoded whole.
             known_intact: Whether the file is known to decode without a warning, for example because conversion decoded
                 it and its CRC is right. Decoding then stops below the crop. Otherwise the whole file is decoded, and
                 libjpeg's warnings about wrong pixels are errors.

@@ -1,7 +1,7 @@
 """Decode JPEGs to RGB with libjpeg-turbo, through simplejpeg, to the same pixels as Pillow.
 
 For a part of a tiled JPEG, this module decodes only the part's tiles (images/tiled/decode.py). For a part of most other
-intact JPEGs, it decodes only the rows above the part's lower edge. With a ``factor``, it decodes a smaller image.
+intact JPEGs, it decodes only the rows above the part's lower edge. It can also shrink an image while decoding it.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Tiles are joined if this saves time. Joining takes as long as decoding 18,000 pixels, and tiles take a little longer
-# than the same pixels of an ordinary JPEG. Tiles took as long as the whole image if they covered 0.7 of its area
+# If that saves time, decode only a crop's tiles, joined into a small JPEG (`join_tiles`). Joining takes as long as
+# decoding 18,000 pixels. Decoding tiles took as long as decoding the whole image if the tiles covered 0.7 of its area
 # (300 x 256 pixels), 0.85 (465 x 394) or 0.95 (2 to 16 megapixels).
 _JOINING = 18_000
 _LARGEST_CROP = 0.95  # share of the image's area
 
 _COLOR_SPACES = ("YCbCr", "Gray", "RGB")  # not CMYK, because Pillow converts CMYK to RGB in a way of its own
 
-# In a smaller image, also decode a border of this many pixels around a crop. Chroma upsampling needs only 1 pixel. But
-# in a JPEG at most four pixels wide, libjpeg-turbo upsamples differently (images/tiled/decode.py).
+# To shrink tiles, widen the crop by this many pixels of the smaller image. Chroma upsampling needs only 1 pixel.
+# But in a JPEG at most four pixels wide, libjpeg-turbo upsamples differently (images/tiled/decode.py).
 _MARGIN = 8
 
 # Skip the rows below a part if they have more pixels than this. Decoding 8,000 takes as long as reading the header.
 _SKIPPED = 8_000
 _HEIGHT = struct.Struct(">H")
 
-# Side of a block in pixels. Do not shrink smaller images: the decoder may use another factor that gives the same size.
+# Side of a block in pixels. Do not shrink smaller images: several factors give the same size, but different pixels.
 _BLOCK = 8
 
 
 def open_jpeg(
     data: bytes | memoryview, tiles: bytes | memoryview | None = None, *, known_intact: bool = False
 ) -> JPEG | None:
-    """Read the header of a JPEG. Return None for all other files: Pillow must decode or refuse them."""
+    """Read the header of a JPEG. Return None for a file that Pillow must decode or refuse, such as a CMYK JPEG."""
     if data[:2] != markers.START:
         return None
     try:
@@ -111,8 +111,8 @@ class JPEG(NamedTuple):
 
         ``bottom`` is in pixels of the image divided by ``factor``. Return None if the image must be decoded whole.
 
-        The function writes a smaller height into the header. A decoder stops at this height, and then warns about the
-        remaining data. This warning hides other warnings, so the file must be known to be intact.
+        The returned function decodes a copy with a smaller height in its header. A decoder stops at this height, and
+        then warns about the remaining data. This warning hides other warnings, so the file must be known to be intact.
         """
         if bottom <= 0 or (self.height - bottom * factor) * self.width <= _SKIPPED:
             return None

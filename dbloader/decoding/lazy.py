@@ -110,7 +110,7 @@ def open_lazy(
         opened = open_jpeg(data, tiles, known_intact=True) or open_codec(data)
     if isinstance(opened, CodecImage):
         pixels = np.ascontiguousarray(opened.crop(0, 0, opened.width, opened.height))
-        if resize == "exact" and is_bare(data):  # for a small image, a LazyImage would take more time
+        if resize == "exact" and is_bare(data):  # nothing is left to read or decode, so a LazyImage saves no time
             return Image.fromarray(pixels)
         opened = ArrayImage(pixels)
     if opened is not None:
@@ -127,9 +127,9 @@ class LazyImage(Image.Image):
     A copy of the image, or a crop within it, is also lazy. When Pillow needs pixels in its own memory, the image
     decodes them and changes its class to ``PIL.Image.Image``. Pickling does so too.
 
-    Threads may share an image. While a method runs, ``_settle`` in another thread may change the class, set ``_view``
-    to None, set ``info``, and then empty ``_file``. So a method calls functions of this module, never private methods.
-    It reads ``_view`` only once, and ``_file`` before ``info``.
+    Threads may share an image. While a method runs, ``_settle`` in another thread may set ``info``, change the class,
+    and set ``_view`` to None and ``_file`` to b"". The new class lacks this class's private methods, so methods call
+    functions of this module. They read ``_view`` only once. They read ``_file`` before ``info``, which is set earlier.
 
     The argument ``info`` is Pillow's ``info`` of the image, or the image file that contains this ``info``.
     """
@@ -224,8 +224,8 @@ class LazyImage(Image.Image):
         pixels = _noted(self, view.decode, factor)
         rows, columns, _ = pixels.shape
         if _FILTERS[resample] == "bicubic" and height < rows and height * columns < rows * width:
-            # If the height shrinks more than the width, Pillow 13 often begins with the height, but torch with the
-            # width. Bicubic values overshoot and are clipped after the first step, so pixels differ by up to 26 levels.
+            # Width and height are resized one after the other. If the height shrinks more than the width, Pillow 13
+            # often begins with the height. torch begins with the width. Bicubic pixels then differ by up to 26 levels.
             return _of(self, PillowImage(Image.fromarray(pixels).resize(size, resample)))
         if (rows, columns) != (height, width):
             pixels = resize_pixels(pixels, (height, width), _FILTERS[resample])
@@ -236,7 +236,7 @@ class LazyImage(Image.Image):
         view = self._view
         if view is None or method not in _FLIPS:
             return Image.Image.transpose(self, method)
-        pixels = _noted(self, view.decode)  # np.flipud needs a copy: ascontiguousarray keeps one row's negative stride
+        pixels = _noted(self, view.decode)  # np.flipud returns a view with a negative stride, so copy it
         return _of(self, ArrayImage(mirror(pixels) if method == _FLIPS[0] else np.flipud(pixels).copy()))
 
     @property

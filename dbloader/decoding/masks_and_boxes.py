@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dbloader.decoding.decoder import Plan
     from dbloader.decoding.render import Crop
 
-# For each of Pillow's modes, a dtype that can hold all values. uint16 is avoided: torch has few operations for it.
+# The dtype for each of Pillow's modes with one channel. uint16 is avoided: torch has few operations for it.
 _DTYPES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
 
 _MIRRORED = 2  # EXIF orientation of an image that is mirrored from left to right
@@ -55,7 +55,7 @@ def decode_field(data: bytes | memoryview, *, known_intact: bool = False) -> Ima
 
 
 def _decode(image: Image.Image, data: bytes | memoryview) -> Image.Image:
-    # Do not let Pillow decode: it hides libjpeg's warnings, and does not invert 16-bit values in which 0 is white.
+    # `read_values` reports libjpeg's warnings, and inverts 16-bit values in which 0 is white. Pillow does neither.
     if image.mode in GRAY_16 or open_jpeg(data) is not None:
         decoded = Image.fromarray(read_values(data, image))
         decoded.info = image.info
@@ -142,7 +142,8 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
     if not k or (width, height) != (k * plan.width, k * plan.height):
         raise OptionError(
             f"it has {width} x {height} pixels, but its image has {plan.width} x {plan.height}, so they cannot be "
-            "cropped together: its size must be 1, 2, 3, 4 ... times the image's (exif_transpose=True turns the image)"
+            "cropped together: the field's size must be 1, 2, 3, 4 ... times the image's (exif_transpose=True turns the "
+            "image)"
         )
     rows, columns = _output_size(plan)
     crop = plan.crop
@@ -171,9 +172,9 @@ def _nearest(pixels: npt.NDArray[Any], crop: Crop, size: tuple[int, int]) -> npt
 
 
 def _sources(first: int, length: int, resized: int, window: int, count: int) -> npt.NDArray[np.int64]:
-    """Return which row of the image each row of the output shows; -1 outside the part. Also use this for columns."""
+    """Return the image row that each of ``count`` output rows shows; -1 outside the crop. Also use this for columns."""
     at = np.arange(window, window + count)
-    # The middle of output pixel ``at`` lies at (at + 1/2) * length / resized in the part. Integers make this exact.
+    # The middle of output pixel ``at`` lies at (at + 1/2) * length / resized in the crop. Integers make this exact.
     return np.where((at >= 0) & (at < resized), first + (2 * at + 1) * length // (2 * resized), -1)
 
 
@@ -212,7 +213,7 @@ def refuse_masks(image: Any, others: Mapping[str, Any], sample: str) -> None:
 
 
 def _sizes(value: Any) -> set[tuple[int, int]]:
-    """Return the possible (height, width) of each image in a value, in pixels."""
+    """Return (height, width) of each image in a value, in pixels. An array has two: channels may be first or last."""
     if isinstance(value, Image.Image):
         return {(value.height, value.width)}
     if isinstance(value, (bytes, memoryview)):

@@ -83,7 +83,7 @@ def decode_pil(data: bytes | memoryview) -> Image.Image:
         if jpeg is None:
             with decode_errors():
                 return to_rgb(scale_to_8_bits(image))
-        # Pillow shows missing pixels as gray. simplejpeg warns about missing pixels, and takes no longer.
+        # If a JPEG is cut short, Pillow shows the missing pixels as gray. simplejpeg warns, and takes no longer.
         decoded = Image.fromarray(jpeg.part(0, 0, jpeg.width, jpeg.height, 1)())
         decoded.info = image.info
         return decoded

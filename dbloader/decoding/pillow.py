@@ -44,7 +44,7 @@ class PillowImage:
 
     def __init__(self, image: Image.Image) -> None:
         with decode_errors():
-            image.load()  # turns a TIFF upright, which may swap width and height
+            image.load()  # Pillow turns a TIFF upright, which may swap width and height
             image = scale_to_8_bits(image)
         self.image = image
         self.width, self.height = image.size

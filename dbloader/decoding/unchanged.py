@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
 
-# Pillow's raw modes for 16-bit colors. Pillow unpacks the upper bytes with a key, and the lower bytes with its value.
+# Pillow's raw modes for 16-bit colors: the mode that unpacks the upper bytes -> the mode that unpacks the lower bytes.
 _LOWER = {
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA")
@@ -32,7 +32,7 @@ _LOWER = {
 
 
 def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
-    """Decode an image file to a tensor of its own channels and values, without converting, scaling or clipping them.
+    """Decode an image file to a tensor of its own channels, with all bits of their values.
 
     Use it as ``decode=`` for depth maps, label masks, X-rays, and other images whose values are not 8-bit colors.
 
@@ -46,7 +46,7 @@ def decode_unchanged(data: bytes | memoryview) -> torch.Tensor:
         - uint8, 0 to 255, for values of 8 bits or fewer. 0 is black. Images of one bit have the values 0 and 1. Gray of
           2 or 4 bits is spread over 0 to 255, as PNG defines.
         - int32 for unsigned values of 9 to 16 bits: 0 to 4,095 for 12 bits, else 0 to 65,535. torch has few operations
-          for uint16. If the header of a PGM gives another greatest value, its values are spread over 0 to 65,535.
+          for uint16. If a PGM's header gives a greatest value other than 65,535, its values are spread over this range.
         - int32 also for signed values of 16 bits, and for values of 32 bits.
         - float32 for floats of any range, including NaN and infinity.
         - int8 for signed values of 8 bits.

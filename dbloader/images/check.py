@@ -50,7 +50,7 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 class CheckedImage(NamedTuple):
-    """An image file without damage."""
+    """An image file that has passed the check."""
 
     data: bytes  # the file, with its end marker
     facts: Facts | None  # None for an unknown format; only ``check="none"`` accepts such files
@@ -132,7 +132,7 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
         with open_pillow(data) as image:
             image.load()
             if value_depth(image) == EIGHT_BITS:
-                # One pixel shows whether Pillow can convert the mode to RGB. All pixels would take 4 bytes each.
+                # Convert one pixel, to see whether Pillow can convert the mode. All pixels would take 4 bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
             return facts.transparent and has_transparent_pixels(image)
     except MemoryError:
@@ -145,7 +145,7 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
 def _check_jpeg(data: bytes) -> bool:
     """Check a JPEG with libjpeg-turbo; return False if only Pillow can decode it."""
     with translate_errors("its header cannot be read"):
-        open_pillow(data).close()  # training uses Pillow, which parses more of the header than libjpeg
+        open_pillow(data).close()  # decode_pil also opens JPEGs with Pillow, which parses more of the header
     warning = find_warning(data)
     if not warning:
         return True
@@ -155,7 +155,7 @@ def _check_jpeg(data: bytes) -> bool:
         _check_last_scan(data, end)
         return False
     if not _LEFT_OVER.search(warning):
-        # In training, Pillow decodes this file. The file is intact if libjpeg warns only of bytes outside the scans.
+        # After a warning, training decodes with Pillow. The file is intact if only bytes outside the scans are wrong.
         plain = without_oddities(data)
         found = find_warning(plain)
         if (found and not _LEFT_OVER.search(found)) or not _same_pixels(data, plain):

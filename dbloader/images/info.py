@@ -114,7 +114,7 @@ def format_name(image: Image.Image) -> str:
 def orientation_of(image: Image.Image) -> int:
     """Return the EXIF orientation of an opened image, 1 to 8; 1 without EXIF. Damaged EXIF raises errors of any type.
 
-    As in ImageOps.exif_transpose, Pillow reads EXIF, and XMP if EXIF has no orientation. This takes 17 us.
+    Like ImageOps.exif_transpose, this function reads EXIF, or XMP if EXIF has no orientation. Reading takes 17 us.
     """
     if image.format == "TIFF":
         return UPRIGHT  # Pillow turns a TIFF upright when it loads the pixels

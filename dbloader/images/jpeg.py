@@ -16,7 +16,7 @@ from dbloader.images.pillow import check_pixels
 if TYPE_CHECKING:
     from dbloader.images.markers import Frame, Segment
 
-_EMPTY_SEGMENT = 4  # bytes of a marker and a length
+_EMPTY_SEGMENT = 4  # bytes of a segment without content: its marker and its length
 _METADATA = (markers.COM, *range(markers.APP0, markers.APP15 + 1))
 _COLORS = (markers.APP0, markers.APP14)  # JFIF and Adobe: they decide how components become colors
 
@@ -49,7 +49,7 @@ class Structure:
 
 
 class _Scan(NamedTuple):
-    """A scan header (T.81 B.2.3)."""
+    """A scan header (JPEG standard T.81, B.2.3)."""
 
     components: tuple[int, ...]  # positions in `Frame.sampling`
     coefficients: range  # positions in zigzag order, Ss to Se
@@ -62,10 +62,10 @@ def examine(data: bytes) -> Structure:
     COMPLETE: no segment is cut short, each component has a scan, and the end marker is present. Stray bytes between two
     segments are skipped, as in decoders. Only a strict decoder can find data that are missing within a scan.
 
-    NO_END: only the end marker is missing. The scans must contain every bit of every coefficient, because libjpeg does
-    not warn about a progressive image that was cut between two scans. Otherwise the image is DAMAGED, even if its
-    encoder omitted low bits on purpose. The image must have 8-bit samples and Huffman codes, because libjpeg warns
-    reliably only about these. An image with several frames (hierarchical) is always DAMAGED.
+    NO_END: only the end marker is missing. For this state, the scans must contain every bit of every coefficient,
+    because libjpeg does not warn about a progressive image that was cut between two scans. The image must also have
+    8-bit samples and Huffman codes, because libjpeg warns reliably only about these. Any other image without an end
+    marker is DAMAGED, even if its encoder omitted low bits on purpose. An image with several frames is always DAMAGED.
     """
     if not data.startswith(markers.START) or data[2:3] not in (b"", b"\xff"):
         return Structure(State.NOT_JPEG, "the data do not begin as a JPEG does")
@@ -119,9 +119,9 @@ def find_warning(data: bytes) -> str:
 def without_oddities(data: bytes) -> bytes:
     """Return a JPEG without metadata, and without two oddities that decoders tolerate.
 
-    Stray bytes after a metadata segment are removed, unless they are a segment with a wrong marker. Stray bytes after
-    other segments are kept, because they may belong to the segment. Three zeros at the end of a sequential scan's
-    header become 0, 63 and 0. Raise DamagedImageError if a segment is cut short or out of place.
+    Stray bytes after a metadata segment are removed, unless they look like a segment with a damaged marker. Stray bytes
+    after other segments are kept, because they may belong to the segment. Three zeros at the end of a sequential scan's
+    header become 0, 63 and 0, as T.81 demands. Raise DamagedImageError if a segment is cut short or out of place.
     """
     parts, position, previous, is_sequential = [markers.START], len(markers.START), markers.COM, False
     while (segment := markers.next_segment(data, position)) and segment.code != markers.EOI:
@@ -130,12 +130,12 @@ def without_oddities(data: bytes) -> bytes:
         if previous not in _METADATA or lost:
             parts.append(stray)
         elif previous in _COLORS and stray.strip(b"\xff"):
-            parts.pop()  # drop the segment: stray bytes may belong to it. The caller checks that colors stay the same
+            parts.pop()  # drop the color segment too: the stray bytes may belong to it. The caller compares the colors
         position, previous = segment.end, segment.code
         is_sequential |= segment.code in markers.SEQUENTIAL
         if segment.code == markers.SOS:
             position = markers.find_scan_end(data, segment.end)
-            if is_sequential and header.endswith(bytes(3)) and data[segment.end] != 0:  # zeros here may be lost data
+            if is_sequential and header.endswith(bytes(3)) and data[segment.end] != 0:  # more zeros may be lost data
                 header = header[:-3] + b"\x00\x3f\x00"
             parts += [header, data[segment.end : position]]
         elif segment.code in _COLORS or segment.code not in _METADATA:

@@ -89,5 +89,5 @@ def parse_frame(data: bytes | memoryview, segment: Segment) -> Frame:
     height, width = int.from_bytes(header[1:3], "big"), int.from_bytes(header[3:5], "big")
     sampling = tuple((factors >> 4, factors & 15) for factors in header[7::3])
     if not width or not all(1 <= h <= 4 and 1 <= v <= 4 for h, v in sampling):
-        raise segment.error("contradicts itself: it has no width, or sampling factors that are not 1 to 4")
+        raise segment.error("contradicts itself: it has no width, or a sampling factor that is not 1 to 4")
     return Frame(segment.code, header[0], height, width, header[6::3], sampling)

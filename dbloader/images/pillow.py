@@ -41,11 +41,11 @@ file of any kind (IPTC). TGA is last, because a TGA file has no signature.
 _ALWAYS_IMPORTED = FORMATS[:5]  # PIL.Image.open imports the plug-ins of these formats in any case
 
 # Peak memory of decoding in bytes per pixel, measured with 15 megapixels in Pillow 13. libwebp, OpenJPEG (25 bytes for
-# RGBA) and 16-bit AVIF keep copies. TIFFs of one strip and rotated TIFFs need more.
+# RGBA) and 16-bit AVIF keep copies. TIFFs need 8 bytes if they are rotated or have one strip. Unlisted formats need 4.
 _DECODING = {"WEBP": 16, "AVIF": 16, "HEIF": 16, "JXL": 25, "JPEG2000": 25, "QOI": 8, "TIFF": 8}
 _DECODING_MOST = 4
 
-# Bytes 4 to 12 of a HEIF file: "ftyp" and the major brand (ISO/IEC 23008-12, 10). Files with _ANY may also be AVIF.
+# Bytes 4 to 12 of a HEIF file: "ftyp" and the major brand (ISO/IEC 23008-12, 10). Files with _ANY are HEIF or AVIF.
 _HEVC = {b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")}
 _ANY = {b"ftypmif1", b"ftypmsf1"}
 _JXL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")  # a codestream, or a file with boxes (ISO/IEC 18181-2, 9.1)
@@ -102,7 +102,7 @@ def open_pillow(file: bytes | bytearray | memoryview | BinaryIO) -> ImageFile.Im
     Raises:
         NotAnImageError: The image has more pixels than `max_pixels` allows, or its format needs a plug-in that is not
             installed. Or the image is a TIFF whose planes Pillow misreads.
-        OSError: The format is not in `FORMATS` (PIL.UnidentifiedImageError). Damaged headers also raise other errors.
+        PIL.UnidentifiedImageError: The format is not in `FORMATS`. Damaged headers raise errors of many types.
     """
     max_pixels()  # may increase Pillow's limit
     if isinstance(file, (bytes, bytearray, memoryview)):
@@ -181,7 +181,7 @@ def max_pixels() -> float:
     The environment variable DBLOADER_MAX_PIXELS sets the limit. Each process reads the variable once, and raises
     OptionError if the value is invalid. By default, the limit is Pillow's: twice ``PIL.Image.MAX_IMAGE_PIXELS``,
     normally 178,956,970 pixels. If Pillow's constant is None, there is no limit. A higher number in the environment
-    variable also raises ``PIL.Image.MAX_IMAGE_PIXELS`` for the whole process, because Pillow has no other setting.
+    variable also increases ``PIL.Image.MAX_IMAGE_PIXELS`` for the whole process, because Pillow has no other setting.
     """
     limit = read_limit()
     if limit is None:
@@ -205,7 +205,7 @@ def decoding_bytes(image_format: str) -> int:
 def value_depth(image: Image.Image) -> str:
     """Return the depth of the values that Pillow reads: "8-bit" (or fewer), "16-bit", "32-bit float" and so on.
 
-    For a TIFF, return the depth in the file. In other formats, colors have 8 bits, because Pillow reduces them.
+    But for a TIFF, return the depth in the file. In other formats, Pillow has reduced colors to 8 bits.
     """
     tags = _tiff_tags(image)
     if tags is not None:
@@ -243,8 +243,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def scale_to_8_bits(image: Image.Image) -> Image.Image:
     """Return an image with 8-bit values; raise PixelRangeError if the range of its values is unknown.
 
-    16-bit gray becomes mode L with the upper 8 bits of each value. Pillow does the same with colors, and torchvision
-    with tensors. But Pillow's own conversion of gray makes every value above 255 white.
+    16-bit gray becomes mode L with the upper 8 bits of each value. Pillow does the same with colors. torchvision does
+    the same with tensors. But Pillow's own conversion of gray makes every value above 255 white.
     """
     depth = value_depth(image)
     if depth not in KNOWN_RANGE:
@@ -259,10 +259,10 @@ def scale_to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def mend_gray(image: Image.Image) -> Image.Image:
-    """Return 16-bit gray in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
+    """Return gray of 12 or 16 bits in mode I;16, from 0 (black) to 65,535 (white). Return other images unchanged.
 
-    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs as 32-bit. If 0 is white in a 16-bit TIFF, Pillow does not
-    invert the values.
+    Pillow reads 12-bit TIFFs as 0 to 4,095, and 16-bit PGMs in its mode of 32 bits. If 0 is white in a 16-bit TIFF,
+    Pillow does not invert the values.
 
     Raises:
         PixelRangeError: Pillow misreads the values, or cannot write them.
@@ -276,7 +276,7 @@ def mend_gray(image: Image.Image) -> Image.Image:
 
 
 def gray_values(image: Image.Image) -> npt.NDArray[np.uint16]:
-    """Return the values of 16-bit gray: uint16, shape (height, width), from 0 (black) to 65,535 (white)."""
+    """Return the values of gray of 12 or 16 bits: uint16, shape (height, width), from 0 (black) to 65,535 (white)."""
     values = np.asarray(image).astype(np.uint16)
     if value_depth(image) == "12-bit":
         values = values << np.uint16(4) | values >> np.uint16(8)

@@ -41,7 +41,7 @@ def _is_refused(kind: bytes, chunk: bytes) -> bool:
     """Return whether Pillow refuses a chunk. ``chunk`` has the chunk's bytes after its length."""
     body = chunk[4:-4]
     if zlib.crc32(chunk[:-4]) != int.from_bytes(chunk[-4:], "big"):
-        # If the chunk's length is wrong, the chunk contains other chunks, which must be kept.
+        # Not only the CRC may be wrong, but also the length. Then this chunk contains others, which must be kept.
         return not any(other in body for other in (b"IDAT", b"PLTE", b"tRNS", b"IEND"))
     if len(body) < _LEAST_BYTES or kind not in (b"zTXt", b"iTXt", b"iCCP"):
         return False

@@ -27,7 +27,7 @@ _SEE_THROUGH = 16
 # Memory that resizing needs, in bytes per pixel of the original image (measured).
 _OPENED = 5  # 4 for RGB, and 1 more for a palette
 _TRANSPARENT = 12  # at most, for a transparent color: the image, a copy with alpha, and a copy multiplied by alpha
-_DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; measured 12.53 with glibc 2.41
+_DEEP = 13  # at most, for gray in a PGM file: copies of 32 and 16 bits, and an array; 12.53 with glibc 2.41
 _WEBP = 8  # added for a WebP file, because libwebp needs memory too
 
 # Bytes per pixel of the smaller image, and of Pillow's intermediate image, which has the new width and the old height.
@@ -70,7 +70,7 @@ def resizing_bytes(facts: Facts, size: tuple[int, int]) -> int:
 def resize(data: bytes, size: tuple[int, int], *, quality: int = DEFAULT_QUALITY) -> tuple[bytes, Facts]:
     """Return an image file in another size, and the facts of the new file.
 
-    The filter is Lanczos. Color profile, EXIF, gray, alpha, CMYK and gray of 16 bits are kept; palettes become full
+    The filter is Lanczos. Color profile, EXIF, gray (8 or 16 bits), alpha and CMYK are kept; palettes become full
     colors. JPEG and WebP are encoded with the given quality. A JPEG keeps its chroma subsampling, but a rare
     subsampling becomes 4:4:4. PNG, BMP, PPM and TIFF keep their format and are encoded without loss. All other formats
     become PNG. If a file has several frames, only the first is kept.
@@ -120,8 +120,8 @@ def load_pixels(data: bytes, size: tuple[int, int] | None) -> npt.NDArray[np.uin
 
 
 def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also split
-    # its bytes into thousands of pieces. malloc kept up to 64 MB of such pieces for each thread.
+    # Convert the image in strips. A whole converted image would take 4 more bytes per pixel. Pillow would also allocate
+    # it in thousands of pieces. malloc kept up to 64 MB of freed pieces for each thread.
     image.load()  # applies the orientation of a TIFF, which may swap width and height
     image = scale_to_8_bits(image)
     array = np.empty((image.height, image.width, 3), np.uint8)
@@ -158,5 +158,5 @@ def _options(image: Image.Image, name: str) -> Mapping[str, Any]:
     elif name == "TIFF":
         options["compression"] = "tiff_adobe_deflate"
     elif name != "JPEG" and image.mode == "I;16" and "transparency" in image.info:
-        options["transparency"] = image.info["transparency"]  # Pillow has no 16-bit mode with alpha
+        options["transparency"] = image.info["transparency"]  # a color, because Pillow has no 16-bit mode with alpha
     return options

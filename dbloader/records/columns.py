@@ -96,7 +96,7 @@ class ColumnChunk:
         return packed
 
     def pack_columns(self, number: int, fields: set[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield (chunk number, packed columns): for this chunk, then for each earlier chunk that gets new columns.
+        """Yield (chunk number, packed columns) for this chunk, then for each earlier chunk that gets new columns.
 
         If a field first appears in this chunk, each earlier chunk gets a column without values for the field.
 
@@ -132,12 +132,12 @@ def stored_columns(fields: Collection[str]) -> list[str]:
 
 
 def name_hash(name: bytes) -> int:
-    """Return the CRC-32 of a name in UTF-8, or 1 if the CRC-32 is 0. Return 0 for an empty name."""
+    """Return the CRC-32 of a name in UTF-8, or 0 for an empty name. A name with the CRC-32 0 gets 1 instead."""
     return (crc32(name) or 1) if name else 0
 
 
 def seal_chunk(column: str, number: int, chunk: bytes, salt: int = 0) -> bytes:
-    """Return a chunk followed by the CRC-32 of its column name, number and bytes, XORed with the salt."""
+    """Return a chunk followed by a checksum: the CRC-32 of its column name, number and bytes, XOR the store's salt."""
     return chunk + _CRC.pack(_crc32_of_chunk(column, number, chunk) ^ salt)
 
 

@@ -31,7 +31,7 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
     Args:
         document: The whole BSON document.
         index: Position of the record in its store.
-        salt: The salt in the manifest of the store.
+        salt: Salt of the store, which is part of the store's checksums (see Manifest).
         view: Do not copy the image: an image file is a memoryview of ``document``, an array is a read-only view.
 
     Raises:
@@ -60,8 +60,8 @@ def decode(document: bytes | memoryview, index: int, salt: int, *, view: bool = 
 def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
     """Return the record in a document that a database driver has decoded. Raise the same errors as ``decode``.
 
-    The driver decodes faster than ``decode``. To check the CRC-32, this function encodes the values again. The
-    result equals the stored bytes, because BSON has only one encoding for each value that ``encode`` writes.
+    MongoStore uses this function, because the driver decodes faster than ``decode``. To check the CRC-32, this function
+    encodes the values again. BSON has only one encoding for each value that ``encode`` writes, so the bytes are equal.
     """
     keys = list(values)
     if len(keys) < 2 or keys[0] != "_id" or keys[-1] != "crc32":
@@ -80,7 +80,7 @@ def decode_values(values: Mapping[str, Any], index: int, salt: int) -> Record:
 def decode_encoded(document: bytes | memoryview, index: int, salt: int) -> EncodedRecord:
     """Return the EncodedRecord that a document was made from. Raise the same errors as ``decode``.
 
-    If the document is a memoryview, the elements of the result are views of the document.
+    If the document is a memoryview, ``elements`` contains a view of the document.
     """
     record = decode(document, index, salt, view=True)
     image = record.image
@@ -172,7 +172,7 @@ def _decode_error(error: Exception, what: str, index: int) -> Exception:
 def _record(values: dict[str, Any], index: int) -> Record:
     """Check the types of the standard fields, and return the record. ``values`` becomes the record's ``fields``."""
     if values.pop("_id", None) is None or values.pop("crc32", None) is None:
-        # `verify` has found both in the document, but bson has read one as part of an earlier, damaged element.
+        # The document contains _id and crc32, but bson has read one of them as part of an earlier, damaged element.
         raise DamagedRecordError("it has no _id or no crc32")
     for key, value in values.items():
         if value.__class__ is not bytes and value.__class__ is not str:

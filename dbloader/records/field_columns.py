@@ -33,11 +33,11 @@ OTHER = ...
 NO_BOOL = 2
 """In a column of booleans, the number for a record without a value."""
 
-_MAX_NAME = 200  # most bytes in the name of a field with a column; an LMDB key has at most 511
+_MAX_NAME = 200  # most bytes in the name of a field with a column: LMDB keys contain the name, and have at most 511
 _EXACT = 2**53  # a float64 represents each integer up to this number exactly
 _NOTHING, _BOOL, _INT, _FLOAT, _TEXT, _OTHER = b"-", b"?", b"i", b"f", b"t", b"*"
 _COUNT = struct.Struct("<I")
-_WIDE = b"wide"  # KindFinder's mark for a field with an integer beyond _EXACT
+_WIDE = b"wide"  # KindFinder adds this kind to a field with an integer beyond _EXACT
 _DTYPES: dict[bytes, np.dtype[Any]] = {_BOOL: np.dtype("u1"), _INT: np.dtype("<i8"), _FLOAT: np.dtype("<f8")}
 _ABSENT: dict[bytes, float] = {_BOOL: NO_BOOL, _INT: INT64_MIN, _FLOAT: np.nan}
 _OF_TYPE: dict[type, bytes] = {bool: _BOOL, int: _INT, float: _FLOAT}
@@ -123,7 +123,7 @@ class KindFinder:
     def columns(self, fields: Collection[str]) -> dict[str, str]:
         """Return the kind of each field in ``fields`` whose values fit into one column.
 
-        A field may have no chunks, because a shard with more than MAX_FIELDS fields has no columns for its fields.
+        If a shard has more than MAX_FIELDS fields, it has no columns for them. Such a field may have no chunks at all.
         """
         stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}
@@ -154,8 +154,8 @@ class FieldColumn(NamedTuple):
     def array(self) -> Array:
         """Return the values as a new array, shape (records,).
 
-        The dtype is int64 (a missing value is the lowest int64), float64 (a missing value is NaN), object with strs (a
-        missing value is ""), or bool. If any bool is missing, the dtype is int8: 0, 1, or -1 for a missing value.
+        The dtype is int64, float64, object (strs) or bool. A missing value is the lowest int64, NaN or "". If any bool
+        is missing, the dtype is int8: 0, 1, or -1 for a missing value.
         """
         if self.kind == "text":
             texts = np.empty(len(self.values), object)

@@ -58,8 +58,8 @@ class Manifest:
         columns: The extra fields that have a column, with the kind of each: "bool", "int", "float" or "text".
         outcome: Number of files by their outcome in the conversion: ``repaired``, ``rejected`` and others.
         events: Number of lines in the conversion's report.
-        source: Where the records are from, the options of the conversion, ``file_fields``, ``field_classes`` and
-            ``target``.
+        source: Where the records are from, the options of the conversion, and the values of the properties
+            ``file_fields``, ``field_classes``, ``target`` and ``understood``.
         created: UTC, ISO 8601.
         created_by: Program and version.
         version: Version of the format.
@@ -111,12 +111,12 @@ class Manifest:
 
     @property
     def understood(self) -> list[str]:
-        """How ``convert`` understood the source, in at most six lines; [] if an earlier dbloader made the store."""
+        """Lines that show where ``convert`` found images, labels and fields; [] if an earlier dbloader converted."""
         return list(self.source.get(UNDERSTOOD) or ())
 
     @property
     def given(self) -> dict[str, Any]:
-        """The values that ``write_index`` cannot compute from the records when it writes this index again."""
+        """The values that ``write_index`` needs besides the records, to write the index of a sharded store again."""
         return {"classes": self.classes, "source": self.source, "created": self.created, "salt": self.salt}
 
     def class_name(self, label: int | None) -> str | None:
@@ -193,7 +193,7 @@ class Manifest:
                 raise DamagedStoreError(f"{place}: its manifest has no valid {known.name}: {value!r:.80}")
             values[known.name] = value
         if values["label_counts"] is not None:
-            # Making a list for each pair would trigger the garbage collector, which takes 0.1 s when torch is imported.
+            # A list for each pair would trigger the garbage collector, which takes 0.1 s in a process that uses torch.
             labels, counts = np.frombuffer(values["label_counts"], "<i8").reshape(-1, 2).T.tolist()
             values["label_counts"] = dict(zip(labels, counts, strict=True))
         for name in ("classes", "width", "height"):
@@ -341,12 +341,12 @@ class Totals:
             getattr(self, name).update(getattr(manifest, name))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counters, for the progress that a writer stores with each commit."""
+        """Return the counters as dicts. A writer stores them with each commit, in the dict ``progress``."""
         return {name: dict(getattr(self, name)) for name in _COUNTERS}
 
     @classmethod
     def restore(cls, progress: Mapping[str, Any]) -> Totals:
-        """Return the totals in the progress that a writer stored with a commit."""
+        """Return the totals in the dict ``progress`` that a writer stored with a commit."""
         counters = {name: Counter(progress[name]) for name in _COUNTERS}
         return cls(length=int(progress["length"]), events=int(progress["events"]), **counters)
 
@@ -365,7 +365,7 @@ class Totals:
             if not 0 <= label < len(classes):
                 raise FieldError(f"label {label} is none of the classes (0 to {len(classes) - 1})")
         described = dict(source or {})
-        if described.get(TARGET) == CLASS_LISTS:  # a copied store may already have these class names: keep them
+        if described.get(TARGET) == CLASS_LISTS:  # keep class names that a copied store already has
             described[FIELD_CLASSES] = {CLASS_LISTS: [*classes], **(described.get(FIELD_CLASSES) or {})}
         manifest = Manifest(
             length=self.length,

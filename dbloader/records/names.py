@@ -53,7 +53,7 @@ class Names(Sequence[str]):
         for start in range(0, len(lengths), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             first, last = offsets[start], offsets[min(start + _AT_ONCE, len(lengths))]
-            # A byte at p comes from p + (old beginning of its name) - (new beginning of its name).
+            # The byte data[p] comes from self.data[p + (old beginning of its name) - (new beginning of its name)].
             data[first:last] = self.data[
                 np.arange(first, last) + np.repeat(begins[part] - offsets[:-1][part], lengths[part])
             ]

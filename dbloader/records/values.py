@@ -102,13 +102,13 @@ def array_bytes(key: str, array: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
     try:
         np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
-    except ValueError:  # version 1 cannot store long or non-Latin field names; version=None would warn
+    except ValueError:  # version 1 cannot store dtypes with long or non-Latin names; version=None would warn
         np.lib.format.write_array(file, array, version=(3, 0), allow_pickle=False)
     return file.getvalue()
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Return whether a .npy file can store a dtype, unlike some dtypes of other packages or with overlapping fields."""
+    """Return whether a .npy file can store a dtype. It cannot store overlapping fields, or some packages' dtypes."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Define the interface of a finished store, and find damage in a store. tests/contracts tests each promise of Store."""
+"""Define the interface of a finished store, and find damage in a store. tests/contracts checks its promises."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Store(ABC):
     """A finished database of records, for reading.
 
     Constructing a store opens nothing. Each process opens its own handle when it first reads, and never uses the handle
-    of another process. Threads may share a store. A pickle contains the place and the options, but no handle. The
+    of another process. Threads may share a store. A pickle contains the path or URI and the options, but no handle. The
     records of an open store do not change, even if the store is replaced.
     """
 
@@ -76,8 +76,8 @@ class Store(ABC):
         """The header of the store.
 
         Raises:
-            StoreNotFoundError: Nothing is at the place.
-            NotAStoreError: The place contains something else, or an unfinished store.
+            StoreNotFoundError: Nothing is at the path or URI.
+            NotAStoreError: The path or URI contains something else, or an unfinished store.
             StoreVersionError: This version of dbloader cannot read the store's newer format.
             DamagedStoreError: The store is truncated or damaged.
         """
@@ -108,7 +108,7 @@ class Store(ABC):
         Args:
             sampler: One of dbloader's samplers. In a mixture of stores, index -1 means a sample of another store.
             since: The state of the sampler at the start of the iteration.
-            indices: An array with the index of each sample's record; None if every record is a sample.
+            indices: An array that maps each sample to its record's index; None if sample i is record i.
             margin: The largest number of samples by which one worker can lag behind another.
             check: Whether to raise an OptionError if the cache is too small for the order.
         """
@@ -136,7 +136,7 @@ class Store(ABC):
             name: ``"label"`` (int64; NO_LABEL without a label), ``"width"``, ``"height"`` (uint32 pixels; 0 if
                 unknown), ``"nbytes"`` (uint64 bytes of the image; 0 without an image) or ``"crc32"`` (uint32). Fields
                 that users added also have columns, if their values are numbers, booleans or short texts; see
-                ``FieldColumn.array``. The column of such a field called ``nbytes`` is ``"field.nbytes"``.
+                ``FieldColumn.array``. If an added field is called ``nbytes``, its column is ``"field.nbytes"``.
 
         Raises:
             OptionError: There is no such column. The message lists the columns.
@@ -206,7 +206,7 @@ class Store(ABC):
         """
 
     def open_older(self, digest: str) -> None:  # noqa: B027 - most stores do not grow
-        """Switch to the store's version before shards were last added, if that version has this digest."""
+        """If the store's version before shards were last added has this digest, switch to that version."""
 
     def check_files(self) -> None:  # noqa: B027 - most stores are one file, or none
         """Raise DamagedStoreError if a file of the store is missing or has the wrong size."""
@@ -371,7 +371,7 @@ def find_damage(store: Store, progress: Callable[[int], object]) -> Iterator[Dam
             if len(chunk) < stop - start:
                 continue  # without the damaged records, the column cannot be compared
             if _agree(name, packed[name], stored):
-                packed[name] = bytes(stored)  # the manifest was computed from the stored chunk
+                packed[name] = bytes(stored)  # compare the manifest with this chunk, from which it was computed
             else:
                 complete = False
                 what = f"its column {name} disagrees with records {start} to {stop - 1}"
@@ -429,8 +429,8 @@ def _agree(column: str, packed: bytes, stored: bytes | memoryview) -> bool:
     """Return whether a stored chunk agrees with ``packed``, the chunk made from the same records."""
     if packed == stored or not column.startswith(PREFIX):
         return packed == stored
-    # A stored chunk has OTHER in place of each value if its records had values of several types. Some of these records
-    # may be outside `packed`: they belong to an interrupted commit, or the chunks of their shard began at other
-    # records. So OTHER agrees with every value.
+    # If records of a chunk have values of several types, the stored chunk has OTHER in place of each value. But it may
+    # have been made with more records than `packed`: with records of an interrupted commit, or with other records of a
+    # shard, whose chunks begin elsewhere. So OTHER agrees with every value.
     pairs = zip(unpack_values(packed), unpack_values(stored), strict=True)
     return all(one == other or OTHER in (one, other) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""Write a store. tests/contracts tests each promise of Writer."""
+"""Write a store. tests/contracts checks each promise of Writer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Writer(ABC):
     continues after these records. Only one process at a time can write to a place.
 
     Args:
-        overwrite: ``finish`` may replace a finished store. If ``resume`` is False, an unfinished store is discarded.
+        overwrite: Let ``finish`` replace a finished store. Without ``resume``, also discard an unfinished store.
         resume: Continue after the last commit of an unfinished store. Without an unfinished store, begin a new store.
             If the unfinished store was begun with ``overwrite``, this writer overwrites too.
         resumable: Keep committed records if the block ends without ``finish``.
@@ -99,7 +99,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _damaged(self, what: str) -> DamagedStoreError:
-        """Return the error for an unfinished store that cannot be resumed."""
+        """Return the error for an unfinished store that is too damaged to be resumed."""
 
     def __init__(self, place: str, *, overwrite: bool = False, resume: bool = False, resumable: bool = False) -> None:
         self.place = place
@@ -108,7 +108,7 @@ class Writer(ABC):
         self.resumable = checked_flag("resumable", resumable)
         self.settings: dict[str, Any] = {}
         self.salt = secrets.randbits(32)  # the manifest's salt
-        self.position = 0  # number of source items that are written or rejected
+        self.position = 0  # number of items of the source, such as files, that are written or rejected
         self.resumed = False  # whether this writer continues an unfinished store
         self.totals = Totals()
         self.scratch: Path | None = None  # a folder for large temporary files; None for the system's default folder
@@ -184,9 +184,9 @@ class Writer(ABC):
         Args:
             records: Records to add. Their indices follow the last index.
             events: Lines of the report: ``name``, ``event`` (such as ``"rejected"``) and ``reason``.
-            outcome: Numbers of files to add to the manifest's counts, by outcome, such as ``"repaired"``.
-            position: Number of source items finished so far. A resumed writer begins with the committed ``position``.
-            depths: Numbers of images to add to the manifest's counts, by bit depth, such as ``"16-bit"``.
+            outcome: Number of new files with each outcome, such as ``"repaired"``, for the manifest's counts.
+            position: Number of the source's items finished so far. A resumed writer begins with the committed number.
+            depths: Number of new images with each bit depth, such as ``"16-bit"``, for the manifest's counts.
         """
         self._check_unfinished()
         for record in records:
@@ -243,7 +243,7 @@ class Writer(ABC):
         self._running = self._committer.submit(self._store, commit, progress)
 
     def _wait(self) -> None:
-        """Wait for the running commit. If a commit has failed, this and every later call raises its error."""
+        """Wait for the running commit. If it fails, this call and every later call raise the commit's error."""
         if self._running is not None:
             self._running.result()
             self._running = None
@@ -265,7 +265,7 @@ class Writer(ABC):
 
         Args:
             classes: Name of each label from 0 on; empty if labels have no names.
-            source: A description of the records' source, for people to read.
+            source: A description of the records' source. Manifest's properties read some of its keys.
             created: Time in UTC, ISO 8601; None for now.
 
         Raises:

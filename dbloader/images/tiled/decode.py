@@ -26,9 +26,9 @@ _RESTARTS = bytes(range(markers.RST0, markers.RST0 + 8))
 
 _LONGEST = 2**16 - 1  # most bytes of a tile
 
-# libjpeg-turbo upsamples rows of at most two chroma samples, which are four pixels, without looking at neighbors
-# (jdsample.c, jinit_upsampler). If a last tile of at most this width were decoded alone, its pixels would differ from
-# the whole image. So such a tile is decoded together with the tile before it.
+# If an image is at most four pixels (two chroma samples) wide, libjpeg-turbo upsamples chroma without using neighbors
+# (jdsample.c, jinit_upsampler). If such a narrow last tile were decoded alone, its pixels would differ from the whole
+# image. So it is decoded together with the tile before it.
 _NARROW = 4
 
 _SIZE = struct.Struct(">HH")
@@ -144,7 +144,7 @@ def join_tiles(
 
     slices = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     joined = bytearray().join(header.parts + slices)
-    # Each tile ends with a marker. These are the positions of the markers' second bytes in ``joined``.
+    # Each tile ends with a marker. ``marks`` are the positions of the markers' second bytes in ``joined``.
     marks = taken.cumsum() + (header.nbytes - 1)
     out = np.frombuffer(joined, np.uint8)
     if check_lengths:
@@ -175,8 +175,8 @@ class Header(NamedTuple):
     """Everything in a JPEG before the coded data of its first scan."""
 
     parts: list[memoryview]  # pieces of the header without metadata
-    nbytes: int  # bytes of the joined header
-    size_at: int  # offset of height and width in the joined header, 16 bits big-endian each
+    nbytes: int  # bytes of all ``parts``
+    size_at: int  # offset of height and width in the joined ``parts``, 16 bits big-endian each
     scan: int  # offset in the file at which the first scan's coded data begin
     frame: markers.Frame
     interleaved: bool  # whether all components are in the first scan

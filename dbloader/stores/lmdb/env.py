@@ -40,7 +40,7 @@ class Environment:
 
     def release_pages(self) -> None:
         """Remove the file's pages from this process's memory, but not from the system's page cache."""
-        # Only Linux has /proc/self/maps. The paths in this file need not be UTF-8.
+        # Only Linux has /proc/self/maps. Its paths need not be UTF-8.
         with suppress(OSError, AttributeError), Path("/proc/self/maps").open(errors="replace") as maps:
             for span, mode, _, device, inode, *_ in map(str.split, maps):
                 key = os.makedev(*(int(number, 16) for number in device.split(":"))), int(inode)
@@ -66,7 +66,7 @@ class ForkGate:
     def __init__(self) -> None:
         self._own = threading.local()
         self._changed = threading.Condition()
-        self._inside: set[int] = set()  # ids of threads in a block; a KeyboardInterrupt could make a counter wrong
+        self._inside: set[int] = set()  # ids of threads in a block; after KeyboardInterrupt, a counter might be wrong
         self._forking = False
 
     def __enter__(self) -> None:
@@ -119,7 +119,7 @@ def acquire(path: Path) -> Environment:
             environment.users += 1
             if key in environments:
                 return environment
-            # Try again: the garbage collector has just released the only other user, which closed the environment.
+            # Try again: the garbage collector has just released the last other user, so this environment is closed.
 
 
 def release(environment: Environment) -> None:

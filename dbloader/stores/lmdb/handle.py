@@ -51,7 +51,7 @@ class LMDBHandle:
         path: The file.
         place: The file's name in messages.
         digest: The expected digest; None accepts any digest.
-        index_of: The manifest of the sharded store to which this index must belong; None for a file that is a store.
+        index_of: If the file is an index, the manifest of the sharded store that the index must belong to; else None.
 
     Raises:
         _OtherStoreError: The file is not the expected store or index.
@@ -167,7 +167,7 @@ class LMDBHandle:
         if chunk is None:
             raise DamagedStoreError(
                 f"{self.place}: chunk {number} of its column {column} is missing or damaged; "
-                "copy it again from the original"
+                "copy the file again from the original"
             )
         return chunk
 
@@ -179,7 +179,7 @@ class LMDBHandle:
         if number_of_chunks > entries:
             raise DamagedStoreError(
                 f"{self.place}: its manifest has {self.manifest.length:,} records, but chunks of its column "
-                f"{column} are missing; copy it again from the original"
+                f"{column} are missing; copy the file again from the original"
             )
         return (self.chunk(column, number) for number in range(number_of_chunks))
 
@@ -328,14 +328,14 @@ class ShardedHandle:
     def prefetch(self, indices: Sequence[int]) -> None:
         """Ask the kernel to load the records at some indices, and do not wait for them."""
         parts = self.divide(indices)
-        if self.files.cached:  # opening a shard could wait until it is downloaded
+        if self.files.cached:  # opening a shard that is not in the cache would wait for its download
             parts = {number: inside for number, inside in parts.items() if number in self.files.opened}
         for number, inside in islice(parts.items(), self._most_opened):
             with suppress(StoreError):  # reading the records later raises the error
                 self._shard(number).prefetch(inside)
 
     def divide(self, indices: Sequence[int]) -> dict[int, list[int]]:
-        """Return a dict that maps the number of each shard to the positions of the wanted records in this shard."""
+        """Return a dict that maps the number of each shard to the wanted records' positions in this shard."""
         parts = self._by_shard(indices).items()
         return {number: [indices[at] - self._starts[number] for at in positions] for number, positions in parts}
 

@@ -1,8 +1,9 @@
 """Ask the kernel to read records of an LMDB file before they are needed.
 
-LMDB reads through a memory map. The kernel then reads missing pages one by one and waits for each, or reads many pages
-that nobody needs. LMDB has no function that finds the position of a record without reading the record. So this module
-follows LMDB's pages in Python. Positions are only hints to the kernel, so a wrong position cannot give a wrong record.
+LMDB reads through a memory map. By itself, the kernel reads missing pages one by one and waits for each, or it reads
+many pages that nobody needs. LMDB has no function that finds the position of a record without reading the record. So
+this module follows LMDB's pages in Python. Positions are only hints to the kernel, so a wrong position cannot give a
+wrong record.
 
 This module reads the page layout of LMDB 0.9, data version 1, 64 bits (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db).
 """
@@ -34,8 +35,8 @@ _OVERFLOW = 1  # flag of a node whose value has its own pages; the node contains
 _DEPTH_AT, _DB_ROOT_AT = 6, 40  # offsets in MDB_db
 _MOST_LEVELS, _LARGEST_PAGE = 32, 2**16
 
-# `prefetch` checks whether one record in 32 is in memory. A check takes 8 us, or 0.25 us per record. If the record is
-# not in memory, the next 512 records get hints without a check. Useless hints cost less than missing hints.
+# `prefetch` checks only every 32nd record. A check takes 8 us, or 0.25 us per record. If the checked record is not in
+# memory, the next 512 records get hints without a check. Useless hints cost less than missing hints.
 _CHECK_AFTER, _HINT_FOR = 32, 512
 
 
@@ -55,12 +56,12 @@ class ReadAhead:
     def __init__(self, path: Path, key: tuple[int, int]) -> None:
         self._file = -1
         self._page_size = self._root = self._depth = 0
-        self._unhinted = self._hinted = 0  # how many records get no hint, or a hint, before the next check
+        self._unhinted = self._hinted = 0  # number of records before the next check: without hints, with hints
         if not (hasattr(os, "posix_fadvise") and hasattr(os, "RWF_NOWAIT")):
             return  # the system is not Linux
         with suppress(*_WRONG):  # LMDB itself reports a damaged file
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            # Without this advice, the kernel reads much more than one page for a check, up to 8 MiB on a virtual disk.
+            # By default, the kernel reads much more than one page for a check, up to 8 MiB on a virtual disk.
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
             status = os.fstat(self._file)
             if (status.st_dev, status.st_ino) == key:

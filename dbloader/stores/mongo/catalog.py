@@ -32,10 +32,10 @@ _NO_PARTIAL = {"store": _NO_ID, "run": 1}
 
 
 class Catalog:
-    """The document that describes a collection's stores, and the data of these stores.
+    """Changes the document that describes a collection's stores, and removes the data of old stores.
 
     Every method can be called again after an interruption. The server changes the document only if the document still
-    contains the token of this writer's lease. So this writer can change nothing after another writer has taken over.
+    contains the token of this writer's lease (lease.py). So a writer can change nothing after another has taken over.
     """
 
     def __init__(self, connection: Connection, place: MongoURI, token: str) -> None:
@@ -76,7 +76,7 @@ class Catalog:
         return document
 
     def _viewed(self) -> str | None:
-        """Return the collection of records that the view shows; None without a view; "" if another program made it."""
+        """Return the collection of records that the view shows; None without a view; "" for another program's view."""
         for info in self._database.list_collections(filter={"name": self._place.collection}):
             viewed = str(info["options"].get("viewOn"))
             return viewed if is_records_collection(viewed, self._place.collection) else ""
@@ -89,7 +89,7 @@ class Catalog:
         self._update({"_id": STORE, "writer.token": self._token}, {"$set": values})
 
     def commit(self, store: str, progress: Mapping[str, Any]) -> None:
-        """Store the progress of a partial store, and wait until this and all earlier writes are durable."""
+        """Write ``progress`` to a partial store, and wait until this write and all earlier writes are durable."""
         self._update(self._mine(store), {"$set": {"partial.progress": progress}})
 
     def _update(self, mine: Mapping[str, Any], change: Mapping[str, Any]) -> None:
@@ -148,8 +148,8 @@ class Catalog:
     def abandon(self, store: str, *, forget: bool = False) -> None:
         """Give up a partial store and remove its data, if this writer still holds the lease.
 
-        If ``forget`` is true, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if this
-        writer is the store's only writer: an earlier writer could still write data later.
+        If ``forget`` is true, ``collect_garbage`` never looks for data of the store again. Use ``forget`` only if the
+        store never had another writer, because that writer could still write data later.
         """
         mine = {"_id": STORE, "writer.token": self._token, "partial.store": store}
         self._durable.update_one(mine, {"$unset": {"partial": ""}, "$addToSet": {"replaced": store}})

@@ -131,7 +131,7 @@ class Patience:
         return None if self._until is None else max(0.01, self._until - time.monotonic())  # 0 would mean no limit
 
     def after(self, error: errors.PyMongoError, seconds: float) -> float | None:
-        """Return the seconds to wait before trying again; None if ``seconds`` have passed since the first failure."""
+        """Return the pause before the next attempt in s; None if ``seconds`` have passed since the first failure."""
         now, pause = time.monotonic(), self._pause
         if self._deadline is None:
             self._deadline = now + seconds
@@ -195,8 +195,8 @@ class Connection:
 
         Args:
             function: The function to call.
-            scan: A collection that the server may have to read document by document. After the server has answered a
-                ping, such a scan may take SCAN_SECONDS. During the scan, the driver pings the server on another
+            scan: The collection, if the server may have to read all its documents. After the server has answered a
+                ping, this scan may take SCAN_SECONDS. During the scan, the driver pings the server on another
                 connection every 10 s (``heartbeatFrequencyMS``). If the server does not answer, the scan fails.
         """
         patience = Patience(_AFTER_FAILURE_SECONDS if self._failed else None)
@@ -248,7 +248,7 @@ class Connection:
         return is_transient(error)
 
     def close(self) -> None:
-        """Release the client. When its last user releases a client, the client is closed."""
+        """Release the client. The client is closed when its last user has released it."""
         self._shared = None
 
 

@@ -26,7 +26,7 @@ UNAUTHORIZED = 13
 _AUTHENTICATION_FAILED = 18
 _ATLAS = 8000  # any refusal by MongoDB Atlas, such as a wrong password or an exceeded quota
 _OUT_OF_DISK_SPACE = 14031
-# Messages of the operating system and of Atlas, which the driver's error contains.
+# The driver's error contains one of these messages of the operating system or of Atlas.
 _DISK_FULL = re.compile(r"no space left on device|over your space quota|disk quota exceeded", re.IGNORECASE)
 _DUPLICATE_KEY = 11000
 # When the server refuses a command, the error message repeats the whole command.

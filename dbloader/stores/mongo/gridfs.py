@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STUB = "gridfs"
 """A stub's field with the id of the GridFS file that contains the whole record."""
 
-_STUB_KEY = b"\x02gridfs\x00"  # BSON type string, then the key; no field of a record has this name
+_STUB_KEY = b"\x02gridfs\x00"  # BSON's code for a string, then the key; no field of a record has this name
 _ALWAYS_IN_STUB = ("name", "label", "width", "height", "format", "damaged", "resized_from", "crc32")
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Limits of one insert. The answer must arrive within SILENCE_SECONDS (10 s), but a busy server took longer to index
 # 30,000 records. So the number of records is limited, too.
 _BATCH_BYTES, _BATCH_RECORDS = 8 * 2**20, CHUNK
-# Number of inserts that are sent at once. The server processes an insert while the next insert is being sent.
+# Number of inserts under way at a time. So the server processes one insert while the next inserts are being sent.
 _IN_FLIGHT = 3
 # The server's disk must have this room, plus twice the size of a commit: once for the data, once for the journal.
 _ROOM = 16 * 2**20
@@ -62,10 +62,10 @@ class PartialStore:
 
     Late writes do no harm. A writer may write late, after another writer has taken over. Or the server may run a
     command late, after the writer has repeated it. Therefore an existing record is replaced only if the record still
-    has the CRC-32 that this writer has just read. Each column chunk and event contains the numbers of its run and
-    commit. Only a later run or commit replaces this chunk or event. No file in GridFS is written twice.
+    has the CRC-32 that this writer has just read. Each column chunk and event contains the numbers of its ``run`` and
+    commit. Only a later run or commit replaces this chunk or event. No file in GridFS is ever replaced.
 
-    ``run`` counts the writers of the store. It is 1 for the first writer.
+    ``run`` is the number of this writer among all writers of the store: 1 for the first writer.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, lease: Lease, store: str, run: int) -> None:
@@ -83,7 +83,7 @@ class PartialStore:
     def begin(self, *, new: bool) -> None:
         """Create the indexes. On a sharded cluster, spread the records of a new store over all shards.
 
-        Records that were stored after the last commit are not deleted here. The server could run the command late, and
+        Records that were stored after the last commit are not deleted here. The server could run the deletion late, and
         delete newer records.
         """
         self._lease.check()
@@ -124,8 +124,8 @@ class PartialStore:
     def commit(self, commit: Commit, progress: Mapping[str, Any]) -> None:
         """Store records, chunks of columns, events, and the progress.
 
-        After a failure, every step is repeated. Only the last step waits for the journal, so a killed server may have
-        lost the earlier steps too.
+        Only the last step waits for the journal, so a killed server may have lost the earlier steps. Therefore every
+        step is repeated after a failure.
         """
         self._commits += 1
         meta: list[dict[str, Any]] = [
@@ -215,7 +215,7 @@ class PartialStore:
 
     @retried
     def chunk(self, number: int, length: int, salt: int, columns: Sequence[str]) -> dict[str, bytes] | None:
-        """Return some packed columns of one chunk, or None if a column is damaged. ``length`` is the store's length."""
+        """Return packed ``columns`` of one chunk, or None if a column is damaged. ``length`` is the store's length."""
         keys = {column_key(self._id, name, number): name for name in columns}
         stored = {keys[found["_id"]]: found.get("data") for found in self._meta.find({"_id": {"$in": list(keys)}})}
         chunks = {name: unseal_chunk(name, number, sealed, salt) for name, sealed in stored.items()}
@@ -254,7 +254,7 @@ class PartialStore:
         """Read a record's file in GridFS, and return whether the file is whole."""
         found = self._records.find_one({"_id": index}, {STUB: 1, "crc32": 1}) or {}
         if STUB not in found:
-            return True  # the record needs no file; an earlier writer stored this file
+            return True  # the record needs no file: the file that was found is left over from an earlier writer
         try:
             document = self.large.get(found[STUB])
             verify(document, index, salt)

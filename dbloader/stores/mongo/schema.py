@@ -2,8 +2,8 @@
 
 Each conversion makes a store with its own id, and writes its records to the collection ``<collection>.<id>``. One
 document in ``<collection>.manifest`` describes the published store, the partial store, the writer's lease, and the
-stores to remove. One conditional write to this document publishes a store. ``<collection>`` itself is a view of the
-published records, for people. docs/format.md lists every field.
+stores to remove. One conditional write to this document publishes a store. ``<collection>`` itself is a view in which
+people can look at the published records. docs/format.md lists every field.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class MongoStore(Store):
     Args:
         place: ``mongodb://host/database.collection`` or ``mongodb+srv://...``, with any options of MongoDB's connection
             strings. Messages never contain the credentials. A pickle contains the credentials only if multiprocessing
-            makes the pickle to start a process.
+            sends the pickle to a new process.
     """
 
     handle: MongoReader | None = None
@@ -97,8 +97,8 @@ class MongoStore(Store):
     def matching(self, query: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """Return the indices of the records that a query of MongoDB finds: int64, shape (records,), ascending.
 
-        If a query compares only name, label, width and height, the server reads only an index. For ``$or``, ``$exists``
-        and ``$not``, the server also reads documents.
+        If a query compares only name, label, width and height, the server reads only an index. But for ``$or``,
+        ``$exists`` and ``$not``, it also reads documents.
 
         Raises:
             DamagedStoreError: The server has lost records, so the answer could be incomplete.
