@@ -67,7 +67,7 @@ class CodecImage(NamedTuple):
         right, bottom, data, first = left + width, top + height, self.data, 0
         bits = self.width * self.height * self.pixel_bits
         # With a smaller height in its header (RFC 6386, 9.1), a lossy WebP is decoded only to this height. Decode whole
-        # macroblocks of 16 rows, and one more, because filters and chroma upsampling also use rows below a macroblock.
+        # macroblocks (16 rows), and one more of them, because filters and upsampling also use rows below a macroblock.
         enough = -(-bottom // 16) * 16 + 16
         try:
             if bits > _INFLATED and (bits < _LARGE or 2 * right * bottom < self.width * self.height):

@@ -94,7 +94,7 @@ class RandomCrop(Decoder):
         padding: Number of black pixels to add around the image, less than ``size``. Give one number for all sides,
             or two (left/right, top/bottom), or four (left, top, right, bottom). The crop is cut from the padded image.
         pad_if_needed: Whether to pad further if the padded image is still smaller than ``size``. If the
-            padded image is n pixels too narrow (or too low), n black pixels are added on both sides, as in torchvision.
+            padded image is n pixels too narrow (or too low), n black pixels are added on each side, as in torchvision.
         flip: Probability that the output is mirrored.
         exif_transpose: Whether to turn images upright according to their EXIF.
 

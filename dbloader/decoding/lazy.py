@@ -42,7 +42,7 @@ class Pixels:
     def __init__(self, image: JPEG | PillowImage | ArrayImage) -> None:
         self.image = image
         self._whole = image.array if isinstance(image, ArrayImage) else None
-        self._spent = 0.0  # work of decoding all crops so far; decoding the whole image would be 1
+        self._spent = 0.0  # work that was spent on crops; 1 is the work of decoding the whole image
         self._lock = threading.Lock()
 
     def part(self, left: int, top: int, width: int, height: int, factor: int) -> npt.NDArray[np.uint8]:

@@ -5,9 +5,9 @@ edge, upper edge, width and height of a part of the image in pixels, and ``facto
 Python, and returns a function that decodes the part. With ``factor`` 2, 4 or 8, the decoded part may be smaller by this
 factor.
 
-The function is called at most once. It returns a new writable array: uint8, shape (height, width, 3), RGB, 0 to 255,
-with positive strides. ``part`` and the function raise DamagedImageError if the image does not decode, or decodes only
-with a warning.
+The returned function is called at most once. It returns a new writable array: uint8, shape (height, width, 3), RGB, 0
+to 255, with positive strides. Both functions raise DamagedImageError if the image does not decode, or decodes only with
+a warning.
 """
 
 from __future__ import annotations

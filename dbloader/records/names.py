@@ -1,4 +1,4 @@
-"""Pack many texts, such as names: all UTF-8 in one block, and the offset at which each text begins."""
+"""Pack many texts, such as names: the UTF-8 of all texts in one block, and the offset of each text in the block."""
 
 from __future__ import annotations
 

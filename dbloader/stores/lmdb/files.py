@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def unnamed_warning(target: Path) -> list[str]:
     """Return [warning] if a store's folder contains files that its manifest does not name; otherwise []."""
-    with suppress(OSError, StoreError):  # if the search for such files fails, the program goes on
+    with suppress(OSError, StoreError):  # a failed search for such files must not stop the program
         table = ShardTable.read(target)
         patterns = f"{SHARD_FOLDER}/*", "index-*", f"{MANIFEST_FILE}.*"
         found = [path for pattern in patterns for path in sorted(target.glob(pattern))]

@@ -178,7 +178,7 @@ class LMDBHandle:
             entries = txn.stat(self.meta)["entries"]
         if number_of_chunks > entries:
             raise DamagedStoreError(
-                f"{self.place}: its manifest has {self.manifest.length:,} records, but chunks of its column "
+                f"{self.place}: its manifest counts {self.manifest.length:,} records, but chunks of its column "
                 f"{column} are missing; copy the file again from the original"
             )
         return (self.chunk(column, number) for number in range(number_of_chunks))

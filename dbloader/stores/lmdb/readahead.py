@@ -118,7 +118,7 @@ class ReadAhead:
             self._file = -1
 
     def locate(self, index: int) -> tuple[int, int] | None:
-        """Return a record's offset and size in the file in bytes; None if the record has no pages of its own."""
+        """Return where a record's own pages are in the file: offset and size in bytes; None if it has no own pages."""
         key = record_key(index)
         page = self._page(self._root)
         for _ in range(self._depth - 1):

@@ -268,7 +268,7 @@ class MongoReader:
 
 
 def _fields(query: Mapping[str, Any]) -> set[str]:
-    """Return the fields in a query, and the operators other than ``$and``, ``$or`` and ``$nor``."""
+    """Return the fields in a query. Operators count as fields, except ``$and``, ``$or`` and ``$nor``."""
     fields: set[str] = set()
     for key, value in query.items():
         if key in ("$and", "$or", "$nor") and isinstance(value, (list, tuple)):

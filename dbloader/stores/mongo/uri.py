@@ -123,7 +123,7 @@ def parse(place: str | os.PathLike[str]) -> MongoURI:
             "name has a forbidden character"
         )
     if len(f"{database}.{collection}".encode()) > _MAX_NAME_BYTES:
-        raise PlaceError(f"{database}.{collection} is too long: database.collection can have {_MAX_NAME_BYTES} bytes")
+        raise PlaceError(f"{database}.{collection} is too long: the limit is {_MAX_NAME_BYTES} bytes")
     return MongoURI(scheme.lower(), user, hosts, database, collection, query)
 
 

@@ -184,7 +184,7 @@ def test_huge_length_allocates_no_memory(tmp_path: Path) -> None:
     change_manifest(place, length=length)
     with open_store(place) as store:
         for read in (lambda: store.column("label"), store.names, lambda: store.find("x")):
-            with pytest.raises(DamagedStoreError, match=r"its manifest has 10,000,000,000,000 records, but chunks"):
+            with pytest.raises(DamagedStoreError, match=r"its manifest counts 10,000,000,000,000 records, but chunks"):
                 read()
 
 
