@@ -138,7 +138,7 @@ def _record(
     if kept.get("name", "") == "":  # an empty cell of a CSV file counts as no name
         kept["name"] = entry.name
     remarks: dict[str, str] = {}
-    if entry.boxes_in is not None or "boxes" in fields:
+    if entry.boxes_in is not None or "boxes" in fields or bytes in map(type, entry.fields.values()):
         fields, remarks = extension("place_boxes")(fields, entry.boxes_in, settings.boxes, data, image, stored)
     record = Record(
         label=entry.label, image=stored.image, width=width, height=height, format=image_format or None,

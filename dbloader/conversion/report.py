@@ -70,7 +70,7 @@ class Report:
         deep: Number of images with values of more than 8 bits or of unknown range, such as 16-bit gray or floats.
         frames: Number of files with several frames or pages. Only the first is decoded.
         transparent: Number of images with pixels that are not opaque. Decoding drops the opacity.
-        turned: Number of images that EXIF turns, and whose boxes fit the image both before and after turning. dbloader
+        turned: Number of images that EXIF turns, and whose boxes or masks fit both before and after turning. dbloader
             assumes that the boxes were drawn on the image before turning (see ``boxes`` of `convert`).
         flat: Number of images that had boxes without an area. The images are stored without these boxes.
         unchanged: Number of files left out because the store has an equal record (``new_only``).
@@ -220,9 +220,9 @@ def _image_warnings(outcome: Mapping[str, int], manifest: Manifest, *, raw: bool
         warnings.append(f"{what}: only the first is decoded; images stored smaller or as pixels keep only the first")
     if turned := outcome.get("turned"):
         warnings.append(
-            f"{counted(turned, 'image')} turned by EXIF, with boxes that fit the upright and the stored image: "
-            "dbloader assumes the stored image, as pycocotools and torchvision do; if boxes were drawn on upright "
-            "images, give boxes='upright' (--boxes upright), else boxes='stored' (--boxes stored)"
+            f"{counted(turned, 'image')} turned by EXIF, with boxes or masks that fit before and after turning: boxes "
+            "are read as before turning, as in pycocotools and torchvision: confirm this by boxes='stored' (--boxes "
+            "stored), or give boxes='upright' (--boxes upright); for upright masks, train with exif_transpose=True"
         )
     if found := outcome.get("mismatched"):
         warnings.append(f"{counted(found, 'object')} did not match the server's MD5: compare with the originals")

@@ -9,7 +9,7 @@ import numpy as np
 from dbloader._describe import short_repr
 from dbloader.errors import FieldError
 from dbloader.ext.sources.options import decided_boxes
-from dbloader.images.info import UPRIGHT, orientation_of
+from dbloader.images.info import UPRIGHT, find_facts, orientation_of
 from dbloader.images.pillow import TURNS, open_pillow, turn_boxes
 from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.values import unpack
@@ -110,6 +110,8 @@ def place_boxes(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Convert a record's boxes to pixels of the stored image. Return the fields, and {event: remark} for the report.
 
+    Also look for masks that EXIF does not turn with their image.
+
     ``boxes_in`` is ``Entry.boxes_in``. ``decided`` is the option ``boxes``. ``data`` is the image file. ``image`` is
     its format and size; None for an unknown format.
 
@@ -136,7 +138,21 @@ def place_boxes(
     if BOXES in fields:
         fields, flat = without_flat(fields)
         remarks |= {"flat": flat} if flat else {}
+    if image and not remarks.get("turned") and (mask := _unturned_file(fields, data, image)):
+        remarks["turned"] = f"has an EXIF orientation, and its {mask} has none, so EXIF turns only the image"
     return fields, remarks
+
+
+def _unturned_file(fields: Mapping[str, Any], data: bytes, image: Facts) -> str:
+    """Return the field of an image file, such as a mask, that EXIF does not turn with its image; "" without one.
+
+    If EXIF exchanges the image's width and height, a file fits only one of the two, and training checks that it does.
+    """
+    files = {name: value for name, value in fields.items() if isinstance(value, bytes) and find_facts(value)}
+    orientation = find_orientation(data) if files else UPRIGHT
+    if orientation == UPRIGHT or (TURNS[orientation][0] and image.width != image.height):
+        return ""
+    return next((name for name, value in files.items() if find_orientation(value) == UPRIGHT), "")
 
 
 def find_orientation(data: bytes) -> int:

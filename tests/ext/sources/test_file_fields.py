@@ -22,6 +22,7 @@ from dbloader.ext.sources.listing import read_listing
 from dbloader.ext.sources.store import StoreSource
 from dbloader.sources.base import Entry, Loaded
 from tests.support.images import encoded, photo, picture, plant
+from tests.support.jpegs import turned_exif
 from tests.support.sources import pack
 from tests.support.stores import store_records
 
@@ -115,6 +116,22 @@ def test_listing_columns_become_file_fields_in_column_order(tmp_path: Path) -> N
     assert report.bytes_read == sum(path.stat().st_size for path in root.glob("*/*.*"))
     assert report.digest == converted(root, shuffle_seed=None, workers=4)[0].digest
     assert report.warnings == ()  # a mask is a target, so no label is missing
+
+
+@pytest.mark.parametrize(
+    ("orientation", "size", "of_mask", "is_unclear"),
+    [(3, (8, 6), 1, True), (3, (8, 6), 3, False), (6, (8, 6), 1, False), (6, (6, 6), 1, True), (1, (8, 6), 1, False)],
+)
+def test_mask_that_exif_does_not_turn_with_its_image_gives_a_warning(
+    tmp_path: Path, orientation: int, size: tuple[int, int], of_mask: int, is_unclear: bool
+) -> None:
+    image, mask = Image.new("RGB", size), Image.new("L", size)
+    files = {"a.png": encoded(image, "PNG", exif=turned_exif(orientation))}
+    root = plant(tmp_path / "in", {**files, "m.png": encoded(mask, "PNG", exif=turned_exif(of_mask))})
+    (root / "x.csv").write_text("path,mask\na.png,m.png\n")
+    report = convert(root, tmp_path / "out.lmdb", listing=root / "x.csv", file_fields=("mask",))
+    assert (report.turned, len(report.warnings)) == (is_unclear, is_unclear)
+    assert all("for upright masks, train with exif_transpose=True" in warning for warning in report.warnings)
 
 
 @pytest.mark.parametrize(
