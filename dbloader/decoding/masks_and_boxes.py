@@ -142,8 +142,7 @@ def _enlarge(plan: Plan, width: int, height: int) -> tuple[Crop, tuple[int, int]
     if not k or (width, height) != (k * plan.width, k * plan.height):
         raise OptionError(
             f"it has {width} x {height} pixels, but its image has {plan.width} x {plan.height}, so they cannot be "
-            "cropped together: the field's size must be 1, 2, 3, 4 ... times the image's (exif_transpose=True turns the "
-            "image)"
+            "cropped together: its size must be 1, 2, 3, 4 ... times the image's (exif_transpose=True turns the image)"
         )
     rows, columns = _output_size(plan)
     crop = plan.crop
