@@ -73,7 +73,7 @@ class ListingRules(NamedTuple):
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
         """Read the rows as they are."""
-        return read_rows(self.path, self.encoding)
+        return read_rows(self.path, self.encoding, are_numbered=any(map(str.isdecimal, self.listing.label)))
 
     def path_columns(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that may name the images."""

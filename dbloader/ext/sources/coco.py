@@ -41,7 +41,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def read_coco(listing: Path, root: Path) -> CocoSource | None:
-    """Return the source of the images in a COCO file; None if the file has no list of images."""
+    """Return the source of the images in a COCO file; None if the file has no such list of images."""
     keys: set[str] = set()
     found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
     images_of, ids, kinds, has_pixels = array("q"), dict[str, int](), set[str](), False
@@ -54,6 +54,8 @@ def read_coco(listing: Path, root: Path) -> CocoSource | None:
                     return None
                 if key not in _LISTS or begin == end:
                     continue
+                if key == "images" and isinstance(value, dict) and not value.keys() & {"id", "file_name"}:
+                    return None  # a listing, such as Karpathy's splits of Flickr30k
                 where = f"{readable(listing)}, {key}, item {len(found[key]) // 3 + 1}"
                 found[key].extend((_id(value, "id", where), begin, end))
                 if key == "annotations":

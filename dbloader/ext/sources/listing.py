@@ -248,12 +248,15 @@ def _choose_columns(rules: ListingRules) -> ListingRules:
     Raises:
         SourceError: The user has named a column that is not there, or several columns may name the images.
     """
-    listing, path = rules.listing, rules.path
+    listing, path, bare = rules.listing, rules.path, ""
+    tried = probed = 0  # rows with a path; those whose path finds a file
     if not listing.label and path.name == "_classes.csv":  # Roboflow's file has a column for each class
         listing = replace(listing, label=ALL)
-    elif not listing.label and path.suffix.lower() == ".txt" and path.is_file():
+    elif path.suffix.lower() == ".txt" and path.is_file():
         layout = text_layout(path, rules.encoding)
-        listing = replace(listing, label=layout.attributes if layout and layout.are_classes else ())
+        bare = "" if layout is None else layout.bare
+        are_classes = layout is not None and layout.are_classes and not listing.label
+        listing = replace(listing, label=layout.attributes) if layout and are_classes else listing
     elif not (listing.label or listing.text or rules.is_metadata):
         are_flags, is_sure = _are_flags(rules)
         listing = replace(listing, label=ALL) if are_flags else listing
@@ -269,6 +272,7 @@ def _choose_columns(rules: ListingRules) -> ListingRules:
             continue
         paths = {column: encoded_path(str(values[column] or "")) for column in candidates}
         found = [column for column, file in paths.items() if isinstance(file, bytes) and rules.files.probe(file)]
+        tried, probed = tried + 1, probed + bool(found)
         if candidates and not found and path.suffix.lower() == ".txt":
             before, _, last = str(values[candidates[0]]).replace("\t", " ").rpartition(" ")
             if before and isinstance(file := encoded_path(last), bytes) and rules.files.probe(file):
@@ -286,6 +290,8 @@ def _choose_columns(rules: ListingRules) -> ListingRules:
             )
         if found:
             rules = rules._replace(listing=replace(rules.listing, image=found[0]))
+    if bare and (rules.files.is_unknown or 2 * probed <= tried):
+        raise SourceError(f"{readable(path)}: {bare}")
     return rules
 
 

@@ -21,7 +21,16 @@ _PATHS = {
     *PATH_COLUMNS, "filepath", "imagepath", "imgpath", "imagefile", "imgfile", "imagefilename", "imagename", "imgname",
     "img", "images",
 }  # fmt: skip
-_IDS = {"id", "imageid", "imageindex", "imgid", "fileid", "name", "uuid"}  # only if the values are names of files
+_IDS = {
+    "id",
+    "idcode",
+    "imageid",
+    "imageindex",
+    "imgid",
+    "fileid",
+    "name",
+    "uuid",
+}  # only if the values are names of files
 # Names of columns with texts about an image, such as captions, as `plain` returns them.
 _TEXTS = {
     "text", "texts", "txt", "caption", "captions", "sentence", "sentences", "description", "prompt", "comment", "words",

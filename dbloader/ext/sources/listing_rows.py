@@ -16,7 +16,7 @@ from bson.json_util import object_hook
 from dbloader._describe import counted, short_repr
 from dbloader.errors import SourceError, SourceNotFoundError
 from dbloader.ext.sources.listing_columns import path_columns
-from dbloader.ext.sources.listing_text import find_layout, read_text
+from dbloader.ext.sources.listing_text import NO_IMAGE, find_layout, read_text
 from dbloader.sources.base import Problem, readable
 from dbloader.sources.folder import EXTENSIONS
 
@@ -29,15 +29,23 @@ if TYPE_CHECKING:
     Row = tuple[int, Any] | Problem
 
 
-def read_rows(listing: Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
-    """Yield the number and columns of each row, or the reason why the row cannot be used."""
+def read_rows(
+    listing: Path, encoding: str | None = None, *, are_numbered: bool = False
+) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
+    """Yield the number and columns of each row, or the reason why the row cannot be used.
+
+    With ``are_numbered``, the values after the paths of a text file become the columns 2, 3 and so on.
+    """
     extension = listing.suffix.lower()
     if extension not in _READERS:
         way = "" if extension else ": rename it"
         way = "; with pandas, read_parquet and to_csv convert it" if extension == ".parquet" else way
         way = "; for VOC, give the folder of .xml files; from CVAT, export COCO" if extension == ".xml" else way
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{way}")
-    for row in _READERS[extension](listing, encoding):
+    rows = _READERS[extension](listing, encoding)
+    if extension == ".txt":
+        rows = _read_txt(listing, encoding, are_numbered=are_numbered)
+    for row in rows:
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
             hint = _PANDAS * isinstance(row[1], list)
@@ -66,7 +74,7 @@ def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
 
 
 def text_layout(listing: Path, encoding: str | None = None) -> TextLayout | None:
-    """Return the layout of a text file; None if the file names no images."""
+    """Return the layout of a text file; None if the file is empty."""
 
     def is_table(first: list[str], mark: str) -> bool:
         is_header = bool(path_columns(first))
@@ -89,16 +97,13 @@ def _split_lines(listing: Path, encoding: str | None, separator: str = "") -> An
     return csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=padded)
 
 
-def _read_txt(listing: Path, encoding: str | None) -> Iterator[Row]:
+def _read_txt(listing: Path, encoding: str | None, *, are_numbered: bool = False) -> Iterator[Row]:
     layout = text_layout(listing, encoding)
     if layout is None:
-        raise SourceError(
-            f"{readable(listing)}: names no image: a text file has a path on each line, such as cat/0.jpg, alone or "
-            "before a label; for anything else, write the names of the columns, such as path,label, as the first line, "
-            "and commas between the columns"
-        )
+        raise SourceError(f"{readable(listing)}: {NO_IMAGE}")
     if layout.header:
         return _read_csv(listing, encoding, layout.header)
+    layout = layout._replace(are_numbered=are_numbered and not layout.attributes)
     return read_text(listing, lambda: _lines(listing, encoding), layout)
 
 
@@ -162,6 +167,8 @@ def _read_json(listing: Path, encoding: str | None) -> Iterator[Row]:
         rows = ({**(of if isinstance(of, dict) else {"label": of}), "path": name} for name, of in rows.items())
     elif isinstance(rows, dict) and (pairs := _pairs(rows)) is not None:
         rows = [{"path": path, "label": label} for path, label in pairs]
+    elif isinstance(rows, dict) and (objects := _only_objects(rows)):
+        rows = objects
     elif isinstance(rows, dict):
         lengths = {name: len(values) if isinstance(values, list) else None for name, values in rows.items()}
         if None in lengths.values() or len({*lengths.values()}) > 1:
@@ -207,8 +214,15 @@ _READERS: dict[str, Callable[[Path, str | None], Iterator[Row]]] = {
 }
 
 
+def _only_objects(values: dict[str, Any]) -> list[Any]:
+    """Return the only list in an object, such as {"version": 1, "data": [{…}]}; [] unless it has only objects."""
+    lists = [value for value in values.values() if isinstance(value, list)]
+    return lists[0] if len(lists) == 1 and all(isinstance(item, dict) for item in lists[0]) else []
+
+
 def _check_different(columns: list[str], where: str) -> None:
-    if len({*columns}) < len(columns):
+    named = [name for name in columns if name]  # Excel may end each line with several commas
+    if len({*named}) < len(named):
         names = ", ".join(map(repr, columns))
         raise SourceError(f"{where}: two of the columns {names} have the same name; rename or drop one")
 

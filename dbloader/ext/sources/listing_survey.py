@@ -217,7 +217,8 @@ class ListingSurvey:
         if isinstance(text, str) and self._unlabelled == self._rows:
             if _VALUES.fullmatch(text):
                 mark = next(mark for mark in "\t ," if mark in text)
-                way = "write the names of all columns as the first line, and tabs or commas between columns"
+                way = "--label-column 2 (Listing(label=)) takes its first value as the label, 3 its second value; or "
+                way += "write the names of all columns as the first line, and tabs or commas between columns"
                 if mark != "\t":
                     way += (
                         f", or split classes by --label-column text --separator {mark!r} (Listing(label=, separator=))"

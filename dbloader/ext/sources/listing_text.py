@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _SAMPLE = 1000  # lines that decide what follows the paths
 # The path ends with the first image extension before a space, a tab or the end of the line.
 _LINE = re.compile(rf"(.*?(?:{'|'.join(map(re.escape, EXTENSIONS))}))(?:\s+(.*?))?\s*", re.IGNORECASE | re.DOTALL)
+_BARE = re.compile(r"(\S+)(?:\s+(.*?))?\s*", re.DOTALL)
+NO_IMAGE = (
+    "names no image: a text file has a path on each line, such as cat/0.jpg, alone or before a label; for anything "
+    "else, write the names of the columns, such as path,label, as the first line, and commas between the columns"
+)
 _DEVKIT = (
     "its lines have only numbers, and no paths: give a list with a path on each line; for ImageNet's validation "
     "images, Kaggle has one: dbloader convert val val.lmdb --listing LOC_val_solution.csv --classes train.lmdb"
@@ -32,34 +37,34 @@ class TextLayout(NamedTuple):
     column: str = ""  # what follows the path: "label", "text", or "" for nothing
     attributes: tuple[str, ...] = ()  # names in the second line for the values after each path, as in CelebA
     are_classes: bool = False  # whether all these values are 1, 0 or -1
-    are_ids: bool = False  # whether each line is a path without an extension
+    bare: str = ""  # why the file names no image, unless its first words are paths without their extensions
+    are_numbered: bool = False  # whether the values after a path are columns called 2, 3 and so on
     header: str = ""  # separator in a table with a header; "" if the file is no table
 
 
 def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where: str) -> TextLayout | None:
-    """Return how a text file is written; None if it names no image files.
+    """Return how a text file is written; None if it is empty.
 
-    ``is_table`` gets the parts of the first line and their separator. It returns whether the file is a table. Raise
-    SourceError for a file of numbers.
+    ``is_table`` gets the parts of the first line and their separator. It returns whether the file is a table.
     """
     sample = [line.strip() for line in islice(filter(str.strip, lines()), _SAMPLE)]
     separator = next((mark for mark in "\t,;" if sample and is_table(sample[0].split(mark), mark)), "")
     if separator:
         return TextLayout(header=separator)
-    if sample and all(re.fullmatch(r"[\d\s.+-]+", line) for line in sample):
-        raise SourceError(f"{where}: {_DEVKIT}")
     found = [match for line in sample if (match := _LINE.fullmatch(line))]
-    if sample and not found and all(map(re.compile(r"\S*[0-9]\S*").fullmatch, sample)):
-        return TextLayout(are_ids=True)  # such as apple_pie/1005649
-    if not found:
-        return None
-    if sample[0].isdecimal() and len(sample) > 2 and not any(map(_LINE.fullmatch, sample[:2])):
+    bare = ""
+    if not found:  # lines such as apple_pie/1005649 or Abyssinian_100 1 1 1
+        bare = _DEVKIT if all(re.fullmatch(r"[\d\s.+-]+", line) for line in sample) else NO_IMAGE
+        found = [match for line in sample if line[0] != "#" and (match := _BARE.fullmatch(line))]
+        if not found:
+            return None
+    elif sample[0].isdecimal() and len(sample) > 2 and not any(map(_LINE.fullmatch, sample[:2])):
         names, values = sample[1].split(), [(match[2] or "").split() for match in found]
         names = names[1:] if is_table(names[:1], "\t") else names
         return TextLayout(attributes=tuple(names), are_classes={*chain.from_iterable(values)} <= {"0", "1", "-1"})
     rests = [match[2] for match in found if match[2]]
     if not rests:
-        return TextLayout()
+        return TextLayout(bare=bare)
     if any(_LINE.fullmatch(rest) for rest in rests[:1]):
         raise SourceError(
             f"{where}: its lines name two files, {short_repr(found[0][0], 100)}: write a CSV with the columns path and "
@@ -68,18 +73,16 @@ def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where:
     has_tabs = any("\t" in match[0] for match in found)
     are_numbers = all(re.fullmatch(r"-?[0-9.]+", rest) for rest in rests)
     is_text = any(" " in rest or "\t" in rest for rest in rests) or (has_tabs and 2 * len({*rests}) > len(rests))
-    return TextLayout("text" if is_text and not are_numbers else "label")
+    return TextLayout("text" if is_text and not are_numbers else "label", bare=bare)
 
 
 def read_text(listing: Path, lines: Lines, layout: TextLayout) -> Iterator[tuple[int, dict[str, Any]] | Problem]:
     """Yield the number and the columns of each line, or why it cannot be used."""
     for number, line in enumerate(lines(), 1):
-        if not line.strip() or (layout.attributes and number <= 2):
+        if not line.strip() or (layout.attributes and number <= 2) or (layout.bare and line[0] == "#"):
             continue
-        match = _LINE.fullmatch(line.strip())
-        if layout.are_ids:
-            yield number, {"path": line.strip()}
-        elif match is None:
+        match = (_BARE if layout.bare else _LINE).fullmatch(line.strip())
+        if match is None:
             yield Problem(f"row {number}", f"it names no image: {short_repr(line.strip(), 50)}")
         elif layout.attributes:
             values = (match[2] or "").split()
@@ -88,6 +91,9 @@ def read_text(listing: Path, lines: Lines, layout: TextLayout) -> Iterator[tuple
             else:
                 wrong = f"{len(values)} values, and {len(layout.attributes)} have a name"
                 yield Problem(f"row {number}", f"it has {wrong} in row 2 of {readable(listing)}")
+        elif layout.are_numbered:
+            values = (match[2] or "").split("\t" if "\t" in (match[2] or "") else None)
+            yield number, {"path": match[1], **{str(at): value for at, value in enumerate(values, 2)}}
         elif layout.column:
             yield number, {"path": match[1], layout.column: match[2] or ""}
         else:

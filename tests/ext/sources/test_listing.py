@@ -280,7 +280,6 @@ PANDAS: list[Any] = [
     {"0": {"path": "a", "label": "x"}, "1": {"path": "b", "label": "y"}},
     {"columns": ["path", "label"], "index": [0, 1, 2], "data": [["a", "x"], ["b", "y"], ["c", "z"]]},
     [["a", "x"], ["b", "y"]],
-    {"schema": {"fields": [{"name": "path", "type": "string"}]}, "data": [{"path": "a"}]},
 ]
 
 

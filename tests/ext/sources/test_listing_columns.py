@@ -581,6 +581,9 @@ def test_text_file_names_images(root: Path, text: str, fields: dict[str, Any], l
         ("1\n3\n2\n", "only numbers, and no paths: .*--listing LOC_val_solution.csv --classes train.lmdb"),
         ("a.jpg masks/a.png\n", "its lines name two files, .*--file-field mask"),
         ("cats\ndogs\n", "names no image: a text file has a path on each line"),
+        ("cats 1\ndogs 2\n", "names no image: a text file has a path on each line"),
+        ("a cat\nno dog\n", "names no image: a text file has a path on each line"),  # one word finds a.jpg
+        ("", "names no image: a text file has a path on each line"),
     ],
 )
 def test_text_file_without_images_is_refused(root: Path, text: str, message: str) -> None:
@@ -594,7 +597,58 @@ def test_text_file_without_images_is_refused(root: Path, text: str, message: str
 )
 def test_numbers_after_a_path_are_a_warning(root: Path, values: str, option: bool) -> None:
     source = opened(root, f"a.jpg\t{values}\nsub/b.jpg\t{values} 1\n", "x.txt")
-    assert ["became one text: write the names" in warning for warning in source.warnings] == [True] * option
+    assert ["became one text: --label-column 2" in warning for warning in source.warnings] == [True] * option
+
+
+@pytest.mark.parametrize("mark", [" ", "\t"])
+def test_value_after_a_path_is_the_label_that_its_number_chooses(root: Path, mark: str) -> None:
+    lines = ("a.jpg", "n03444034", "0", "32.5"), ("sub/b.jpg", "n01514668", "7", "1.5")
+    source = opened(root, "".join(mark.join(line) + "\n" for line in lines), "x.txt", label="2")
+    assert source.classes == ("n01514668", "n03444034")
+    assert [entry.fields for entry in only_entries(source)] == [{"3": 0, "4": 32.5}, {"3": 7, "4": 1.5}]
+    other = opened(root, "a.jpg x 5\nsub/b.jpg y 4\n", "x.txt", label="3")
+    assert [entry.label for entry in only_entries(other)] == [5, 4]
+    with pytest.raises(SourceError, match="it has no column '9'"):
+        opened(root, "a.jpg x 5\n", "x.txt", label="9")
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "labels"),
+    [
+        ("a\nsub/b\n", ["a.jpg", "sub/b.jpg"], [None, None]),  # Food-101's meta/train.txt
+        ("# name class\na 1\nc 3\n", ["a.jpg", "sub/c.png"], [1, 3]),
+        ("a airport\nb bath\n", ["a.jpg", "sub/b.jpg"], [0, 1]),  # ADE20K's sceneCategories.txt
+    ],
+)
+def test_text_file_may_name_images_without_their_extensions(
+    root: Path, text: str, names: list[str], labels: list[int | None]
+) -> None:
+    entries = only_entries(opened(root, text, "x.txt"))
+    assert [entry.name for entry in entries] == names
+    assert [entry.label for entry in entries] == labels
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"images": [{"filename": "a.jpg", "sentences": [{"raw": "a cat"}], "imgid": 0}], "dataset": "flickr30k"},
+        {"samples": [{"filepath": "a.jpg", "sentences": [{"raw": "a cat"}], "imgid": 0}]},  # as FiftyOne writes it
+        {"schema": {"fields": []}, "data": [{"path": "a.jpg", "sentences": [{"raw": "a cat"}], "imgid": 0}]},  # pandas
+    ],
+)
+def test_only_list_of_objects_in_a_json_has_the_rows(root: Path, value: dict[str, Any]) -> None:
+    (entry,) = only_entries(opened(root, json.dumps(value), "x.json"))
+    assert (entry.name, entry.fields) == ("a.jpg", {"sentences": [{"raw": "a cat"}], "imgid": 0})
+
+
+def test_id_code_names_the_images_if_its_values_name_files(root: Path) -> None:
+    source = opened(root, "id_code,diagnosis\na,2\nb,2\n")  # as in APTOS
+    assert [(entry.name, entry.label) for entry in only_entries(source)] == [("a.jpg", 2), ("sub/b.jpg", 2)]
+
+
+def test_columns_without_a_name_are_left_out(root: Path) -> None:
+    (entry,) = only_entries(opened(root, "image,label,,,\na.jpg,cat,,1,\n"))
+    assert (entry.label, entry.fields) == (0, {})
 
 
 def test_classes_after_a_path_are_split_as_the_warning_says(root: Path, tmp_path: Path) -> None:
