@@ -14,6 +14,8 @@ from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dbloader._describe import short_repr
 from dbloader.errors import OptionError
 from dbloader.ext.publishing.common_source import common_source
@@ -111,8 +113,12 @@ def find_classes(samples: Any) -> tuple[str, ...]:
     names = samples.manifest.classes if gives_records(samples) else getattr(samples, "classes", None)
     if [*getattr(samples, "_target_types", ())] == ["binary-category"]:  # OxfordIIITPet's cats and dogs
         names = samples.bin_classes
+    names = names.tolist() if isinstance(names, np.ndarray) else names
+    numbers: Any = getattr(samples, "class_to_idx", None)
+    if names is None and isinstance(numbers, Mapping) and all(type(number) is int for number in numbers.values()):
+        in_order = sorted(numbers, key=numbers.__getitem__)
+        names = in_order if [numbers[name] for name in in_order] == [*range(len(in_order))] else None
     if isinstance(names, (tuple, list)) and names and all(isinstance(name, str) for name in names):
-        numbers: Any = getattr(samples, "class_to_idx", None)
         is_clear = isinstance(numbers, Mapping) and len({*names}) == len(names)
         if other := [name for at, name in enumerate(names) if is_clear and numbers.get(name, at) != at]:
             raise OptionError(

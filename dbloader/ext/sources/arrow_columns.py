@@ -227,7 +227,10 @@ def choose(found: Sequence[str], preferred: Sequence[str], what: str, warnings: 
     usual = (name for known in preferred for name in found if known in (name, name.lower()))
     chosen = found[0] if len(found) == 1 else next(usual, None)
     if len(found) > 1 and chosen is not None:
-        warnings.append(f"of the columns {quoted(found)}, {chosen!r} became the {what}, and the others became fields")
+        other = next(name for name in found if name != chosen)
+        way = f": LMDBDataset(place, target={other!r}) trains on another" * (what == "label")
+        became = f"{chosen!r} became the {what}, and the others became fields"
+        warnings.append(f"of the columns {quoted(found)}, {became}{way}")
     return chosen
 
 

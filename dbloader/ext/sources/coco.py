@@ -96,6 +96,8 @@ def _kind(annotation: dict[str, Any]) -> str:
 
 def _id(value: Any, key: str, where: str) -> int:
     number = value.get(key) if isinstance(value, dict) else None
+    if isinstance(value, dict) and "segments_info" in value:
+        raise SourceError(f"{where}: is of COCO's panoptic annotations, which have no boxes: give instances_….json")
     if type(number) is not int or not -(2**63) <= number < 2**63:
         raise SourceError(f"{where}: must be an object with an integer as its {key}, got {short_repr(value)}")
     return number

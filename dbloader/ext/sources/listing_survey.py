@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several numbers, perhaps after a name
 _COMPARED = 500  # names that are compared with each other
+_SHORT = 20  # rows of a listing that may have as many classes
 _LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
 
 
@@ -102,6 +103,7 @@ class ListingSurvey:
         self.paths = array("q")  # hashes of the paths
         self.listed = array("q")  # hashes of the paths in metadata, to find images that no row names
         self.file_fields: dict[str, None] = {}
+        self._is_counting = True  # whether the labels count the rows
         self._kept = ("text",) if rules.path.suffix.lower() == ".txt" else RECORD_COLUMNS if rules.is_metadata else ()
         self.types = ColumnTypes(self._kept)
 
@@ -118,6 +120,7 @@ class ListingSurvey:
         if self._is_alone:
             self._add_alone(row)
         self.paths.append(hash(row.name))
+        self._is_counting = self._is_counting and str(row.label) in (str(self._rows - 1), str(self._rows))
         self.file_fields.update(dict.fromkeys(row.files))
         if self._is_text:
             self.types.add(row.fields)
@@ -235,6 +238,11 @@ class ListingSurvey:
             are_numbers = self._fraction is not None
             hint = no_label(are_numbers=are_numbers, are_whole=are_numbers and self._is_whole)
             yield f"{self._unlabelled} of {self._rows} rows have no label{hint}"
+        if self._is_counting and self._rows > _SHORT:
+            way = (
+                "--label-column (Listing(label=)) chooses other labels; for a list of paths alone, --class-folder does"
+            )
+            yield f"the labels count the rows, so they are hardly classes: {way}"
         if name := next((name for name in self.names if _LIKE_NUMBER.fullmatch(name)), None):
             several = "; --separator ',' (Listing(separator=)) makes several classes of each" * ("," in name)
             yield f"labels such as {name!r} became names of classes: write numbers as 3.5 or 1234{several}"

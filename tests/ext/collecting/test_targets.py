@@ -124,6 +124,26 @@ def test_targets_of_different_kinds_are_refused(tmp_path: Path) -> None:
             write_store([(IMAGE, first), (IMAGE, None), (IMAGE, second)], tmp_path / "s.lmdb")
 
 
+@pytest.mark.parametrize(
+    ("attributes", "classes"),
+    [
+        ({"classes": np.array(["dog", "cat"])}, ("dog", "cat")),
+        ({"class_to_idx": {"cat": 1, "dog": 0}}, ("dog", "cat")),
+        ({"classes": None, "class_to_idx": {"cat": 0, "dog": 1}}, ("cat", "dog")),
+        ({"class_to_idx": {"cat": 1, "dog": 2}}, ()),
+        ({"class_to_idx": {"tench": 0, "Tinca tinca": 0}}, ()),
+        ({"class_to_idx": {"cat": "0"}}, ()),
+        ({"classes": [("tench", "Tinca tinca")]}, ()),
+        ({}, ()),
+    ],
+)
+def test_names_of_classes_are_found_in_a_dataset(
+    tmp_path: Path, attributes: dict[str, Any], classes: tuple[str, ...]
+) -> None:
+    samples = type("Named", (list,), attributes)([(IMAGE, 0)])
+    assert write_store(samples, tmp_path / "s.lmdb").classes == classes
+
+
 class Numbered(list[Any]):
     """Samples of a dataset whose labels are not the positions of its classes."""
 

@@ -146,6 +146,7 @@ def test_annotations_without_an_image_and_images_without_a_file_are_named(photos
     [
         ({"images": [{"id": 1, "file_name": "0.jpg"}] * 2}, "two images have the id 1: give each its own id"),
         ({"images": [{"id": "1", "file_name": "a"}]}, "images, item 1: must be an object with an integer as its id"),
+        ({"annotations": [{"image_id": 1, "segments_info": []}]}, "annotations, item 1: is of COCO's"),
         ({"annotations": [{"id": 1}]}, "annotations, item 1: must be an object with an integer as its image_id"),
         ({"annotations": [{"id": 1, "image_id": 10}] * 2}, "two annotations have the id 1"),
         ({"categories": [{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]}, "two categories have the id 1"),

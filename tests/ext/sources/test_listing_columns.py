@@ -641,6 +641,14 @@ def test_only_list_of_objects_in_a_json_has_the_rows(root: Path, value: dict[str
     assert (entry.name, entry.fields) == ("a.jpg", {"sentences": [{"raw": "a cat"}], "imgid": 0})
 
 
+@pytest.mark.parametrize(("count", "warns"), [(21, True), (20, False)])
+def test_labels_that_count_the_rows_are_a_warning(root: Path, count: int, warns: bool) -> None:
+    text = "".join(f"n1/{at}.jpg {at}\n" for at in range(1, count + 1))  # as in ImageNet's train_cls.txt
+    assert ["the labels count the rows" in warning for warning in opened(root, text, "x.txt").warnings] == [
+        True
+    ] * warns
+
+
 def test_id_code_names_the_images_if_its_values_name_files(root: Path) -> None:
     source = opened(root, "id_code,diagnosis\na,2\nb,2\n")  # as in APTOS
     assert [(entry.name, entry.label) for entry in only_entries(source)] == [("a.jpg", 2), ("sub/b.jpg", 2)]

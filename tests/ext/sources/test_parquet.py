@@ -205,6 +205,13 @@ def test_captions_and_masks_need_no_labels(tmp_path: Path) -> None:
     assert ["have no label" in warning for warning in warnings_of(other)] == [True]
 
 
+def test_warning_about_two_labels_names_the_way_to_train_on_the_other(tmp_path: Path) -> None:
+    kinds = {name: {"_type": "ClassLabel", "names": ["a", "b"]} for name in ("fine_label", "coarse_label")}
+    place = write(tmp_path / "x.parquet", table(kinds, image=images(2), fine_label=[0, 1], coarse_label=[1, 0]))
+    (warning,) = source_of(place).warnings
+    assert warning.endswith("LMDBDataset(place, target='coarse_label') trains on another")
+
+
 def test_table_about_image_files_is_refused_with_the_way_to_convert_them(tmp_path: Path) -> None:
     place = write(tmp_path / "00000.parquet", table(url=["http://a"], caption=["a"], key=["0"]))
     with pytest.raises(SourceError, match="if the images are files, convert only their folder"):
