@@ -23,10 +23,12 @@ from dbloader.images.pillow import (
     translate_errors,
     value_depth,
 )
-from dbloader.images.png import read_chunks, without_refused
+from dbloader.images.png import lacks_pixels, read_chunks, without_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from PIL import Image
 
     from dbloader._parallel import Hold
     from dbloader.images.info import Facts
@@ -131,6 +133,8 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
     try:
         with open_pillow(data) as image:
             image.load()
+            if facts.format == "PNG":
+                _check_last_row(image, data)
             if value_depth(image) == EIGHT_BITS:
                 # Convert one pixel, to see whether Pillow can convert the mode. All pixels would take 4 bytes each.
                 image.crop((0, 0, 1, 1)).convert("RGB")
@@ -140,6 +144,16 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
     except Exception as error:  # Pillow's parsers raise many types of errors
         kind = f"; it is {UNREAD_TIFF}" if facts.format == "TIFF" else ""
         raise DamagedImageError(f"does not decode: {describe(error)}{kind}") from error
+
+
+def _check_last_row(image: Image.Image, data: bytes) -> None:
+    """Raise EOFError if the compressed data of a PNG end early. Pillow then leaves 0 in its last row.
+
+    Interlaced PNGs have no such sign: the first passes reach the last row before all data are read.
+    """
+    row = image.crop((0, image.height - 1, image.width, image.height))
+    if ("interlace" in image.info or not row.getbbox()) and lacks_pixels(data):
+        raise EOFError("its compressed data end before the last pixel")
 
 
 def _check_jpeg(data: bytes) -> bool:

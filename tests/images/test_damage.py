@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import warnings
 import zlib
 from collections.abc import Callable
@@ -129,6 +130,34 @@ def test_damaged_image_is_rejected_or_has_the_right_pixels(name: str, count: int
             found = pixels(checked)  # training decodes what conversion accepts
             assert np.array_equal(found, right), data.hex()
     assert rejected > count / 20
+
+
+def png(image: Image.Image, *, interlaced: bool, lost: int) -> bytes:
+    """Return a PNG, valid but for the last bytes that its compressed data lack."""
+    colors = {"1": (0, 1), "L": (0, 8), "I;16": (0, 16), "P": (3, 8), "RGB": (2, 8), "LA": (4, 8), "RGBA": (6, 8)}
+    color, depth = colors[image.mode]
+    starts, steps = ((0, 4, 0, 2, 0, 1, 0), (0, 0, 4, 0, 2, 0, 1)), ((8, 8, 4, 4, 2, 2, 1), (8, 8, 8, 4, 4, 2, 2))
+    pixels, lines = np.asarray(image), []
+    for left, top, across, down in zip(*starts, *steps, strict=True) if interlaced else [(0, 0, 1, 1)]:
+        part = pixels[top::down, left::across]
+        rows = np.packbits(part, axis=1) if depth == 1 else part
+        lines += [b"\0" + row.tobytes() for row in rows if part.shape[1]]
+    raw = b"".join(lines)
+    header = struct.pack(">IIBBBBB", *image.size, depth, color, 0, 0, interlaced)
+    palette = chunk(b"PLTE", bytes(range(256)) * 3) if image.mode == "P" else b""
+    packed = chunk(b"IDAT", zlib.compress(raw[: len(raw) - lost]))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + palette + packed + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize("mode", ["1", "L", "I;16", "P", "RGB", "LA", "RGBA"])
+def test_png_whose_compressed_data_end_early_is_rejected(mode: str, interlaced: bool) -> None:
+    # zlib ends such data without an error, and Pillow makes the missing pixels black.
+    for size in ((40, 30), (33, 21), (1, 1), (5, 1), (1, 5), (2, 2), (9, 8)):
+        for image in (PICTURE.resize(size).convert(mode), Image.new(mode, size)):
+            assert not is_rejected(png(image, interlaced=interlaced, lost=0))
+            for lost in (1, 2, 3, 1 + image.width // 2, 100):
+                assert is_rejected(png(image, interlaced=interlaced, lost=lost)), (size, lost)
 
 
 def before(data: bytes, code: int, new: bytes) -> bytes:
