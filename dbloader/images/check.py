@@ -147,10 +147,7 @@ def check_decodes(data: bytes, facts: Facts) -> bool:
 
 
 def _check_last_row(image: Image.Image, data: bytes) -> None:
-    """Raise EOFError if the compressed data of a PNG end early. Pillow then leaves 0 in its last row.
-
-    Interlaced PNGs have no such sign: the first passes reach the last row before all data are read.
-    """
+    """Raise EOFError if the compressed data of a PNG end early. Pillow then makes the last row 0 if not interlaced."""
     row = image.crop((0, image.height - 1, image.width, image.height))
     if ("interlace" in image.info or not row.getbbox()) and lacks_pixels(data):
         raise EOFError("its compressed data end before the last pixel")
