@@ -10,29 +10,27 @@ or a number with a fraction, are stored in a field. This field is called the tar
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
-from dbloader._describe import counted, cut, short_repr
+from dbloader._describe import counted, cut
 from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import BOXES, FRACTIONS, OWN_SIZE, box_fields
 from dbloader.ext.sources.boxes import LABELS as BOX_LABELS
-from dbloader.ext.sources.checked_rows import ListingRow, ListingRules, checked_rows, flag_of, matching
+from dbloader.ext.sources.checked_rows import ListingRow, ListingRules, checked_rows
+from dbloader.ext.sources.chosen_columns import choose_columns, flag_warnings
 from dbloader.ext.sources.class_folders import FOLDERS_IN_WORDS, folder_warnings
-from dbloader.ext.sources.labels import LABEL_NAMES, label_of, number_labels, read_classes, read_target
+from dbloader.ext.sources.labels import label_of, number_labels, read_classes, read_target
 from dbloader.ext.sources.listed_boxes import ListedBoxes
-from dbloader.ext.sources.listing_columns import ALL, CHECKS, is_about_rows, is_certain, plain
-from dbloader.ext.sources.listing_files import PROBED, ListedFiles
-from dbloader.ext.sources.listing_paths import encoded_path, name_below, prefix_of
-from dbloader.ext.sources.listing_rows import is_text, made_up_header, read_header, text_layout
+from dbloader.ext.sources.listing_files import ListedFiles
+from dbloader.ext.sources.listing_paths import name_below, prefix_of
+from dbloader.ext.sources.listing_rows import is_text, made_up_header, read_header
 from dbloader.ext.sources.listing_survey import ListingSurvey, find_repeats
 from dbloader.ext.sources.metadata import unused_warnings
 from dbloader.records.columns import NO_LABEL
@@ -159,64 +157,30 @@ def read_listing(
     and there must be at least two such folders.
     """
     listing, root = Listing.of(listing), checked_root(root)
-    path = Path(listing.path)
-    where = readable(path)
-    files = files or ListedFiles(root if make is None else None)
-    classes = read_classes(path.parent) if is_metadata else None
-    is_export = classes is not None
-    rules = ListingRules(listing, path, files, prefix_of(root), encoding, (*file_columns,), is_metadata, is_export)
-    rules = rules._replace(class_folder=class_folder, by_folder=class_folder is not None)
-    rules = _choose_columns(rules)
-    survey, first = _read_all(rules, where)
-    if listing.separator and not (first.chosen.labels or survey.only_label()):
-        columns = cut(", ".join(map(repr, first.fields)), 200)
-        raise SourceError(
-            f"{where}: the separator {listing.separator!r} splits labels, but no column is known to have labels: "
-            f"--label-column (Listing(label=)) chooses one of {columns}"
-        )
+    path, is_disk = Path(listing.path), make is None
+    files = files or ListedFiles(root if is_disk else None)
+    known = read_classes(path.parent) if is_metadata else None
+    rules = ListingRules(listing, path, files, prefix_of(root), encoding, (*file_columns,), is_metadata)
+    rules = rules._replace(is_export=known is not None, class_folder=class_folder, by_folder=class_folder is not None)
+    rules = choose_columns(rules)
+    survey, first = _read_all(rules)
     if not class_folder and (column := survey.only_label()):
         with suppress(SourceError):  # if its labels are wrong, the column stays a field of text
             labelled = replace(listing, label=column)
-            found = read_listing(labelled, root, file_columns, make, files, encoding=encoding)
-            said = ", the only one besides the images"
-            found.understood = tuple(line + said * line.startswith("labels:") for line in found.understood)
-            ways = f"--label-column {column} (Listing(label=)) confirms it, --text-column {column} keeps it a field"
-            taken = f"the column {column!r} gives the labels, as the only one besides the images: {ways}"
-            found.warnings = (*found.warnings, taken)
-            return found
+            return _as_guess(read_listing(labelled, root, file_columns, make, files, encoding=encoding), column)
+    by_folder = rules.by_folder or (known is None and survey.has_classes_in_folders())
+    rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction(), types=survey.types.found())
+    rules = rules._replace(by_folder=by_folder, target=survey.target())
     has_boxes = bool(first.chosen.corners)
-    rules = rules._replace(has_lists=survey.has_lists, is_fraction=survey.is_fraction())
-    rules = rules._replace(types=survey.types.found())
-    if classes is None and survey.has_classes_in_folders():
-        rules = rules._replace(by_folder=True)
-    rules = rules._replace(target=survey.target())
-    names = survey.folders if rules.by_folder and not class_folder else survey.names
-    if rules.target and rules.target != CLASS_LISTS:
-        names = {}
-    elif survey.first_integer and names and not classes:
-        (number, integer), (name, other) = survey.first_integer, next(iter(names.items()))
-        raise SourceError(
-            f"{where}: row {number} has the label {integer}, and row {other} has the label {name!r}: give every row an "
-            "integer or every row a name"
-        )
-    warnings = [] if rules.by_folder and not class_folder else [*survey.warnings()]
-    is_csv = is_text(path) and not rules.by_folder and classes is None and len(first.chosen.labels) < 2
-    first_rows = {name: f"row {number}" for name, number in names.items()}
-    if len(first.chosen.labels) > 1:
-        classes = first.chosen.labels
-        warnings += _flag_warnings(rules, classes)
-    classes, labels = number_labels(first_rows, where, classes, may_be_integers=is_csv)
-    if not has_boxes:
-        warnings += find_repeats(rules, survey.paths, where)
-    if rules.by_folder:
-        warnings += folder_warnings(root if make is None else "", classes)
-    if is_metadata and make is None:  # else the files are not below the root
-        warnings += unused_warnings(root, survey.listed)
     make = make or (BoxRowsSource if has_boxes else ListingSource)
+    classes, labels = _number_classes(rules, survey, first, known)
+    warnings = [*_warnings(rules, survey, first)]
+    warnings += folder_warnings(root if is_disk else "", classes) if by_folder else ()
+    warnings += unused_warnings(root, survey.listed) if is_metadata and is_disk else ()
     found = make(root, classes, warnings, labels, rules, (*survey.file_fields,))
     if path.suffix.lower() == ".txt" and "text" in first.fields:
         found.target = "text"
-    elif is_export:
+    elif rules.is_export:
         found.target, found.numbers_classes = read_target(path.parent), True
     if has_boxes or rules.has_lists:
         found.follows = (*found.follows, "boxes")
@@ -226,9 +190,13 @@ def read_listing(
     return found
 
 
-def _read_all(rules: ListingRules, where: str) -> tuple[ListingSurvey, ListingRow]:
-    """Return a survey of all rows, and the first row. Raise SourceError if no row is usable or boxes are text."""
-    survey = ListingSurvey(rules)
+def _read_all(rules: ListingRules) -> tuple[ListingSurvey, ListingRow]:
+    """Return a survey of all rows, and the first row.
+
+    Raises:
+        SourceError: No row is usable, boxes are text, or the user has named a separator, but there are no labels.
+    """
+    where, survey = readable(rules.path), ListingSurvey(rules)
     for row in checked_rows(rules):
         survey.add(row)
     if survey.first is None:
@@ -239,97 +207,56 @@ def _read_all(rules: ListingRules, where: str) -> tuple[ListingSurvey, ListingRo
             f"{where}: its column {column!r} is text, and boxes are lists of numbers: write a .jsonl, or use "
             "annotations of COCO, VOC or YOLO"
         )
+    if rules.listing.separator and not (survey.first.chosen.labels or survey.only_label()):
+        columns = cut(", ".join(map(repr, survey.first.fields)), 200)
+        raise SourceError(
+            f"{where}: the separator {rules.listing.separator!r} splits labels, but no column is known to have labels: "
+            f"--label-column (Listing(label=)) chooses one of {columns}"
+        )
     return survey, survey.first
 
 
-def _choose_columns(rules: ListingRules) -> ListingRules:
-    """Find the columns of images and labels by their names and by the first rows. Return the changed rules.
+def _as_guess(found: ListingSource, column: str) -> ListingSource:
+    """Say that the labels are those of the only column besides the images."""
+    more = ", the only one besides the images"
+    found.understood = tuple(line + more * line.startswith("labels:") for line in found.understood)
+    ways = f"--label-column {column} (Listing(label=)) confirms it, --text-column {column} keeps it a field"
+    taken = f"the column {column!r} gives the labels, as the only one besides the images: {ways}"
+    found.warnings = (*found.warnings, taken)
+    return found
+
+
+def _number_classes(
+    rules: ListingRules, survey: ListingSurvey, first: ListingRow, known: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the names of the classes, and {label in the listing: its number}. An export has ``known`` classes.
 
     Raises:
-        SourceError: The user has named a column that is not there, or several columns may name the images.
+        SourceError: Some labels are integers and others are names.
     """
-    listing, path, bare = rules.listing, rules.path, ""
-    tried = probed = 0  # rows with a path; those whose path finds a file
-    if not listing.label and path.name == "_classes.csv":  # Roboflow's file has a column for each class
-        listing = replace(listing, label=ALL)
-    elif path.suffix.lower() == ".txt" and path.is_file():
-        layout = text_layout(path, rules.encoding)
-        bare = "" if layout is None else layout.bare
-        are_classes = layout is not None and layout.are_classes and not listing.label
-        listing = replace(listing, label=layout.attributes) if layout and are_classes else listing
-    elif not (listing.label or listing.text or rules.is_metadata):
-        are_flags, is_sure = _are_flags(rules)
-        listing = replace(listing, label=ALL) if are_flags else listing
-        rules = rules._replace(is_guess=are_flags and not is_sure)
-    rules = rules._replace(listing=listing)
-    for number, values in (row for row in islice(rules.rows(), PROBED) if not isinstance(row, Problem)):
-        columns, candidates = [*values], rules.path_columns([*values])
-        named = [listing.image or "", *(name for name in listing.label if name != ALL), *listing.text]
-        if missing := [name for name in filter(None, named) if not matching(name, columns)]:
-            if is_text(path):  # in JSON, rows may have different columns
-                shown = short_repr(columns, 200)
-                raise SourceError(f"{readable(path)}: it has no column {missing[0]!r}: its columns are {shown}")
-            continue
-        paths = {column: encoded_path(str(values[column] or "")) for column in candidates}
-        found = [column for column, file in paths.items() if isinstance(file, bytes) and rules.files.probe(file)]
-        tried, probed = tried + 1, probed + bool(found)
-        if candidates and not found and path.suffix.lower() == ".txt":
-            before, _, last = str(values[candidates[0]]).replace("\t", " ").rpartition(" ")
-            if before and isinstance(file := encoded_path(last), bytes) and rules.files.probe(file):
-                raise SourceError(
-                    f"{readable(path)}, row {number}: {short_repr(before, 50)} comes before the path: write the names "
-                    "of the columns, such as id,path, as the first line, and tabs or commas between the columns"
-                )
-        if not candidates or rules.is_metadata or rules.listing.image or is_certain(candidates[0]):
-            continue
-        if len(found) > 1:
-            one, other = found[:2]
-            raise SourceError(
-                f"{readable(path)}, row {number}: {one!r} and {other!r} may both be the path: choose one with "
-                "--image-column (Listing(image=))"
-            )
-        if found:
-            rules = rules._replace(listing=replace(rules.listing, image=found[0]))
-    if bare and (rules.files.is_unknown or 2 * probed <= tried):
-        raise SourceError(f"{readable(path)}: {bare}")
-    return rules
+    where, columns = readable(rules.path), first.chosen.labels
+    names = survey.folders if rules.by_folder and not rules.class_folder else survey.names
+    if rules.target and rules.target != CLASS_LISTS:
+        names = {}
+    elif survey.first_integer and names and not known:
+        (number, integer), (name, other) = survey.first_integer, next(iter(names.items()))
+        raise SourceError(
+            f"{where}: row {number} has the label {integer}, and row {other} has the label {name!r}: give every row an "
+            "integer or every row a name"
+        )
+    may_be_integers = is_text(rules.path) and not rules.by_folder and known is None and len(columns) < 2
+    rows = {name: f"row {number}" for name, number in names.items()}
+    return number_labels(rows, where, columns if len(columns) > 1 else known, may_be_integers=may_be_integers)
 
 
-def _are_flags(rules: ListingRules) -> tuple[bool, bool]:
-    """Return (whether the columns besides the images may be classes, whether this is certain).
-
-    Columns of classes have only the values 1, 0 and -1. A value of -1 makes them certain, and so does exactly one 1 in
-    each row. One column is never enough. Two columns are classes only if each row has exactly one 1. If any column is
-    about its row, such as is_train or verified, no column is a class.
-    """
-    is_flag = re.compile(r" *(?:[01](?:\.0)?|-1(?:\.0)?) *").fullmatch
-    columns = [column for column in read_header(rules.path, rules.encoding) if column]
-    path = rules.path_columns(columns)[:1]
-    has_label = not {*map(plain, columns)}.isdisjoint(LABEL_NAMES)
-    if not path or len(columns) < 3 or has_label or is_about_rows(columns, ("is", "has", *CHECKS)):
-        return False, False
-    has_signs, is_single = False, True
-    for row in (row[1] for row in rules.rows() if not isinstance(row, Problem)):
-        values = [row[column] for column in columns if column not in path]
-        if not all(map(is_flag, values)) or not (is_single or len(values) > 2):
-            return False, False
-        has_signs = has_signs or "-" in "".join(values)
-        is_single = is_single and sum(float(value) > 0 for value in values) == 1
-    return is_single or len(columns) > 3, has_signs or is_single
-
-
-def _flag_warnings(rules: ListingRules, columns: tuple[str, ...]) -> Iterator[str]:
-    """Yield a warning if columns of classes have a third value, such as CheXpert's -1 beside 0, or empty values."""
-    first: dict[int | None, tuple[int, str]] = {}
-    for number, values in (row for row in rules.rows() if not isinstance(row, Problem)):
-        for column in columns:
-            first.setdefault(flag_of(values.get(column)), (number, column))
-    odd = {"-1 beside 0": first.get(-1) if 0 in first else None, "an empty value": first.get(2)}
-    if found := {what: place for what, place in odd.items() if place}:
-        (number, column), what = next(iter(found.values())), " and ".join(found)
-        ways = "write 1 or 0, or name the other columns by --label-column (Listing(label=)): the rest stay numbers"
-        where = f"first in row {number}, {column!r}"
-        yield f"in the columns of classes, {what} became no ({where}): if it is unknown, {ways}"
+def _warnings(rules: ListingRules, survey: ListingSurvey, first: ListingRow) -> Iterator[str]:
+    """Yield warnings about the rows."""
+    if not rules.by_folder or rules.class_folder:
+        yield from survey.warnings()
+    if len(first.chosen.labels) > 1:
+        yield from flag_warnings(rules, first.chosen.labels)
+    if not first.chosen.corners:
+        yield from find_repeats(rules, survey.paths, readable(rules.path))
 
 
 def _understood(rules: ListingRules, row: ListingRow, repeats: int) -> Iterator[str]:
