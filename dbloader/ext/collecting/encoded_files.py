@@ -27,8 +27,8 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     """Return the samples. If a dataset can give the file of an image, replace the image by a dict (see `is_file`).
 
     For a Hugging Face dataset, add {column: field} to ``columns`` for each column that the store renames. Add the image
-    fields and class names to ``source``, a part of the manifest. Return a copy of the dataset with the attribute
-    ``classes``. With ``encode``, do not replace images, because they will be encoded again.
+    fields and class names to ``source``, a part of the manifest. The copy that is returned has its class names in the
+    attribute ``classes``. With ``encode``, do not replace images, because they will be encoded again.
     """
     inner = partial(with_files, columns=columns, source=source, encode=encode)
     if isinstance(samples, PrefetchLoader):
@@ -38,7 +38,7 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     if is_exactly(samples, "Subset"):
         return _changed(samples, dataset=inner(samples.dataset))
     if is_loaded(samples, "torch.utils.data", "DataLoader"):
-        keeps = encode or samples.batch_sampler is None  # with batch_size=None, collate_fn runs, and may need images
+        keeps = encode or samples.batch_sampler is None  # batch_size=None: collate_fn runs, and may need decoded images
         return _changed(samples, dataset=inner(samples.dataset, encode=keeps))
     if is_loaded(samples, "torchvision.datasets.folder", "ImageFolder") and not encode:
         folder = sys.modules["torchvision.datasets.folder"]
@@ -61,11 +61,11 @@ def _changed(value: Any, **attributes: Any) -> Any:
 
 
 class _FolderFile(dict[str, Any]):
-    """A file of an ImageFolder. `read_file` gives no warning of its EXIF orientation, which ImageFolder ignores too."""
+    """A file of an ImageFolder. `read_file` does not warn about its EXIF orientation: ImageFolder itself ignores it."""
 
 
 def _find_file(root: str, path: str) -> _FolderFile:
-    file = Path(path)  # ``samples`` may have paths outside the root, which `read_file` shortens to the file's name
+    file = Path(path)  # the file may be outside the root: from an absolute path, `read_file` keeps only the name
     name = file.relative_to(root) if file.is_relative_to(root) else file.absolute()
     return _FolderFile(bytes=file.read_bytes(), path=name.as_posix())
 
@@ -84,13 +84,13 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     image = choose(images, IMAGE_NAMES, "image", notes)
     label = "label" if "label" in kinds else choose(classes or integers[:1], (*LABEL_NAMES, *classes), "label", notes)
     if image is not None:
-        columns["image"] = "image_"  # renames a column image; the next line undoes this if the column has the image
+        columns["image"] = "image_"  # renames any column ``image``; the next line undoes this if it has the images
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
-        columns["label"] = "label"  # so SampleEncoder stores no label for -1, as convert does
+        columns["label"] = "label"  # SampleEncoder then takes -1 as no label, as in convert
     lists = [name for name, kind in kinds.items() if _inner_of(kind) is not None]
     if label is None and len(lists) == 1 and _inner_of(kinds[lists[0]]).get("_type") == "ClassLabel":
-        label = lists[0]  # several classes, as convert reads such a column
+        label = lists[0]  # each label is a list of classes, as in convert
         classes, kinds[label] = lists, _inner_of(kinds[label])
         columns[label] = source[TARGET] = CLASS_LISTS
     for path, of in (part for name in kinds if name != label for part in named_parts(kinds[name], name)):
@@ -103,7 +103,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
         if files := [name for name in images if name != image]:
             source[FILE_FIELDS] = [*source.get(FILE_FIELDS, ()), *files]
         for name in () if encode else images:
-            if kinds[name].get("mode") in (None, "RGB"):  # Hugging Face must convert images to any other mode
+            if kinds[name].get("mode") in (None, "RGB"):  # for another mode, datasets must decode the image
                 result = result.cast_column(name, type(dataset.features[name])(decode=False))
     elif not encode:
         _warn("its transform makes them: samples.with_format(None), or convert() after samples.save_to_disk(),")

@@ -81,7 +81,7 @@ class SampleEncoder:
         return cls(names, name, {} if quality is None else {"quality": quality}, warns=image_format is None)
 
     def __call__(self, samples: Iterable[Any]) -> RecordBatch:
-        """Return the records of a batch, without tensors: torch keeps a file open for each tensor from a worker."""
+        """Return the records of a batch. Tensors become arrays: torch opens a file for each tensor from a worker."""
         return RecordBatch([self.record_or_error(sample) for sample in samples])
 
     def record_or_error(self, sample: Any) -> Made:
@@ -207,7 +207,7 @@ def _array(key: str, tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _number(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    """Return a value without axes as an int, float, bool or str; as an array if the dtype would be lost."""
+    """Return a value as an int, float, bool or str if this keeps its shape and dtype; otherwise as an array."""
     array = np.asarray(value)
     if array.shape or array.dtype.hasobject:
         return array

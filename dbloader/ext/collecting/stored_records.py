@@ -39,7 +39,7 @@ def is_loaded(value: Any, module: str, name: str) -> bool:
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether each sample is a record of a store. Its image may be decoded, but no value may be changed."""
+    """Return whether each sample is an unchanged record of a store. Decoding the image does not count as a change."""
     if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
         return isinstance(dataset, Store)
     return (
@@ -97,7 +97,7 @@ def divide(samples: Any) -> Iterator[Any]:
 
 
 def source_of(samples: Any) -> dict[str, Any]:
-    """Return the manifest's ``source`` for a store with ``samples``."""
+    """Return where the samples come from. The manifest of the new store keeps this as ``source``."""
     parts = list(_parts(samples))
     if not all(map(gives_records, parts)):
         return {"kind": "samples"}

@@ -59,12 +59,12 @@ def write_store(
 
     The samples of a Store are records. So are samples of an LMDBDataset or MongoDataset without ``transform``,
     ``target_transform`` and ``decode``, and of torch's Subset or ConcatDataset of these. The image files, names, labels
-    and extra fields of records are copied unchanged. A dataset with ``fields`` gives only these fields. With the
-    arguments ``image_format``, ``quality`` or ``fields``, the images of an LMDBDataset or MongoDataset are encoded
-    again. The images of a Store cannot be encoded again.
+    and extra fields of records are copied unchanged. If the dataset was opened with ``fields``, it gives only these
+    fields. With the arguments ``image_format``, ``quality`` or ``fields`` of write_store, the images of an LMDBDataset
+    or MongoDataset are encoded again. The images of a Store cannot be encoded again.
 
     The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that
-    they decode. Their EXIF orientation is not applied. With ``image_format``, ``quality``, a transform of images or an
+    they decode. Their EXIF orientation is not applied. With ``image_format``, ``quality``, a dataset's transform or an
     ImageFolder's own ``loader``, the images are encoded. Images of all other samples are encoded too.
 
     The workers of a DataLoader make its samples. The samples are stored in the order of the DataLoader. Samples
@@ -79,8 +79,8 @@ def write_store(
             or arrays without dimensions) of dtype int64, float64 or bool become an int, float or bool. ``label`` may
             also be another target, of the same kind in all samples. A float is stored in the field ``target``. A tensor
             or array with 0 or 1 for each of ``classes`` becomes the list ``labels``. A PIL image becomes the file field
-            ``mask``, also in a pair with an int. A dict of VOCDetection becomes boxes. Datasets of the store return the
-            float, the zeros and ones, or the mask as the target.
+            ``mask``. A pair of a PIL image and a label gives both. A dict of VOCDetection becomes boxes. Datasets of
+            the store return the float, the zeros and ones, or the mask as the target.
         place: Place of the new store.
         fields: Field names of a tuple's items, default ``("image", "label")``; a tuple may lack its last items.
             ``image``, ``label`` (an int, or the name of a class), ``name`` (a str), ``width``, ``height``, ``format``,
@@ -93,16 +93,16 @@ def write_store(
             names, give all names here, because records are written before the names in later samples are known.
         image_format: Pillow's name of the format for a PIL image in the field ``image``, default ``"PNG"``, which is
             lossless. PIL images in other fields, such as masks, are always encoded in PNG.
-        quality: Quality in JPEG, WebP or AVIF, 1 to 100; default Pillow's.
+        quality: Quality in JPEG, WebP or AVIF, from 1 to 100. By default, Pillow chooses the quality.
         overwrite: Replace the store at the place when the new store is finished.
-        require_images: Whether at least one sample must have an image. Records of stores need no images. With True,
-            the image may also be in a field with another usual name, such as ``img``. The first sample with an image
-            decides the name of the field.
+        require_images: Whether at least one sample must have an image. Records of stores need no images. If True,
+            a sample without ``image`` may have its image in a field with another usual name, such as ``img``. The first
+            sample with an image decides the name of the field.
 
     Raises:
-        FieldError: A sample has a value that a record cannot hold. Or its label is none of the classes, or the name of
-            several classes. Or it is unclear which field is the image. Or earlier samples have the image in another
-            field. Or one of ``file_fields`` is not an image file. The message names the sample and the field.
+        FieldError: A sample has a value that a record cannot hold. Or no class, or more than one, has the name that is
+            its label. Or it is unclear which field is the image. Or earlier samples have the image in another field. Or
+            one of ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
         OptionError: An option is out of its range. Or the samples cannot be iterated, or are read from the store at the
@@ -178,7 +178,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # Start new workers, because persistent workers keep the old collate_fn. Use vars(): a DataLoader refuses setattr.
+    # Start new workers: persistent workers keep the old collate_fn. DataLoader.__setattr__ refuses to change this.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder
@@ -249,8 +249,8 @@ def _unpack(made: Made, before: str | None, target: Target) -> tuple[Record, str
         )
     if own is not None and None not in (own.kind, target.kind) and own.kind != target.kind:
         raise FieldError(
-            f"the kind of field 'label' is {own.kind}, but {target.kind} in earlier samples: give one kind in all "
-            "samples, such as float(label)"
+            f"field 'label' is of the kind {own.kind}, but of the kind {target.kind} in earlier samples: give the same "
+            "kind in all samples, such as float(label)"
         )
     return record, before or found, target if own is None or own.kind is None else own
 

@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst")
 ZIPS = (".zip",)
 _LABELS = re.compile(r"(?:^|/)labels/[^/]*\.txt$")  # YOLO's
-_MOST_UNREAD = 1000  # paths of files that are kept in memory
+_MOST_UNREAD = 1000  # an ArchiveTally keeps at most this many paths
 _HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
 
 
 @dataclass
 class ArchiveTally(Tally):
-    """A tally that also has the paths of files which may have labels, but become no fields."""
+    """A tally that also has the paths of unread files that may have labels."""
 
     unread: list[str] = field(default_factory=list)
 
     def skip_path(self, path: str) -> None:
-        """Count a file of an archive that is not read."""
+        """Count an unread file of an archive."""
         self.skip(os.fsencode(posixpath.basename(path)))
         is_listing = os.fsencode(path.lower()).endswith(LISTINGS) or _LABELS.search(path.lower())
         if is_listing and len(self.unread) < _MOST_UNREAD:
@@ -56,8 +56,8 @@ class ArchiveTally(Tally):
 class ArchiveSource(Source):
     """The images in one or more tar or zip files.
 
-    With ``shared``, ``labels`` maps class folders to labels. Without it, ``labels`` maps the texts of ``.cls`` files.
-    ``shared`` is the number of outer folders that all images have in common.
+    ``shared`` is the number of outer folders that all images have in common, and ``labels`` maps class folders to
+    labels. If ``shared`` is None, ``labels`` maps the texts in WebDataset's ``.cls`` files to labels.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ArchiveSource(Source):
         return tally
 
     def _may_have_labels(self, path: str) -> bool:
-        """Return whether a file that is not read may have labels; as `ClassFolderSource` decides for a folder."""
+        """Return whether an unread file may have labels. `ClassFolderSource` decides this in the same way."""
         if not self._labels:
             return True
         return path.lower().endswith((".csv", ".tsv")) and path.count("/") <= (self._shared or 0)
@@ -155,7 +155,7 @@ def number_folders(
     while all(len(names) > shared for names in parts) and len({names[shared] for names in parts}) == 1:
         shared += 1
     if reading.class_folder is not None and shared and all(len(names) == shared for names in parts):
-        shared -= 1  # all images are in one folder, which the user calls the class
+        shared -= 1  # all images are in one folder, and the option class_folder makes it the class
     class_of = CLASS_FOLDERS[reading.class_folder or "first"]
     classes = sorted({class_of("/".join(names[shared:])) for names in parts} - {""})
     return class_names(classes, where), {name: label for label, name in enumerate(classes)}, shared, reading

@@ -56,7 +56,7 @@ class TableColumns(NamedTuple):
 def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> TableColumns:
     """Return the meaning of the columns of a schema.
 
-    ``file_fields`` names columns with image files that become fields, such as masks. It may leave out columns that
+    ``file_fields`` names columns with image files that become fields, such as masks. It need not name the columns that
     dbloader's export, or Hugging Face's Image feature, marks as images.
 
     Raises:
@@ -118,10 +118,10 @@ def find_columns(schema: Any, where: str, file_fields: Sequence[str] = ()) -> Ta
 
 
 def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, str]:
-    """Return (column, field) of labels that are numbers or lists of classes; ("", "") without such labels.
+    """Return (column, field) of labels that are floats or lists of classes; ("", "") without such labels.
 
-    A column of lists must have a Hugging Face ClassLabel, or texts and a usual name of labels. It must be the only
-    column of lists: beside boxes, it may have the classes of the boxes. A column of floats needs only a usual name.
+    A column of floats needs only a usual name, such as label. A column of lists must have a Hugging Face ClassLabel, or
+    such a name and texts in the lists. It must be the only column of lists, because another one may have boxes.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind) and not types.is_floating(kind.value_type)]
     named = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]

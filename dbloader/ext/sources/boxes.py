@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BOXES, LABELS = "boxes", "box_labels"
 FLAGS = ("iscrowd", "difficult", "truncated")  # fields of COCO and VOC with a value for each box
-FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # values of Entry.boxes_in, which explains them
+FRACTIONS, OWN_SIZE = (1, 1), (0, 0)  # special values of ``boxes_in``, see `Entry`
 AS_FRACTIONS = (
     "the values of all boxes are from 0 to 1, so they are read as fractions of the width and height: confirm this by "
     "boxes='fractions' (--boxes fractions), or if they are pixels, give boxes='pixels' (--boxes pixels)"
@@ -65,10 +65,10 @@ def coco_corners(box: Any) -> tuple[float, float, float, float]:
 
 
 def relabeled(entry: Entry, labels: Sequence[int], target: str) -> Entry:
-    """Return an entry whose image and boxes have the store's labels instead of the source's labels.
+    """Return an entry with ``labels[n]``, a label of the store, in place of each label n of the source.
 
     Raises:
-        FieldError: ``labels`` has no label for one of the source's labels.
+        FieldError: ``labels`` has no item n.
     """
     fields, known = entry.fields, dict(enumerate(labels))  # a list would accept the label -1
     try:
@@ -108,9 +108,9 @@ def place_boxes(
     image: Facts | None,
     stored: Stored,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Convert a record's boxes to pixels of the stored image. Return the fields, and {event: remark} for the report.
+    """Convert a record's boxes to pixels of the stored image. Return the fields, and remarks for the report.
 
-    Also look for masks that EXIF does not turn with their image.
+    Remarks: "flat" for boxes without an area, "turned" for boxes or a mask that may not fit the image turned by EXIF.
 
     ``boxes_in`` is ``Entry.boxes_in``. ``decided`` is the option ``boxes``. ``data`` is the image file. ``image`` is
     its format and size; None for an unknown format.
@@ -144,9 +144,9 @@ def place_boxes(
 
 
 def _unturned_file(fields: Mapping[str, Any], data: bytes, image: Facts) -> str:
-    """Return the field of an image file, such as a mask, that EXIF does not turn with its image; "" without one.
+    """Return the field of an image file, such as a mask, that lacks the EXIF orientation of its image; "" without one.
 
-    If EXIF exchanges the image's width and height, a file fits only one of the two, and training checks that it does.
+    If EXIF exchanges the image's unequal width and height, return "": training finds a file of the wrong size.
     """
     files = {name: value for name, value in fields.items() if isinstance(value, bytes) and find_facts(value)}
     orientation = find_orientation(data) if files else UPRIGHT
@@ -173,8 +173,8 @@ def choose_frame(
 
     The image is "stored", or "upright" after EXIF has turned it. ``boxes_in`` is ``Entry.boxes_in``. ``size`` is the
     width and height of the stored image. Fractions, as in YOLO's labels, fit the upright image, because Ultralytics
-    trains on upright images. Other boxes fit the image whose size the annotations give. If this decides nothing, the
-    guess is the stored image, as in pycocotools and torchvision.
+    trains on upright images. Other boxes fit the image whose size the annotations give. If this size fits both images
+    or none, the guess is the stored image, as in pycocotools and torchvision.
     """
     if decided is not None:
         return decided, False

@@ -1,4 +1,4 @@
-"""Check the rows of a listing: which values are the path, the label, a box, and the fields of a record."""
+"""Check the rows of a listing, and find the path, the label, a box, and the fields of a record in each row."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 FILE_NAME = "file_name"  # path of the image
 RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
-# ImageNet's boxes: a class and four numbers for each box. A number in place of the class would be a confidence.
+# ImageNet's boxes: a class and four numbers for each box. The class must be no number, which may be a confidence.
 _PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
 _FLAGS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0, "-1": -1, "-1.0": -1, "": 2}
 _KNOWN_COLUMNS = 1000  # number of sets of columns to remember: in JSON, each row may have other columns
 
 
 class ListingRules(NamedTuple):
-    """How to read the columns. A stranger may have written metadata: their paths must not leave the folder."""
+    """How to read the columns. Metadata may come from a stranger, so a path in metadata must not leave the folder."""
 
     listing: Listing
     path: Path
@@ -85,14 +85,14 @@ class ListingRules(NamedTuple):
 
 
 class RowColumns(NamedTuple):
-    """The columns of a row that do not become fields."""
+    """The meaning of the columns of a row."""
 
     path: str
     labels: tuple[str, ...]  # several if each class has a column
     corners: tuple[str, ...]  # four columns of a box; () without a box
     has_sides: bool  # whether the last two of the four are the width and height of the box
     size: tuple[str, ...]  # columns with the image's width and height; () without them
-    renamed: dict[str, str]  # column -> its field, if no field can have the column's name
+    renamed: dict[str, str]  # {column: its field} for columns whose name no field can have
 
 
 class ListingRow(NamedTuple):
@@ -103,7 +103,7 @@ class ListingRow(NamedTuple):
     name: str  # of the record
     label: int | str | float | list[Any] | None
     fields: dict[str, Any]
-    files: dict[str, bytes | None]  # {field: path of its file}; ``fields`` has None for such a field
+    files: dict[str, bytes | None]  # {field: path of its file}; in ``fields``, these fields are None
     columns: tuple[str, ...]
     chosen: RowColumns
     box: tuple[float, ...] | None = None  # None if all its columns are empty
@@ -208,7 +208,7 @@ def _label_of(chosen: RowColumns, values: dict[str, Any], where: str, rules: Lis
 
 
 def _check_several(labels: list[Any], where: str, *, as_text: bool) -> None:
-    """Raise SourceError for a list with a fraction or a repeated integer. Such a list has no classes."""
+    """Raise SourceError for a list with a fraction or a repeated integer: its numbers are no classes."""
     if any(_is_fraction(label, as_text=as_text) for label in labels):
         raise SourceError(
             f"{where}: its label is {short_repr(labels, 50)}, but a list must have the names or integers of classes: "
@@ -260,7 +260,7 @@ def list_in(text: str) -> list[Any] | None:
 
 
 def flag_of(value: object) -> int | None:
-    """Return 1, 0 or -1 for a value in a column of a class, 2 for an empty value; None for another value."""
+    """Return 1 if a value means that an image has a class, 0 or -1 if not, 2 if it is empty; otherwise None."""
     return _FLAGS.get("" if value is None else str(value).strip().lower())
 
 
@@ -310,7 +310,7 @@ def _find_columns(columns: tuple[str, ...], where: str, rules: ListingRules) -> 
     elif rules.listing.label:
         labels = [column for name in rules.listing.label for column in matching(name, rest)]
     elif rules.is_metadata and LABEL_COLUMNS[0] in columns:
-        labels = [LABEL_COLUMNS[0]]  # so ``class`` and ``target`` are extra fields
+        labels = [LABEL_COLUMNS[0]]  # the columns ``class`` and ``target`` become fields
     else:
         labels = label_columns(rest)
         if not labels and is_text(rules.path) and not rules.is_metadata:

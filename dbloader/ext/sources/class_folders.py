@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 _PARTS = {"images", "labels", "annotations", "jpegimages"}  # folders of a data set; no class has such a name
-# Words in the names of folders of images, and of what belongs to these, such as train_masks or gtFine. A class may have
-# such a name, as in mask and no_mask. So all folders must have such a name or be splits, and both kinds must be there.
+# Words in the names of folders of images (_PICTURES) or their labels (_ANSWERS), as in train_masks or gtFine. A class
+# may have such a name, as in mask and no_mask. So a warning needs folders of both kinds, and no other class folder.
 _PICTURES = {"image", "images", "img", "imgs", "rgb"}
 _ANSWERS = {
     "mask", "masks", "label", "labels", "gt", "truth", "annotation", "annotations", "annot", "ann", "anns", "seg",
     "segmentation", "trimap", "trimaps",
 }  # fmt: skip
 _OF_IMAGES = re.compile(r"(?i)(?<=.)[_-](?:images?|imgs?|jpe?g|png|data)$")  # as in train_images, test-jpg
-# Files with these extensions may have labels or boxes of the images beside them.
+# A file beside images may have their labels or boxes if its name ends with one of these.
 _TABLES = (b".csv", b".tsv")
 LISTINGS = (*_TABLES, b".json", b".jsonl", b".ndjson", b".xml", b"classes.txt")
 
@@ -102,14 +102,14 @@ class ClassFolderSource(FolderSource):
 
 
 class Companions:
-    """Finds what belongs to the images beside it: masks called like their images, and texts with boxes of YOLO."""
+    """Finds files that belong to images beside them: masks called like their images, and texts with YOLO's boxes."""
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source  # reads the texts; None if that takes too long
         self._images = array("q")  # hashes of the images' paths without extensions
-        self._masked = array("q")  # of the masks' paths, also without _mask
+        self._masked = array("q")  # hashes of the masks' paths without extensions and without _mask
         self._texts = 0
-        self._mask = self._boxes = ""  # the first name of a mask, and of a text with boxes
+        self._mask = self._boxes = ""  # names of the first mask and of the first text with boxes
 
     def add(self, entry: Entry) -> None:
         """Take an image into account."""

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 NUMBERS = "numbers"
 
-_NAMED = 5  # most classes in a message
+_NAMED = 5  # a message names at most this many classes
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _TRAIN = ("train", "training", "Train", "Training", "TRAIN")
 _SPLIT = re.compile(r"(?i)(?<![a-z])(?:valid(?:ation)?|val|test(?:ing)?|dev|eval(?:uation)?)(?=set(?![a-z])|(?![a-z]))")
 _SHARDED = (*TARS, *ZIPS, ".parquet", ".arrow")
-_SHARD = re.compile(r"\{[0-9]+\.\.[0-9]+\}|[0-9]{5,}")  # train has other shards than val
+_SHARD = re.compile(r"\{[0-9]+\.\.[0-9]+\}|[0-9]{5,}")  # numbers of shards, which may differ between train and val
 _FORMS = (
     f"a store, a .txt with a name on each line, a .json list, {NUMBERS}, or names with commas: cat,dog (a single name "
-    "needs one: cat,)"
+    "needs a comma: cat,)"
 )
 
 
@@ -124,7 +124,7 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
 
 
 def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
-    """Return {name: its position in ``given``} for the names that ``given`` has, perhaps in the other Unicode form."""
+    """Return {name: its position in ``given``} for the names that ``given`` has in either Unicode form, NFC or NFD."""
     number = {name: label for label, name in enumerate(given)}
     ours, theirs = (Counter(unicodedata.normalize("NFC", name) for name in names) for names in (own, given))
     by_form = {unicodedata.normalize("NFC", name): label for label, name in enumerate(given)}
@@ -136,7 +136,7 @@ def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
 
 
 def _without_numbers(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names in lines such as "n01440764 tench, Tinca tinca" or "0 cat", if they are those of a source."""
+    """Return the half of lines such as "n01440764 tench" or "0 cat" that has a source's names; otherwise the lines."""
     parts = [line.split(maxsplit=1) for line in given]
     if any(len(part) < 2 for part in parts) or {*own} & {*given} or not own:
         return given
@@ -161,7 +161,7 @@ def describe_labels(found: Source, labels: Sequence[int] | None) -> None:
 
 
 def numbered(found: Source, label: int | None) -> int | None:
-    """Return the label to store for a label of a source's entry; None if no class has it."""
+    """Return the label to store for an entry's label; None if no class has the entry's label."""
     if label is None or found.label_table is None:
         return label
     return found.label_table[label] if 0 <= label < len(found.label_table) else None
@@ -191,9 +191,9 @@ def follow_train(
 ) -> None:
     """Number the classes of a split, such as ``val``, as in ``train`` beside it. Ultralytics does this too.
 
-    If ``train`` lacks a class, warn that the classes differ. Do not compare with ``train`` if the files number their
-    classes, as COCO's do; then the report's line about labels says so. Do not compare tars either, because opening a
-    tar reads all of it; then warn.
+    If ``train`` lacks a class, warn that the classes differ. If the files number their classes, as in COCO, do not
+    compare with ``train``, and report this in the line about labels. Do not compare tars either, because opening a tar
+    reads all of it. Warn about this.
     """
     listing = None if listing is None else Listing.of(listing)
     if not found.classes or (listing is None and is_mongo(source)):
@@ -222,7 +222,7 @@ def follow_train(
             continue
         with closing(other):
             number = class_numbers(own, other.classes)
-            if not {*map(folded, own)} & {*map(folded, other.classes)}:  # such as pictures that a training has written
+            if not {*map(folded, own)} & {*map(folded, other.classes)}:  # unrelated, such as pictures of a training run
                 _add_about_labels(found, f" (none of them is in {name})" * bool(other.classes))
                 return
             if len(number.keys() & {*own}) < len(own):
@@ -256,7 +256,7 @@ def _train_of(path: str | os.PathLike[str]) -> str | Path | None:
         parts = Path("/", rest).parts
         places = (f"{scheme}:/{other}" for other in _train_paths(parts) if other.parts[:2] == parts[:2])
         return None if scheme.startswith("http") else next(filter(_has_folders, places), None)
-    for other in _train_paths(Path(path).absolute().parts):  # "." is not the name of a split
+    for other in _train_paths(Path(path).absolute().parts):  # absolute: "." shows no split
         shards = _SHARD.sub("*", other.name) if other.name.lower().endswith(_SHARDED) else ""
         if glob.has_magic(shards) and any(other.parent.glob(shards)):
             return other.with_name(shards)
@@ -266,7 +266,7 @@ def _train_of(path: str | os.PathLike[str]) -> str | Path | None:
 
 
 def _train_paths(parts: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the paths that have "train" for the word of a split in the last part, the part before it, or both."""
+    """Yield the paths with "train" in place of a split such as "val" in the last part, the part before it, or both."""
     *outer, before, last = ("", *parts)
     for word in _TRAIN:
         for tail in ((before, _SPLIT.sub(word, last)), (_SPLIT.sub(word, before), last)):

@@ -41,7 +41,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def read_coco(listing: Path, root: Path) -> CocoSource | None:
-    """Return the source of the images in a COCO file; None if the file has no such list of images."""
+    """Return the source of the images in a COCO file; None if the file has no list of COCO's images."""
     keys: set[str] = set()
     found = {key: array("q") for key in _LISTS}  # id, first byte and end of each object
     images_of, ids, kinds, has_pixels = array("q"), dict[str, int](), set[str](), False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dbloader.sources.base import Entry, Listing
     from dbloader.stores.mongo.uri import MongoURI
 
-# Number of files in one query. It is small: a file may have 16 MiB, and `hold` limits memory only after the query.
+# Number of files in one query. It is small: a file may have 16 MiB, and memory is limited only after the query.
 _READ_FILES = 4
 
 

@@ -14,8 +14,8 @@ from dbloader.sources.base import readable
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Files that an export writes. Each has a list in JSON: the class names in the order of their labels, the file fields,
-# or the one field that is the target.
+# Files that an export writes. They have JSON lists: the class names in the order of their labels, the file fields, and
+# a list with only the target field.
 CLASSES, FIELDS_FILE, TARGET_FILE = "classes.json", "file_fields.json", "target.json"
 
 # Usual names of columns. The most usual names come first.
@@ -40,7 +40,7 @@ def number_labels(
     """Return the names of the classes, and the label of each text.
 
     ``first`` maps a text to the place where it occurs first, such as "row 3". ``classes`` is the list in ``CLASSES``.
-    If it is None, the sorted texts become the names, but integers get none. Without ``may_be_integers``, "3" is a name.
+    Without it, the names are the sorted texts, or () if all are integers. Without ``may_be_integers``, "3" is a name.
     """
     if classes is not None:
         return classes, _look_up(first, where, classes, may_be_integers=may_be_integers)
@@ -84,12 +84,12 @@ def read_numbered(path: Path) -> tuple[str, ...] | None:
 
 
 def read_target(folder: Path) -> str:
-    """Return the field that training predicts, as an export has stored it; "" for the label."""
+    """Return the target field that an export has stored; "" if training predicts the label."""
     return "".join((read_classes(folder, TARGET_FILE) or ())[:1])
 
 
 def no_label(*, are_numbers: bool = False, are_whole: bool = False) -> str:
-    """Return advice for missing labels. ``are_numbers`` and ``are_whole`` describe the other labels."""
+    """Return advice for missing labels. The other labels may be numbers, even whole numbers such as 1.0."""
     return _WHOLE if are_whole else "; write one for each" if are_numbers else _LEAVE_OUT
 
 
@@ -108,7 +108,7 @@ def _look_up(first: dict[str, str], where: str, classes: tuple[str, ...], *, may
         label = int(text) if may_be_integers and _ANY_INTEGER.fullmatch(text) else known.get(text)
         if label is None or not (0 <= label < len(classes) if classes else abs(label) < 2**63):
             wrong = f"which is not in {CLASSES}: add it"
-            if may_be_integers and not classes:  # an export of integer labels writes an empty list
+            if may_be_integers and not classes:  # the list is empty, as in an export of integer labels
                 wrong = f"but {CLASSES} allows only 64-bit integers"
             elif label is not None:
                 wrong = f"but {CLASSES} allows only integers from 0 to {len(classes) - 1}"
@@ -143,7 +143,7 @@ def _check_names(first: dict[str, str], where: str) -> None:
     stripped: dict[str, str] = {}
     for name, where_first in first.items():
         if not name.strip():
-            raise SourceError(f"{where}: the label of {where_first} is {name!r}: give it a name, or leave it empty")
+            raise SourceError(f"{where}: the label of {where_first} is {name!r}: write a name, or nothing")
         other = stripped.setdefault(name.strip(), name)
         if other != name:
             raise SourceError(

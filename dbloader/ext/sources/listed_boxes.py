@@ -1,4 +1,4 @@
-"""Read boxes from the rows of a listing. A row has one box in four columns, or in JSON, a list of boxes."""
+"""Read boxes from the rows of a listing. A row has one box in four columns. In JSON, it may have a list of boxes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ListedBoxes(NamedTuple):
 
     corners: list[Sequence[float]]  # x_min, y_min, x_max, y_max of each box
     labels: list[Any]  # class of each box, an integer or a name
-    is_coco: bool = False  # whether the listing gives x, y, width and height
+    is_coco: bool = False  # whether the boxes were read from COCO's x, y, width, height
 
 
 def take_box(
@@ -65,7 +65,7 @@ def take_boxes(values: dict[str, Any]) -> ListedBoxes | None:
             values[OBJECTS] = rest
         return ListedBoxes(boxes, _checked(labels, len(boxes)), is_coco=True)
     listed = values.get(BOXES)
-    if listed is None or isinstance(listed, (bytes, dict)):  # not a list of boxes, but an array that an export wrote
+    if listed is None or isinstance(listed, (bytes, dict)):  # no boxes, or an array that an export wrote
         return None
     is_list = isinstance(listed, list) and all(isinstance(box, list) and len(box) == 4 for box in listed)
     if not is_list or not all(is_number(number) for box in listed for number in box):

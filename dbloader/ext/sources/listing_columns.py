@@ -30,13 +30,13 @@ _IDS = {
     "fileid",
     "name",
     "uuid",
-}  # only if the values are names of files
+}  # a column with such a name has paths only if its values name files
 # Names of columns with texts about an image, such as captions, as `plain` returns them.
 _TEXTS = {
     "text", "texts", "txt", "caption", "captions", "sentence", "sentences", "description", "prompt", "comment", "words",
     "transcription", "conversations", "messages",
 }  # fmt: skip
-CHECKS = {"verified", "checked"}  # words in the names of columns about a row
+CHECKS = {"verified", "checked"}  # words in the names of columns that are about the row, not the image
 # Columns about an image file, not about its content.
 _FACTS = {
     "split", "subset", "partition", "fold", "usage", "width", "height", "size", "bytes", "date", "time", "timestamp",
@@ -55,7 +55,7 @@ _SIDES = (  # the left upper corner, width and height
     ("x", "y", "w", "h"),
     ("x", "y", "width", "height"),
 )
-_LIKE_BOXES = {"box", "boundingbox", "xcenter", "ycenter", "regionshapeattributes"}  # the last is from VIA
+_LIKE_BOXES = {"box", "boundingbox", "xcenter", "ycenter", "regionshapeattributes"}  # the last: VGG Image Annotator
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # Floats as Python, C and pandas write them. 1e5 may be a part of a hash: an exponent needs a sign or a decimal point.
@@ -102,7 +102,7 @@ def may_be_label(column: str) -> bool:
 
 
 def is_about_rows(columns: Sequence[str], words: Collection[str] = CHECKS) -> bool:
-    """Return whether a column is about its row, such as is_train or verified, and not about the image's content."""
+    """Return whether one of the columns is about the row, such as is_train or verified, not about the image."""
     found = re.split(r"[\W_]+", " ".join(columns).lower())
     return any(map(is_split, found)) or not {*words}.isdisjoint(found)
 
@@ -142,7 +142,7 @@ def field_name(column: str, others: Collection[str]) -> str:
 class ColumnTypes:
     """Finds which columns of a CSV hold only integers, only numbers, or only booleans. Empty values do not count.
 
-    A column with 007, +3, 1e5, 3,5, N/A or an integer beyond 2**53 stays text. As a number, such a value would change.
+    A column with "007", "+3", "1e5", "3,5", "N/A" or an integer beyond 2**53 stays text. As numbers, they would change.
     """
 
     def __init__(self, kept: Collection[str]) -> None:

@@ -1,6 +1,6 @@
-r"""Find files whose names in a listing differ from the names on the disk: ids, Windows' ``\``, NFC for NFD.
+r"""Find the files of a listing, even if it names them by ids, by paths with ``\``, or in another Unicode form.
 
-There is a rule for each such difference. A rule finds a file only if exactly one file fits.
+There is a rule for each of these differences. A rule finds a file only if exactly one file fits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class ListedFiles:
     """Finds the files of a listing below a folder, in a bucket, or in zips.
 
     Args:
-        root: The folder; None for another place.
-        has: Returns whether the other place has a file with a path; None if nobody can look up its files.
-        all_paths: Returns all paths at the other place.
+        root: The folder; None for a bucket or zips.
+        has: Returns whether a bucket or zips have a file with a path; None for a folder or a web server.
+        all_paths: Returns all paths in a bucket or in zips.
 
     Attributes:
         rules: The rules that have found a file.
@@ -51,13 +51,13 @@ class ListedFiles:
     ) -> None:
         self._root = b"" if root is None else os.fsencode(root)
         self._has, self._all_paths = has, all_paths
-        self._looks_up = False  # whether to look up each path, because one of the first paths was not there
-        self._outer = b""  # prefix of paths that means the folder itself, such as train/ or C:/data/train/
+        self._looks_up = False  # whether to look up each path; True if one of the first paths was not there
+        self._outer = b""  # a prefix of paths that stands for the root, such as train/ or C:/data/train/
         self._folders: list[bytes] = []
         self._extensions: list[bytes] = []
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self.rules = Counter[str]()
-        self._lost, self._is_there = b"", False  # the first probed path without a file, and whether another has one
+        self._lost, self._is_there = b"", False  # first probed path without a file; whether any probed path has a file
 
     def notes(self) -> list[str]:
         """Return the rules that have found a file, and a hint if none of the probed paths has a file."""
@@ -87,7 +87,7 @@ class ListedFiles:
         return found != path and isinstance(found, bytes)
 
     def find(self, path: bytes) -> bytes | str:
-        """Return the path (bytes) of the file that ``path`` names, or ``path`` itself; a message (str) for several."""
+        """Return the path of the file that ``path`` names; ``path`` without one; a message (str) for several files."""
         odd = self._root and (b"\\" in path or b"%" in path or not path.isascii())
         if not (self._looks_up or odd):
             return path

@@ -67,7 +67,7 @@ def is_text(listing: Path) -> bool:
 
 def read_header(listing: Path, encoding: str | None = None) -> tuple[str, ...]:
     """Return the columns in the header of a CSV or TSV; () for an empty file or another kind of listing."""
-    with suppress(csv.Error):  # reading the rows raises this error again, and names its row
+    with suppress(csv.Error):  # reading the rows raises the error again, with the number of the row
         if listing.suffix.lower() in (".csv", ".tsv"):
             return tuple(next(filter(None, _split_lines(listing, encoding)), ()))
     return ()
@@ -116,7 +116,7 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
             if not header:
                 where = f"{readable(listing)}, row {number}"
                 header = made_up_header(values, where) or values  # empty if the line is empty
-                _check_different([*filter(None, header)], where)  # spreadsheets end each line with several commas
+                _check_different([*filter(None, header)], where)  # spreadsheets may end lines with commas
                 if header is values:
                     number = lines.line_num + 1
                     continue
@@ -139,7 +139,7 @@ def made_up_header(row: Sequence[str], where: str) -> list[str]:
     """Return names for the columns of a table without a header; [] if its first row is a header.
 
     Raises:
-        SourceError: The columns could mean anything.
+        SourceError: The first row names an image, but the meaning of the other values is unclear.
     """
     images = [value.lower().endswith(EXTENSIONS) for value in row]
     if not any(images):
@@ -187,7 +187,7 @@ EXPORT_COCO = "; from a labeling tool, export COCO"
 
 
 def _pairs(content: dict[str, Any]) -> list[tuple[str, Any]] | None:
-    """Return the paths and labels in JSON that is no table; None for a table or anything else."""
+    """Return the paths and labels in JSON of StyleGAN, FiftyOne or Food-101; None for other JSON, such as a table."""
     labels, names = content.get("labels"), content.get("classes")
     if content.keys() == {"labels"} and isinstance(labels, list):  # dataset.json of StyleGAN
         pairs = [pair for pair in labels if isinstance(pair, list) and [*map(type, pair)] == [str, int]]
@@ -195,7 +195,7 @@ def _pairs(content: dict[str, Any]) -> list[tuple[str, Any]] | None:
     if content.keys() == {"classes", "labels"} and isinstance(labels, dict) and isinstance(names, list):  # FiftyOne
         known = dict(enumerate(names))
         return [(path, known.get(label, label) if type(label) is int else label) for path, label in labels.items()]
-    if not path_columns([*content]) and all(  # {"cat": ["cat/0", "cat/1"]}, as of Food-101
+    if not path_columns([*content]) and all(  # {"cat": ["cat/0", "cat/1"]} in Food-101
         isinstance(paths, list) and all(isinstance(path, str) and path.startswith(f"{name}/") for path in paths)
         for name, paths in content.items()
     ):
@@ -215,13 +215,13 @@ _READERS: dict[str, Callable[[Path, str | None], Iterator[Row]]] = {
 
 
 def _only_objects(values: dict[str, Any]) -> list[Any]:
-    """Return the only list in an object, such as {"version": 1, "data": [{…}]}; [] unless it has only objects."""
+    """Return the only list in an object, such as {"version": 1, "data": [{…}]}; [] unless the list has only objects."""
     lists = [value for value in values.values() if isinstance(value, list)]
     return lists[0] if len(lists) == 1 and all(isinstance(item, dict) for item in lists[0]) else []
 
 
 def _check_different(columns: list[str], where: str) -> None:
-    named = [name for name in columns if name]  # Excel may end each line with several commas
+    named = [name for name in columns if name]  # several names may be empty
     if len({*named}) < len(named):
         names = ", ".join(map(repr, columns))
         raise SourceError(f"{where}: two of the columns {names} have the same name; rename or drop one")

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from dbloader.ext.sources.checked_rows import ListingRules
 
 _VALUES = re.compile(r"(?:\S+[\s,])?(?:-?[0-9.]+[\s,]+)+-?[0-9.]+")  # several numbers, perhaps after a name
-_COMPARED = 500  # names that are compared with each other
-_SHORT = 20  # rows of a listing that may have as many classes
+_COMPARED = 500  # number of names that are compared with each other
+_SHORT = 20  # in a listing with at most this many rows, each row may have its own class
 _LIKE_NUMBER = re.compile(r"[+-]?[0-9]+(?:,[0-9]+)+|[+-]?[0-9][0-9.,]* ?%")
 
 
@@ -103,7 +103,7 @@ class ListingSurvey:
         self.paths = array("q")  # hashes of the paths
         self.listed = array("q")  # hashes of the paths in metadata, to find images that no row names
         self.file_fields: dict[str, None] = {}
-        self._is_counting = True  # whether the labels count the rows
+        self._is_counting = True  # whether the labels are the numbers of the rows, from 0 or 1
         self._kept = ("text",) if rules.path.suffix.lower() == ".txt" else RECORD_COLUMNS if rules.is_metadata else ()
         self.types = ColumnTypes(self._kept)
 
@@ -147,14 +147,14 @@ class ListingSurvey:
 
     def _add_label(self, label: Any, row: ListingRow) -> None:
         if isinstance(label, float) or (self._is_text and isinstance(label, str) and is_float(label)):
-            if not math.isfinite(float(label)):  # a missing number, a class name or an error: the other labels decide
+            if not math.isfinite(float(label)):  # nan or inf is a number or a name, as the other labels show
                 self.names.setdefault(str(label), row.number)
             elif isinstance(label, float) or float(label) % 1:
                 self._fraction = self._fraction or row
                 self._is_whole = self._is_whole and float(label) % 1 == 0
             elif self._whole is None:
                 self._whole = row
-                self.names[label] = row.number  # without a fraction elsewhere, this becomes an error
+                self.names[label] = row.number  # `number_labels` refuses 1.0, unless another label has a fraction
         elif isinstance(label, str):
             self.names.setdefault(label, row.number)
         else:
@@ -242,7 +242,7 @@ class ListingSurvey:
             way = (
                 "--label-column (Listing(label=)) chooses other labels; for a list of paths alone, --class-folder does"
             )
-            yield f"the labels count the rows, so they are hardly classes: {way}"
+            yield f"the labels are row numbers, so they are hardly classes: {way}"
         if name := next((name for name in self.names if _LIKE_NUMBER.fullmatch(name)), None):
             several = "; --separator ',' (Listing(separator=)) makes several classes of each" * ("," in name)
             yield f"labels such as {name!r} became names of classes: write numbers as 3.5 or 1234{several}"
@@ -287,8 +287,9 @@ def _is_nested(words: set[str], names: Mapping[str, int]) -> bool:
 def _separator_of(names: Mapping[str, int]) -> str:
     """Return the mark that seems to separate several classes in a name; "" if there is none.
 
-    A | hardly occurs in the name of a class. For other marks, half of the names must have parts that occur elsewhere.
-    For a space, the parts must be names, or all of them must be a part of another name, or contain one.
+    At least half of the names with the mark must look like several classes. With |, all names do. With another mark,
+    all parts must be names, or all must occur in two names. With a space, the second case also needs another name with
+    more or fewer of the same words.
     """
     for mark in "|;, ":
         joined = {name: [part.strip() for part in name.split(mark)] for name in names if mark in name}

@@ -37,7 +37,7 @@ class TextLayout(NamedTuple):
     column: str = ""  # what follows the path: "label", "text", or "" for nothing
     attributes: tuple[str, ...] = ()  # names in the second line for the values after each path, as in CelebA
     are_classes: bool = False  # whether all these values are 1, 0 or -1
-    bare: str = ""  # why the file names no image, unless its first words are paths without their extensions
+    bare: str = ""  # "" if paths have extensions; else the error to raise if the first words name no image
     are_numbered: bool = False  # whether the values after a path are columns called 2, 3 and so on
     header: str = ""  # separator in a table with a header; "" if the file is no table
 

@@ -24,7 +24,7 @@ def find_lmdb(place: str | os.PathLike[str]) -> Path | None:
         with path.open("rb") as file:
             return path if file.read(MAGIC_AT + 4)[MAGIC_AT:] == MAGIC else None
     except (OSError, ValueError):
-        return None  # FolderSource raises a clear error
+        return None  # FolderSource is tried last, and raises a clear error
 
 
 def is_store(path: Path) -> bool:
@@ -32,7 +32,7 @@ def is_store(path: Path) -> bool:
     try:
         opened = env.acquire(path)
     except (lmdb.Error, OSError):
-        return False  # opening it as another source raises a clear error
+        return False  # LMDBSource then raises a clear error
     try:
         with opened.env.begin() as txn:
             return all(txn.get(key) is not None for key in (RECORDS, META))

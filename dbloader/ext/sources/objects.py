@@ -56,8 +56,8 @@ class _Location(NamedTuple):
     """The key of an object, relative to the URL of the source."""
 
     key: bytes
-    etag: str = ""  # ETag when the folder was listed; "" with a listing
-    size: int | None = None  # bytes when the folder was listed; None with a listing
+    etag: str = ""  # ETag in the bucket's list of objects; "" if a listing names the object
+    size: int | None = None  # number of bytes in that list; None if a listing names the object
 
     @property
     def path(self) -> str:
@@ -109,7 +109,7 @@ class ObjectSource(Source):
         keys = {_Location(*place).path for place in (entry.location, *(place for _, place in entry.files.values()))}
         if keys.isdisjoint(self._bucket.differing):
             return None
-        self._bucket.differing -= keys  # forget the keys: with KMS encryption, there may be millions
+        self._bucket.differing -= keys  # save memory: with KMS encryption, all objects may differ
         return bool(self._bucket.has_md5)
 
     @override
@@ -225,7 +225,7 @@ def _located(item: Item) -> _Location:
 
 
 def _beside(items: Sequence[Item]) -> dict[str, dict[str, FieldFile]]:
-    """Return {key of an image, perhaps without its extension: {field: file}} for the files that become fields."""
+    """Return {key of an image, with or without its extension: {field: file}} for the files that become fields."""
     images = {item.key for item in items if item.key.lower().encode().endswith(SUFFIXES)}
     images |= {posixpath.splitext(key)[0] for key in images}
     found: dict[str, dict[str, FieldFile]] = {}

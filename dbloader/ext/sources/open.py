@@ -56,12 +56,12 @@ def open_source(
         if name not in found.follows:
             found.close()
             option = f"{name} (--{name.replace('_', '-')})"
-            raise OptionError(f"{option} {value!r} decides nothing for {found.place}: leave it out")
+            raise OptionError(f"{option} {value!r} has no effect on {found.place}: leave it out")
     if listing is not None and listing.named() and not found.has_columns:
         found.close()
         raise OptionError(
             f"{', '.join(listing.named())} of a Listing (--image-column, --label-column, --separator, --text-column) "
-            f"decide nothing for {readable(listing.path)}: it has no columns, so leave them out"
+            f"have no effect on {readable(listing.path)}: it has no columns, so leave them out"
         )
     if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):
         place = found.place if listing is None else readable(listing.path)
@@ -83,7 +83,7 @@ def open_source(
 def open_with(settings: Settings, *, beside: bool = True) -> Source:
     """Return the source of a conversion. The user, or ``train`` beside the source, may give its classes.
 
-    Without ``beside``, ignore ``train``: a plan, or the store to extend, has decided the labels.
+    Without ``beside``, ignore ``train``, because a conversion's plan, or the store to extend, has decided the labels.
 
     Raises:
         SourceError: Nothing at the place can be converted.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _KEYS_AT_ONCE = 1000  # number of keys that one transaction reads
 _IMAGES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
-_ABOUT = (b"__keys__", b"__len__")  # keys that tutorials write beside pickles
+_ABOUT = (b"__keys__", b"__len__")  # keys of metadata that tutorials write beside the pickled images
 _LOOKED_AT = 20  # number of values to check for an image
 
 
@@ -59,7 +59,7 @@ class LMDBSource(Source):
             (key,) = entry.location
             try:
                 size = self._pairs.size(key)
-                hold(size or 0)  # not inside a transaction: `hold` may wait, and then a fork would wait too
+                hold(size or 0)  # outside of a transaction, which delays forks: `hold` may wait long
                 value = self._pairs.get(key)
                 yield Problem(entry.name, "is not in the file") if value is None else self._layout.image(value)
             except SourceError as error:
@@ -120,7 +120,7 @@ class Pairs:
             last = block[-1]
 
     def close(self) -> None:
-        """Close the file, unless other users in this process have it open."""
+        """Close the file, unless other objects in this process have it open."""
         env.release(self._file)
 
     @contextmanager
@@ -156,7 +156,7 @@ class _Layout(NamedTuple):
 
     what: str  # description in messages
     entries: Callable[[Pairs], Entries]
-    image: Callable[[bytes], bytes] = bytes  # returns the image file in a value; ValueError without one
+    image: Callable[[bytes], bytes] = bytes  # returns the image file in a value, or raises ValueError
 
 
 def _find_layout(pairs: Pairs) -> _Layout:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dbloader.ext.sources.options import Reading
     from dbloader.sources.base import Loaded
 
-_ROWS = 256  # rows whose fields are in memory at once
+_ROWS = 256  # number of rows whose fields are in memory at once
 
 
 class _Location(NamedTuple):
@@ -56,9 +56,9 @@ def has_images(path: Path) -> bool:
 class ParquetSource(Source):
     """Reads images from the rows of Parquet or Arrow files, in the order of ``paths`` and rows.
 
-    The constructor reads text labels to find the classes. It also reads the paths of the images. If no path occurs
-    twice, the paths become the names of the records. This takes 8 bytes of memory for each row. ``file_fields`` names
-    columns with image files, such as masks, that become fields.
+    The constructor reads text labels to find the classes. It also reads the paths of the images, with 8 bytes of memory
+    for each row, to find repeated paths. If no path occurs twice, the paths become the names of the records.
+    ``file_fields`` names columns with image files, such as masks, that become fields.
 
     Raises:
         SourceError: The columns of the files differ, or no column is the image.
@@ -113,7 +113,7 @@ class ParquetSource(Source):
             self.understood = (f"images: the column {columns.image!r} of {self.place}", labels)
         elif not (columns.label or columns.objects or columns.is_own):
             self.understood = (f"images: the column {columns.image!r} of {self.place}", "labels: none")
-        # In an export, boxes should fit the stored images. If they fit the upright images, the user must say so.
+        # Boxes in a dbloader export stay as they are, unless the option ``boxes`` names the image that they fit.
         names = {name for name, _ in columns.fields.values()}
         is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
         self.follows = ("boxes",) if columns.objects or is_framed else ()
@@ -192,7 +192,7 @@ class ParquetSource(Source):
             yield name, wrong or self._label(label, name), fields
 
     def _take_boxes(self, fields: dict[str, Any], name: str, field: str, part: str) -> Problem | None:
-        """Move the boxes and labels of a row's objects into separate fields. Return a Problem if one is wrong."""
+        """Move the boxes and labels of a row's objects into separate fields. Return a Problem if a value is wrong."""
         try:
             boxes, labels, objects = split_objects(fields.pop(field) or {}, part)
             if self.classes and (label := next((at for at in labels if not 0 <= at < len(self.classes)), None)):

@@ -29,7 +29,7 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Me
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _KEPT = 64 * 2**20  # bytes of decoded images to keep; a larger block is decoded in pieces
 _PIECE = 2**20  # bytes of a piece
-_MAX_PASSES = 3  # most passes through one large block
+_MAX_PASSES = 3  # limit for passes through one large block
 _OPEN_FILES = 4
 
 
@@ -80,7 +80,7 @@ class ArrowFile:
         return 0
 
     def batches(self, block: int, columns: Sequence[str], rows: int) -> Generator[Any]:
-        """Yield a block in batches of ``rows`` rows. Instead of ``image.path``, yield the column ``image``."""
+        """Yield a block in batches of ``rows`` rows. For ``image.path``, yield the whole column ``image``."""
         message = pa.ipc.read_message(pa.BufferReader(self._data.slice(self._starts[block])))
         batch = pa.ipc.read_record_batch(message, self.schema)
         wanted = [*columns, *(column.rpartition(".")[0] for column in columns)]
@@ -115,7 +115,7 @@ class _Block:
         self._decode = partial(file.batches, block, [column], self._rows)
         self._count_pass = partial(count_pass, size)
         self._batches: Generator[Any] | None = None
-        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # a slower thread may still need this many earlier rows
+        rows_ahead = TASK_FILES * max_tasks(cpu_count())  # one thread may be this far ahead of a slower thread
         self._kept: deque[Any] = deque(maxlen=1 + -(-rows_ahead // self._rows))
         self._decoded = 0  # number of batches that this pass has decoded
         self._lock, self._error = threading.Lock(), ""
@@ -169,7 +169,7 @@ class Files:
         self.open = lru_cache(_OPEN_FILES)(open_table)
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[Path, int, str], _Block] = OrderedDict()
-        self._passes: Counter[tuple[Path, int, str]] = Counter()  # passes through each large block
+        self._passes: Counter[tuple[Path, int, str]] = Counter()  # number of passes through each large block
 
     def read(self, path: Path, block: int, row: int, column: str, hold: Callable[[int], object]) -> bytes | str | None:
         """Return the bytes or the path of an image; None if there is neither.

@@ -21,8 +21,7 @@ from dbloader.records.record import checked_field_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A pickle of bytes and a label has 10 instructions. A pickle of an array and a label has about 60.
-# Pickles with endless nesting have more.
+# A pickle of an image and a label has 10 to 60 instructions. The limit refuses a pickle with endless nesting.
 _MAX_INSTRUCTIONS = 1000
 
 # Possible keys of the image and of the label in a dict. The first key that the dict has is used.
@@ -89,7 +88,7 @@ class _Array:
         return pixels if self.axes is None else pixels.transpose(self.axes)
 
 
-class _Unpickler(pickle.Unpickler):  # noqa: TID251 - of allowed instructions only, and finds no class or function
+class _Unpickler(pickle.Unpickler):  # noqa: TID251 - runs only allowed instructions, and loads no class or function
     """Calls its own methods instead of the functions that a pickle names. A pickle cannot change these methods."""
 
     def __init__(self, data: bytes) -> None:

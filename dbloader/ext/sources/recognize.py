@@ -42,7 +42,7 @@ _COMPANIONS = (
 )
 
 _RANGE = re.compile(r"\{([0-9]{1,18})\.\.([0-9]{1,18})\}")
-_MOST_FILES = 1_000_000  # most files that one range may name
+_MOST_FILES = 1_000_000  # one range may name at most this many files
 
 # https://huggingface.co/docs/hub/datasets-file-names-and-splits
 _TABLES = (".parquet", ".arrow")
@@ -86,7 +86,7 @@ def _open_listing(
     kind = path.suffix.lower()
     is_yolo = kind in (".yaml", ".yml", ".names", ".labels") or path.name == "classes.txt"
     if find_archives(source, TARS):
-        raise SourceError(f"{readable(source)}: with a listing (--listing), convert reads no tars: extract it first")
+        raise SourceError(f"{readable(source)}: with a listing (--listing), convert reads no tar: extract the tar")
     if zips := find_archives(source, ZIPS):
         from dbloader.ext.sources.coco import read_coco
         from dbloader.ext.sources.listed_zip import read_listed_zip
@@ -105,7 +105,7 @@ def _open_listing(
         from dbloader.ext.sources.yolo import YOLOSource
 
         return YOLOSource(path, checked_root(source))
-    folders = path.absolute().parents  # VOC has ImageSets/Main/train.txt and Annotations/0.xml
+    folders = path.absolute().parents  # in VOC, ImageSets/Main/train.txt lists files of Annotations
     annotations = folders[2] / "Annotations" if kind == ".txt" and len(folders) > 2 else path
     if annotations.is_dir():
         from dbloader.ext.sources.voc import VOCSource
@@ -183,7 +183,7 @@ def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[P
     known = {*_COMPANIONS, *(path.name for path in paths), *(path.parent.name for path in paths)}
     try:
         names = os.listdir(place)  # noqa: PTH208 - pathlib makes "." of ""
-    except OSError:  # the place is no folder, or the folder must not be listed
+    except OSError:  # the place is no folder, or listing it is not allowed
         return found
     for name in names:
         if name.startswith("."):
@@ -221,7 +221,7 @@ def find_archives(place: str | os.PathLike[str], extensions: tuple[str, ...]) ->
                 elif name.endswith(EXTENSIONS) or entry.is_dir():
                     return []
     except OSError:
-        return []  # FolderSource raises a clear error
+        return []  # FolderSource is tried last, and raises a clear error
     return [Path(text, name) for name in sorted(found)]
 
 

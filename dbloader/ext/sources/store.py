@@ -33,7 +33,7 @@ class _Location(NamedTuple):
 
     number: int
     nbytes: int
-    crc32: int  # differs if the store was replaced after its records were listed
+    crc32: int  # of the record; another value in the store shows that the store was replaced meanwhile
 
 
 class StoreSource(Source):

@@ -62,13 +62,13 @@ _NOT_EXTENDED_JSON = (
     *(BSONError, DamagedRecordError),
 )
 _BLOCK = 512
-_MOST_UNKNOWN = 1000  # names in an unknown encoding that are counted
+_MOST_UNKNOWN = 1000  # at most this many names in an unknown encoding are counted
 
 
 class _TarredFile(NamedTuple):
     """A file in a tar."""
 
-    path: str  # bytes that are not UTF-8 are surrogates; in an inner tar, the path begins with the tar's name
+    path: str  # bytes that are not UTF-8 are surrogates; in an inner tar cat.tar, the path begins with cat/
     start: int  # position in the outer tar
     size: int  # number of bytes
 
@@ -168,7 +168,7 @@ class TarSource(ArchiveSource):
         fields: dict[str, Any] = {}
         files: dict[str, FieldFile] = {}
         try:
-            # Read FIELDS first, because it gives the order of the fields. A field with its own file is null there.
+            # Read the FIELDS file first: it gives the order of the fields, and has null for a field with its own file.
             for extension, other in sorted(sample.others.items(), key=lambda item: item[0] != FIELDS):
                 field = _field_of(extension)
                 if field in self.file_fields and fields.get(field) is None and field not in files:
@@ -282,7 +282,7 @@ def _samples(
             continue
         folder, name = posixpath.split(found.path)
         stem, _, extension = name.partition(".")
-        extension = extension if "." in extension else extension.lower()  # CLS becomes cls; Mask.png keeps its M
+        extension = extension if "." in extension else extension.lower()  # CLS is cls, but Mask.png is the field Mask
         if (folder, stem) != key or extension in group:
             yield from _split(group, tally, file_fields)
             group, key = {}, (folder, stem)
@@ -329,7 +329,7 @@ def _files(
             end, plain = 0, None
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers
-                if member.size < 0 or tar.offset <= end:  # newer versions of tarfile stop here too
+                if member.size < 0 or tar.offset <= end:  # a damaged header: reading on might not end
                     break
                 end = tar.offset
                 path = posixpath.normpath(prefix + member.name).lstrip("/")

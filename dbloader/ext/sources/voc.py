@@ -62,12 +62,12 @@ class VOCSource(Source):
             named = encoded_path(_text(found, "filename"), "names no image in a <filename>")
             path: bytes | str = named
             if isinstance(named, bytes):
-                beside = posixpath.join(folder, named)  # where the file is below the annotations, as in ImageNet
+                beside = posixpath.join(folder, named)  # images may have the folders of their XML files, as in ImageNet
                 named = beside if folder and self._has(beside) else named
                 if number < PROBED:
                     files.probe(named)
                 path = files.find(named)
-            is_voc = found.tag == "annotation"  # else the XML may be of another form, and its boxes would be lost
+            is_voc = found.tag == "annotation"  # only VOC's XML may lack a <filename>: other XML would lose its boxes
             if (isinstance(path, str) and is_voc) or (isinstance(path, bytes) and not self._has(path)):
                 # Labeling tools may write no name, the name without its extension, or an old name of the file.
                 same = files.with_stem(posixpath.splitext(own)[0])
@@ -91,7 +91,7 @@ class VOCSource(Source):
 
 
 def _annotations_in(folder: Path) -> list[str]:
-    """Return the paths of the XML files in a folder; if there are none, of those in its inner folders."""
+    """Return the paths of the XML files in a folder, or in its inner folders if the folder itself has none."""
     found = [name for name in os.listdir(folder) if name.lower().endswith(".xml")]  # noqa: PTH208
     if not found:
         for inner, _, names in os.walk(folder):

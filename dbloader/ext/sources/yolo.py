@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dbloader.sources.base import Tally
 
-# A class in YAML, perhaps with its number: on a line of its own, or in brackets.
+# A class name in YAML, perhaps after its number. Each name has a line, or all names are in brackets.
 _NUMBER = r"""(?P<quote>['"]?)(?P<number>\d+)(?P=quote)[ \t]*:\s+"""
 _NAME = r"""(?P<name>'[^'\\\n]*'|"[^"\\\n]*"|\w[^\\'"#:,\[\]{}\n]*)"""
 _LINE = re.compile(rf"[ \t]*(?:-[ \t]+|{_NUMBER}){_NAME}[ \t]*(?:\n\s*|$)")
@@ -35,7 +35,7 @@ _CLASSES_TXT = "give a classes.txt with a name in each line, as the listing (--l
 
 
 def _read_names(text: str, where: str) -> list[str]:
-    """Return the ``names`` in a YAML file: a list, or a map from numbers, in brackets or with a name in each line."""
+    """Return the ``names`` in a YAML file. They are a list, perhaps with numbers, in brackets or on several lines."""
     block = re.search(r"^names[ \t]*:((?:.*\n?)(?:[ \t\-#\]}].*\n?|\n)*)", text, re.MULTILINE)
     value = re.sub(r"(?m)(?:^|[ \t])#.*$", "", block[1]).strip() if block else ""
     in_brackets = value[:1] + value[-1:] in ("[]", "{}")
@@ -59,7 +59,7 @@ def _read_names(text: str, where: str) -> list[str]:
 
 
 def _images_of(root: Path) -> Path:
-    """Return the folder of a data set that contains the images. Raise SourceError if there are several splits."""
+    """Return the folder of the images in a data set. Raise SourceError if there are several splits."""
     is_whole = (root / "images").is_dir() and (root / "labels").is_dir()
     folder, inside = (root / "images", "") if is_whole else (root, "images")
     splits = sorted(path / inside for path in folder.iterdir() if is_split(path.name) and (path / inside).is_dir())
@@ -72,7 +72,7 @@ def _images_of(root: Path) -> Path:
 
 
 def _labels_of(root: Path) -> Path:
-    """Return the folder of the labels of a folder of images, where Ultralytics and Darknet look for it."""
+    """Return the folder in which Ultralytics and Darknet look for the labels of the images in ``root``."""
     parts = [*root.absolute().parts]
     images = next((name for name in ("images", "JPEGImages") if name in parts), "")
     if not images:
@@ -121,7 +121,7 @@ class YOLOSource(Source):
         if keypoints is None and re.search(r"^kpt_shape\b", text, re.MULTILINE):
             raise SourceError(f"{readable(listing)}: its kpt_shape is not a list such as [17, 3]: write one")
         self._labels = os.fsencode(_labels_of(root))
-        # Of the lines read as polygons: the counts of numbers, and whether a line cannot be a box with keypoints.
+        # Counts of numbers in lines that were read as polygons, and whether one of them cannot be a box with keypoints.
         self._lengths, self._are_polygons = set[int](), False
         self.understood = (
             f"boxes: labels in {readable(self._labels)}, of upright images unless --boxes says otherwise",
@@ -149,7 +149,7 @@ class YOLOSource(Source):
         if not labelled:
             raise SourceError(
                 f"{readable(self._labels)}: there is no .txt file in it for any image of {self.place}; the labels of "
-                "images/train/x.jpg are in labels/train/x.txt, or without a folder images beside the image"
+                "images/train/x.jpg are in labels/train/x.txt, or, if no folder is called images, beside the image"
             )
         for folder, inside, names in os.walk(self._labels):
             inside.sort()

@@ -137,8 +137,8 @@ def test_unstorable_value_is_refused_with_its_field(tmp_path: Path, fields: dict
             r"field 'label' must have one number, .* got 1 numbers array\(\[1\]\) and 0 names: "
             r"pass 1 names as classes=.* field",
         ),
-        (1.0, "the kind of field 'label' is float, but label in earlier samples: give one kind"),
-        (torch.tensor(1.0), "the kind of field 'label' is float, but label in earlier samples: give one kind"),
+        (1.0, "field 'label' is of the kind float, but of the kind label in earlier"),
+        (torch.tensor(1.0), "field 'label' is of the kind float, but of the kind label in earlier"),
     ],
 )
 def test_label_of_another_type_is_refused_with_a_remedy(tmp_path: Path, label: Any, message: str) -> None:

@@ -379,7 +379,7 @@ def test_split_in_mongodb_gets_the_numbers_of_train(tmp_path: Path, mongo_uri: s
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ("cat", r"there is no file or store 'cat'; give .*\(a single name needs one: cat,\)"),
+        ("cat", r"there is no file or store 'cat'; give .*\(a single name needs a comma: cat,\)"),
         ([], "must be different names"),
         (["a", "a"], "must be different names"),
         (7, "must be"),

@@ -144,7 +144,7 @@ def test_names_that_differ_only_by_spaces_are_an_error(tmp_path: Path, name: str
 
     with pytest.raises(SourceError, match="the label 'cat' of row 2 and the label 'cat ' of row 4 differ by spaces"):
         listed(tmp_path, name, content("cat", "Cat", "cat ", "dog"))
-    with pytest.raises(SourceError, match=r"the label of row 3 is '  ': give it a name, or leave it empty$"):
+    with pytest.raises(SourceError, match=r"the label of row 3 is '  ': write a name, or nothing$"):
         listed(tmp_path, name, content("cat", "  "))
     assert listed(tmp_path, name, content("cat", "Cat", "a dog")).classes == ("Cat", "a dog", "cat")
 

@@ -644,7 +644,7 @@ def test_only_list_of_objects_in_a_json_has_the_rows(root: Path, value: dict[str
 @pytest.mark.parametrize(("count", "warns"), [(21, True), (20, False)])
 def test_labels_that_count_the_rows_are_a_warning(root: Path, count: int, warns: bool) -> None:
     text = "".join(f"n1/{at}.jpg {at}\n" for at in range(1, count + 1))  # as in ImageNet's train_cls.txt
-    assert ["the labels count the rows" in warning for warning in opened(root, text, "x.txt").warnings] == [
+    assert ["the labels are row numbers" in warning for warning in opened(root, text, "x.txt").warnings] == [
         True
     ] * warns
 
@@ -788,7 +788,7 @@ def test_wrong_columns_are_an_error(columns: dict[str, Any]) -> None:
 
 def test_columns_decide_nothing_for_annotations(root: Path, tmp_path: Path) -> None:
     path = write(tmp_path, "coco.json", json.dumps({"images": [], "annotations": [], "categories": []}))
-    with pytest.raises(OptionError, match=r"label of a Listing \(--image-column.*decide nothing for .*coco\.json"):
+    with pytest.raises(OptionError, match=r"label of a Listing \(--image-column.*have no effect on .*coco\.json"):
         open_source(root, Listing(path, label="breed"))
 
 

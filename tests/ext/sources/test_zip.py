@@ -245,7 +245,7 @@ def test_table_beside_archives_that_is_not_read_gives_a_warning(tmp_path: Path, 
     if extension == ".zip":
         assert listed.open().classes == ("nv",)
     else:
-        with pytest.raises(SourceError, match="convert reads no tars: extract it first"):
+        with pytest.raises(SourceError, match="convert reads no tar: extract the tar"):
             listed.open()
 
 
