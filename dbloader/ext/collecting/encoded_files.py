@@ -27,8 +27,8 @@ def with_files(samples: Any, columns: dict[str, str], source: dict[str, Any], *,
     """Return the samples. If a dataset can give the file of an image, replace the image by a dict (see `is_file`).
 
     For a Hugging Face dataset, add {column: field} to ``columns`` for each column that the store renames. Add the image
-    fields and class names to ``source``, a part of the manifest. The copy that is returned has its class names in the
-    attribute ``classes``. With ``encode``, do not replace images, because they will be encoded again.
+    fields and class names to ``source``, a part of the manifest. The returned copy of a dataset has its class names in
+    the attribute ``classes``. With ``encode``, do not replace images, because they will be encoded again.
     """
     inner = partial(with_files, columns=columns, source=source, encode=encode)
     if isinstance(samples, PrefetchLoader):
@@ -84,7 +84,7 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     image = choose(images, IMAGE_NAMES, "image", notes)
     label = "label" if "label" in kinds else choose(classes or integers[:1], (*LABEL_NAMES, *classes), "label", notes)
     if image is not None:
-        columns["image"] = "image_"  # renames any column ``image``; the next line undoes this if it has the images
+        columns["image"] = "image_"  # moves a column ``image`` aside, unless it has the images (see the next line)
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # SampleEncoder then takes -1 as no label, as in convert

@@ -100,8 +100,8 @@ def write_store(
             sample with an image decides the name of the field.
 
     Raises:
-        FieldError: A sample has a value that a record cannot hold. Or no class, or more than one, has the name that is
-            its label. Or it is unclear which field is the image. Or earlier samples have the image in another field. Or
+        FieldError: A sample has a value that a record cannot hold. Or its label is the name of no class, or of several
+            classes. Or it is unclear which field is the image. Or earlier samples have the image in another field. Or
             one of ``file_fields`` is not an image file. The message names the sample and the field.
         DamagedImageError: An image does not decode.
         TypeError: ``quality``, ``overwrite`` or ``require_images`` has the wrong type.
@@ -178,7 +178,7 @@ def _loaded(loader: Any, encoder: SampleEncoder) -> Iterator[Made]:
     kind = type(loader).__name__
     is_batched = loader.batch_sampler is not None
     loader = copy.copy(loader)
-    # Start new workers: persistent workers keep the old collate_fn. DataLoader.__setattr__ refuses to change this.
+    # Start new workers: persistent workers keep the old collate_fn. DataLoader.__setattr__ refuses this attribute.
     vars(loader)["persistent_workers"] = False
     if is_batched:
         loader.collate_fn = encoder

@@ -121,7 +121,7 @@ def _find_target(kinds: dict[str, Any], features: dict[str, Any]) -> tuple[str, 
     """Return (column, field) of labels that are floats or lists of classes; ("", "") without such labels.
 
     A column of floats needs only a usual name, such as label. A column of lists must have a Hugging Face ClassLabel, or
-    such a name and texts in the lists. It must be the only column of lists, because another one may have boxes.
+    such a name and texts in the lists. Beside another list, it may have the classes of boxes, so it is not chosen.
     """
     lists = [name for name, kind in kinds.items() if _is_list(kind) and not types.is_floating(kind.value_type)]
     named = [name for name in lists if any(path == name for path, _ in named_parts(features.get(name), name))]

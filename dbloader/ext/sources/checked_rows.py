@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 FILE_NAME = "file_name"  # path of the image
 RECORD_COLUMNS = ("name", "resized_from")  # become attributes of the record
 FILE_NAME_SUFFIX = "_file_name"
-# ImageNet's boxes: a class and four numbers for each box. The class must be no number, which may be a confidence.
+# ImageNet's boxes: for each box, a class and four numbers. A number does not match as a class: it may be a confidence.
 _PREDICTIONS = re.compile(r"\s*(?:(?![\d.]+\s)\S+(?:\s+-?[\d.]+){4}(?:\s+|$))+")
 _FLAGS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0, "-1": -1, "-1.0": -1, "": 2}
 _KNOWN_COLUMNS = 1000  # number of sets of columns to remember: in JSON, each row may have other columns

@@ -193,7 +193,7 @@ def follow_train(
 
     If ``train`` lacks a class, warn that the classes differ. If the files number their classes, as in COCO, do not
     compare with ``train``, and report this in the line about labels. Do not compare tars either, because opening a tar
-    reads all of it. Warn about this.
+    reads all of it: warn instead.
     """
     listing = None if listing is None else Listing.of(listing)
     if not found.classes or (listing is None and is_mongo(source)):

@@ -27,8 +27,8 @@ class DryRun(NamedTuple):
         source: Place of the source.
         files: Number of files that would be read.
         boxes: Number of boxes of objects in these files.
-        labels: {class name: number of its files, or of its boxes}. Labels without names replace the class names. None
-            for over 65,536 different labels.
+        labels: {class name: number of its files, or of its boxes}. If the labels have no names, the keys are the
+            labels. None for over 65,536 different labels.
         rejected: Number of files, and of rows in a listing, that ``convert`` would reject before it reads an image.
         problems: Names of the first 1,000 of these files and rows, with the reasons.
     """

@@ -40,7 +40,7 @@ def number_labels(
     """Return the names of the classes, and the label of each text.
 
     ``first`` maps a text to the place where it occurs first, such as "row 3". ``classes`` is the list in ``CLASSES``.
-    Without it, the names are the sorted texts, or () if all are integers. Without ``may_be_integers``, "3" is a name.
+    If it is None, names are the sorted texts, or () if all are integers. Without ``may_be_integers``, "3" is a name.
     """
     if classes is not None:
         return classes, _look_up(first, where, classes, may_be_integers=may_be_integers)

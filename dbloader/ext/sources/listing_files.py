@@ -35,7 +35,7 @@ class ListedFiles:
     """Finds the files of a listing below a folder, in a bucket, or in zips.
 
     Args:
-        root: The folder; None for a bucket or zips.
+        root: The folder; None for a bucket, a web server or zips.
         has: Returns whether a bucket or zips have a file with a path; None for a folder or a web server.
         all_paths: Returns all paths in a bucket or in zips.
 
@@ -87,7 +87,7 @@ class ListedFiles:
         return found != path and isinstance(found, bytes)
 
     def find(self, path: bytes) -> bytes | str:
-        """Return the path of the file that ``path`` names; ``path`` without one; a message (str) for several files."""
+        """Return the path of the file that ``path`` names, or ``path`` without a file; a message (str) for several."""
         odd = self._root and (b"\\" in path or b"%" in path or not path.isascii())
         if not (self._looks_up or odd):
             return path

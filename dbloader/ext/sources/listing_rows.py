@@ -116,7 +116,7 @@ def _read_csv(listing: Path, encoding: str | None, separator: str = "") -> Itera
             if not header:
                 where = f"{readable(listing)}, row {number}"
                 header = made_up_header(values, where) or values  # empty if the line is empty
-                _check_different([*filter(None, header)], where)  # spreadsheets may end lines with commas
+                _check_different([*filter(None, header)], where)  # empty names: spreadsheets may end lines with commas
                 if header is values:
                     number = lines.line_num + 1
                     continue

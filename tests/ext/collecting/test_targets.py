@@ -120,9 +120,7 @@ def test_unclear_target_is_refused_with_a_remedy(tmp_path: Path, sample: Any, op
 
 def test_targets_of_different_kinds_are_refused(tmp_path: Path) -> None:
     for first, second in ((1.5, 2), (2, 1.5), (MASK, 1)):
-        with pytest.raises(
-            FieldError, match=r"^sample 2: field 'label' is of the kind .*, but of the kind .* in earlier"
-        ):
+        with pytest.raises(FieldError, match=r"^sample 2: field 'label' is of the kind .*, but .* in earlier samples"):
             write_store([(IMAGE, first), (IMAGE, None), (IMAGE, second)], tmp_path / "s.lmdb")
 
 

@@ -202,7 +202,7 @@ def test_wrong_words_about_boxes_are_an_error(tmp_path: Path, boxes: Any) -> Non
 
 def test_option_is_refused_where_no_boxes_are(tmp_path: Path) -> None:
     plant(tmp_path / "pets", {"cat/a.png": turned(1)})
-    with pytest.raises(OptionError, match=r"boxes \(--boxes\) 'upright' decides nothing"):
+    with pytest.raises(OptionError, match=r"boxes \(--boxes\) 'upright' has no effect"):
         convert(tmp_path / "pets", tmp_path / "a.lmdb", boxes="upright")
 
 
