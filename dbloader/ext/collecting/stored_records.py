@@ -39,7 +39,7 @@ def is_loaded(value: Any, module: str, name: str) -> bool:
 
 
 def gives_records(dataset: Any) -> bool:
-    """Return whether each sample is an unchanged record of a store. Decoding the image does not count as a change."""
+    """Return whether each sample is an unchanged record of a store. Only `decode_pil` may have decoded its image."""
     if isinstance(dataset, Store) or not is_loaded(dataset, "dbloader.datasets.store", "StoreDataset"):
         return isinstance(dataset, Store)
     return (

@@ -57,10 +57,10 @@ def write_store(
     The store appears at the place when all samples are written. After an error, the place is unchanged. Without
     samples, the result is an empty store, which never replaces another store.
 
-    The samples of a Store are records. So are samples of an LMDBDataset or MongoDataset without ``transform``,
-    ``target_transform`` and ``decode``, and of torch's Subset or ConcatDataset of these. The image files, names, labels
-    and extra fields of records are copied unchanged. If the dataset was opened with ``fields``, it gives only these
-    fields. With the arguments ``image_format``, ``quality`` or ``fields`` of write_store, the images of an LMDBDataset
+    The samples of a Store are records. Samples of an LMDBDataset or MongoDataset without ``transform``,
+    ``target_transform`` and ``decode`` are records too, also inside torch's Subset or ConcatDataset. The image files,
+    names, labels and extra fields of records are copied unchanged. A dataset that was opened with ``fields`` gives only
+    these fields. With the arguments ``image_format``, ``quality`` or ``fields``, the images of an LMDBDataset
     or MongoDataset are encoded again. The images of a Store cannot be encoded again.
 
     The image files behind a Hugging Face dataset or torchvision's ImageFolder are stored unchanged, after a check that

@@ -36,7 +36,7 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar
 ZIPS = (".zip",)
 _LABELS = re.compile(r"(?:^|/)labels/[^/]*\.txt$")  # YOLO's
 _MOST_UNREAD = 1000  # an ArchiveTally keeps at most this many paths
-_HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # not in ../x.jpg
+_HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # .x, but not the .. of ../x.jpg
 
 
 @dataclass

@@ -129,7 +129,7 @@ def place_boxes(
             remarks["turned"] = f"has EXIF orientation {orientation}; its boxes are taken to fit the stored image"
         if frame == "stored":
             orientation = UPRIGHT
-    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # the source is a store with boxes
+    if boxes_in is None and stored.reencoded and {BOXES, LABELS} <= fields.keys():  # boxes of a store or an export
         boxes_in = OWN_SIZE
     if boxes_in is not None and image and stored.facts:
         fields = fit_boxes(fields, boxes_in, image[1:3], stored.facts[1:3], orientation)

@@ -64,8 +64,8 @@ class ListingRules(NamedTuple):
     is_metadata: bool = False  # whether the listing is the metadata of a folder
     is_export: bool = False  # whether an export wrote the metadata
     is_guess: bool = False  # whether columns of 0 and 1 were guessed to be classes
-    by_folder: bool = False  # whether a folder of a path is the label
-    class_folder: str | None = None  # which folder, if the user has chosen one
+    by_folder: bool = False  # whether the first folder of a path is the label
+    class_folder: str | None = None  # which folder of a path is the label, if the user has decided
     types: Mapping[str, Callable[[str], Any]] = MappingProxyType({})  # {column: function from text to value}
     target: str = ""  # the field for labels that are numbers or lists of classes
     has_lists: bool = False  # whether rows have lists of boxes

@@ -1,4 +1,4 @@
-"""The paths in a listing, and the names of the records that they give."""
+"""Convert the paths in a listing to bytes, and to names of records."""
 
 from __future__ import annotations
 

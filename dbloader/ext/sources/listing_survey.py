@@ -211,7 +211,7 @@ class ListingSurvey:
         return not (self._has_labels or self.has_lists) and len(self.folders) > 1 and "" not in self.folders
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings: rows without labels, labels that look like several, and columns that are left out."""
+        """Yield warnings about rows without labels, labels that look like several, and columns that are left out."""
         first = self.first
         if first is None:
             return

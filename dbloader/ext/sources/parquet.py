@@ -113,7 +113,7 @@ class ParquetSource(Source):
             self.understood = (f"images: the column {columns.image!r} of {self.place}", labels)
         elif not (columns.label or columns.objects or columns.is_own):
             self.understood = (f"images: the column {columns.image!r} of {self.place}", "labels: none")
-        # Boxes in a dbloader export stay as they are, unless the option ``boxes`` names the image that they fit.
+        # Boxes in a dbloader export fit the stored images, unless the option ``boxes`` decides otherwise.
         names = {name for name, _ in columns.fields.values()}
         is_framed = columns.is_own and names >= {BOXES, BOX_LABELS}
         self.follows = ("boxes",) if columns.objects or is_framed else ()
