@@ -156,7 +156,7 @@ class FileWriter:
     def _remedy(self, done: FileResult, kind: str) -> str:
         """Return what the user can do about a file that ends the conversion."""
         choose, afresh = self._again, "begin again with overwrite (--overwrite)"
-        if not self._writer.resumable:  # a shard of a plan, which decides the options
+        if not self._writer.resumable:  # the writer makes a shard of a plan, and only a new plan can change the options
             choose = afresh = "plan again (dbloader plan --overwrite)"
         # A Problem is an entry of the file list. Fixing its cause changes the list, so the conversion cannot resume.
         fix = f"fix it and {afresh}" if isinstance(done.item, Problem) else f"fix the file and {self._again}"

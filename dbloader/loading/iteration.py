@@ -147,7 +147,7 @@ class Iteration(Iterator[BatchInTransit]):
 
 
 def _is_from_a_sample(stop: StopIteration) -> bool:
-    """Return whether a sample or a preparation raised this StopIteration. In this case, the epoch has not ended."""
+    """Return whether the code for a sample or for preparing a batch raised this StopIteration, not the epoch's end."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         code, module = frame.f_code, frame.f_globals.get("__name__")
         # _MapDatasetFetcher reads map-style datasets. For an iterable-style dataset, StopIteration is the normal end.
@@ -179,7 +179,7 @@ class ActiveLoader:
 
     Attributes:
         end_of_dataloader: Whether the consumer has received the last batch of its epoch.
-        remainder: Number of samples that were repeated to fill the last batch, for ``gather_for_metrics``: always 0.
+        remainder: Always 0, because no samples were repeated to fill the last batch. ``gather_for_metrics`` reads it.
     """
 
     remainder = 0

@@ -129,7 +129,7 @@ class _Parts:
         self._errors: dict[int, ExceptionWrapper] = {}
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Keep a part for later. When the fetcher has submitted all parts, call any further function now."""
+        """Keep a part for ``make``. After the fetcher has submitted all parts, call other functions immediately."""
         if self.has_all:
             return call_now(function, *arguments)
         future: Future[Any] = Future()

@@ -123,7 +123,7 @@ class KindFinder:
     def columns(self, fields: Collection[str]) -> dict[str, str]:
         """Return the kind of each field in ``fields`` whose values fit into one column.
 
-        If a shard has more than MAX_FIELDS fields, it has no columns for them. Such a field may have no chunks at all.
+        A shard with more than MAX_FIELDS fields has no columns for its fields. So a field may have no chunks at all.
         """
         stored = {*column_names(fields)}
         kinds = {field: _joint_kind(kinds) for field, kinds in sorted(self._kinds.items()) if PREFIX + field in stored}

@@ -165,7 +165,7 @@ class _Reader:
             self._of_shard.setdefault(need.shard, []).append(need)
 
     def distances(self) -> Iterator[tuple[int, int]]:
-        """Yield (distance in positions, shard) for each present and future need, the nearest first."""
+        """Yield (number of positions until its next use, shard) for each use that has not ended, the nearest first."""
         for need in self.coming:
             yield max(0, need.first - self.position), need.shard
 

@@ -262,7 +262,7 @@ def _mask(image: Image.Image) -> Image.Image:
 
 
 def _from_array(array: npt.NDArray[Any], px: int, window: tuple[float, float] | None) -> Image.Image:
-    """Return the image in an array of shape (height, width), (height, width, channels) or (channels, height, width)."""
+    """Convert an array to an image. Its shape is (height, width), (height, width, channels) or (channels, ...)."""
     pixels = array
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (1, 3, 4):
         pixels = array.transpose(1, 2, 0)

@@ -39,9 +39,9 @@ AT_A_TIME = 2**16  # most numbers in a temporary table
 
 
 def shuffled_rows(starts: Array, length: int, key: Array) -> Array:
-    """Return a random order of ``range(length)`` for each start: shape (starts, length).
+    """Return a random order of ``range(length)`` for each of ``starts``: shape (len(starts), length).
 
-    Starts must differ by at least ``length``: otherwise, two rows use the same random numbers.
+    A row uses the random numbers from its start on. So starts must differ by at least ``length``.
     """
     return np.argsort(bits(starts[:, None] + np.arange(length), key), axis=1, kind="stable")
 
@@ -211,7 +211,7 @@ class _Interleaving:
         return counts
 
     def _find(self, position: int) -> _Block:
-        """Return the block that contains a position and is short enough to shuffle."""
+        """Return the block that contains a position. Halve longer blocks until the block is short enough to shuffle."""
         while self._path and not 0 <= position - self._path[-1].start < self._path[-1].length:
             self._path.pop()
         if not self._path:

@@ -118,8 +118,8 @@ class BlockShuffleSampler(ResumableSampler):
         """Yield pairs (position, blocks): from this position of the global order on, the ranks read these blocks.
 
         Up to the position of the next pair, the samples of these blocks are mixed. Blocks are numbered by their order
-        in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs. If the
-        order is padded, the last pair contains the blocks of the padding.
+        in the dataset; the blocks of a sharded store are its shards. A block may be in two pairs,
+        because a buffer may end inside a block. If the order is padded, the last pair has the blocks of the padding.
 
         Args:
             ranks: Numbers of ranks, for example all ranks of a machine; None for the rank of this process.
@@ -276,8 +276,8 @@ class Blocks:
 class BlockOrder:
     """The function from positions to indices.
 
-    With L lanes, position p belongs to lane p mod L. The numbers of places in lanes differ by at most one. So
-    a lane may begin inside a block. Then two lanes read this block. A buffer is a part of one lane.
+    With L lanes, position p belongs to lane p mod L. All lanes have the same length, or differ by one sample.
+    So a lane may begin inside a block, and two lanes then read this block. A buffer is a part of one lane.
 
     Args:
         blocks: The blocks, or their parts lane by lane.

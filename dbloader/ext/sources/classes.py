@@ -124,7 +124,7 @@ def use_classes(found: Source, given: str | tuple[str, ...]) -> None:
 
 
 def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
-    """Return {name: its position in ``given``} for the names that ``given`` has in either Unicode form, NFC or NFD."""
+    """Return {name of ``own``: its position in ``given``}. A name may differ by its Unicode form, NFC or NFD."""
     number = {name: label for label, name in enumerate(given)}
     ours, theirs = (Counter(unicodedata.normalize("NFC", name) for name in names) for names in (own, given))
     by_form = {unicodedata.normalize("NFC", name): label for label, name in enumerate(given)}

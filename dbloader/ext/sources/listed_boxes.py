@@ -91,7 +91,10 @@ def _checked(given: Any, count: int) -> list[Any]:
 
 
 def split_objects(objects: Any, part: str) -> tuple[list[Sequence[float]], list[Any], dict[str, Any]]:
-    """Return (corners, classes, other values) of Hugging Face's objects. ``part`` is the key of the classes."""
+    """Split a value of Hugging Face's column ``objects`` into (corners, classes, other values) of its boxes.
+
+    ``part`` is the key of the classes.
+    """
     if isinstance(objects, list):
         objects = {key: [one and one[key] for one in objects] for key in _keys(objects)}
     rest = dict(objects)

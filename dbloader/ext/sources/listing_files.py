@@ -36,7 +36,7 @@ class ListedFiles:
 
     Args:
         root: The folder; None for a bucket, a web server or zips.
-        has: Returns whether a bucket or zips have a file with a path; None for a folder or a web server.
+        has: A function that returns whether a bucket or zips have a path. It is None for a folder or a web server.
         all_paths: Returns all paths in a bucket or in zips.
 
     Attributes:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Number of concurrent requests. One request at a time reads only about 10 images a second from a cloud: it mostly
 # waits.
 _AT_ONCE = 64
-# Number of classes that are listed at the same time. The keys of their objects are in memory.
+# Number of classes to list at the same time. It is small, because all keys of these classes are in memory.
 _CLASSES_AT_ONCE = 16
 _NOT_READ = (*TARS, *ZIPS, ".parquet", ".arrow", ".mdb", ".lmdb", ".bson")
 _WHAT_IS_READ = (

@@ -1,4 +1,4 @@
-"""Write and check the records, columns and events of a store that is not published yet."""
+"""Write and check the records, columns and report lines (events) of a store that is not published yet."""
 
 from __future__ import annotations
 
