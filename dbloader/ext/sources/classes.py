@@ -72,6 +72,9 @@ def _names_at(place: str) -> tuple[str, ...]:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{place}: the names of the classes cannot be read: {error}") from error
+        if comment := next((line for line in lines if line.startswith("#")), None):
+            what = f"the line {short_repr(comment, 50)} looks like a comment, not like the name of a class"
+            raise SourceError(f"{place}: {what}: remove it, or give the names as a .json list")
         return tuple(line.strip() for line in lines if line.strip())
     if path.suffix.lower() == ".json" and path.is_file():
         return read_numbered(path) or read_classes(path.parent, path.name) or ()

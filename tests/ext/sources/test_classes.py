@@ -391,6 +391,14 @@ def test_wrong_classes_are_an_error(val: Path, tmp_path: Path, classes: Any, mes
         convert(val, tmp_path / "x.lmdb", classes=classes, progress=None)
 
 
+def test_comment_among_the_names_of_classes_is_an_error(val: Path, tmp_path: Path) -> None:
+    # If the labels are integers, each name after the comment would get a number too high.
+    names = tmp_path / "names.txt"
+    names.write_text("# my classes\na\nb\nc\n")
+    with pytest.raises(SourceError, match=r"names.txt: the line '# my classes' looks like a comment.*: remove it"):
+        convert(val, tmp_path / "x.lmdb", classes=names, progress=None)
+
+
 @pytest.mark.parametrize(
     ("train", "val", "is_split"),
     [
