@@ -53,6 +53,11 @@ class VOCSource(Source):
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
         files, renamed = ListedFiles(self.root), 0
+        copied, repeats, first = (
+            0,
+            list[str](),
+            dict[bytes, str](),
+        )  # XML files with the image of another; images' first
         for number, file in enumerate(self._names):
             found = _parse(self._folder / file)
             if isinstance(found, str):
@@ -72,10 +77,15 @@ class VOCSource(Source):
                 # Labeling tools may write no name, the name without its extension, or an old name of the file.
                 same = files.with_stem(posixpath.splitext(own)[0])
                 path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
+            elif isinstance(path, bytes) and self._is_of_another(path, file):
+                same = files.with_stem(posixpath.splitext(own)[0])
+                path, copied = (same[0], copied + 1) if len(same) == 1 else (path, copied)
             if isinstance(path, str):
                 yield Problem(readable(file), path)
                 continue
             name = name_below(path, prefix)
+            if (other := first.setdefault(path, file)) != file:
+                repeats.append(f"as {readable(file)} repeats {readable(other)}")
             try:
                 yield Entry(name, (path,), None, object_fields(found, labels), boxes_in=size_of(found))
             except (ValueError, RecursionError) as error:
@@ -83,8 +93,22 @@ class VOCSource(Source):
         if notes := files.notes():
             self.understood = (f"{self._found} ({'; '.join(notes)})",)
         names = counted(renamed, "<filename>")
-        warning = f"{names} not found: the only image that is called like the XML file is taken instead"
-        return Tally([warning] if renamed else [])
+        warnings = [f"{names} not found: the only image that is called like the XML file is taken instead"] * bool(
+            renamed
+        )
+        if copied:
+            what = f"{counted(copied, '<filename>')} of an image that has an XML file of its own"
+            warnings.append(f"{what}: the only image that is called like the XML file is taken instead")
+        if repeats:
+            what = f"{counted(len(repeats), 'XML file')} with an image of another, {repeats[0]}"
+            warnings.append(f"{what}: each becomes a record; remove files that are there by mistake")
+        return Tally(warnings)
+
+    def _is_of_another(self, path: bytes, file: str) -> bool:
+        """Return whether an image has an XML file of its own, so that ``file`` may be a copy with an old name."""
+        stem = posixpath.splitext(posixpath.basename(readable(path)))[0]
+        own = posixpath.join(posixpath.dirname(file), f"{stem}.xml")
+        return own != file and (self._folder / own).exists()
 
     def _has(self, path: bytes) -> bool:
         return os.path.lexists(posixpath.join(os.fsencode(self.root), path))

@@ -109,6 +109,21 @@ def test_image_with_the_name_of_the_xml_file_is_taken_if_it_is_the_only_one(tmp_
     assert "a name without its extension or folder finds the one image" in report.understood[0]
 
 
+def test_filename_that_is_copied_from_another_annotation_gives_way_to_the_name_of_the_xml_file(tmp_path: Path) -> None:
+    files = {f"images/{name}.jpg": photo(n, 64, 48) for n, name in enumerate("ab")}
+    copies = {"xml/a.xml": xml(thing("cat", 1, 1, 9, 9), name="b.jpg"), "xml/b.xml": xml(name="b.jpg")}
+    source = open_source(plant(tmp_path, {**files, **copies}) / "images", tmp_path / "xml")
+    assert [entry.name for entry in entries(source)] == ["a.jpg", "b.jpg"]
+    assert warnings_of(source)[0].startswith("1 <filename> of an image that has an XML file of its own: the only image")
+
+
+def test_two_annotations_of_one_image_are_a_warning(tmp_path: Path) -> None:
+    files = {"images/a.jpg": photo(0, 64, 48), "xml/a.xml": xml(name="a.jpg"), "xml/second.xml": xml(name="a.jpg")}
+    source = open_source(plant(tmp_path, files) / "images", tmp_path / "xml")
+    assert [entry.name for entry in entries(source)] == ["a.jpg", "a.jpg"]
+    assert warnings_of(source)[0].startswith("1 XML file with an image of another, as second.xml repeats a.xml: each")
+
+
 def test_annotation_without_a_filename_is_for_the_image_with_its_name(tmp_path: Path) -> None:
     root = plant(tmp_path, {"images/0.jpg": photo(0, 64, 48), "xml/0.xml": xml(name=""), "xml/1.xml": xml(name="")})
     source = open_source(root / "images", root / "xml")
