@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +137,7 @@ class YOLOSource(Source):
                 continue
             path = posixpath.normpath(item.location[0])
             file = posixpath.splitext(path)[0] + b".txt"
-            labels = posixpath.join(self._labels, file)
+            labels = self._label_file(file)
             there = os.path.lexists(labels)  # no file means no objects
             files.add(hash(labels))
             labelled |= there
@@ -164,6 +165,15 @@ class YOLOSource(Source):
             )
             images.tally.warnings.append(f"{what} too: for keypoints, {_KPT_SHAPE}")
         return images.tally
+
+    def _label_file(self, file: bytes) -> bytes:
+        """Return the path of a label file, which may have the other Unicode form (NFC, NFD) of the image's name."""
+        labels = posixpath.join(self._labels, file)
+        if not (file.isascii() or os.path.lexists(labels)):
+            for form in ("NFC", "NFD"):
+                other = posixpath.join(self._labels, unicodedata.normalize(form, readable(file)).encode())
+                labels = other if os.path.lexists(other) else labels
+        return labels
 
     def _read(self, file: bytes) -> dict[str, Any]:
         """Return the fields of a label file. A polygon becomes a box. ``annotations`` keeps polygons and keypoints."""

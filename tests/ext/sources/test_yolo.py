@@ -203,3 +203,12 @@ def test_root_of_a_data_set_is_read_or_its_splits_are_named(tmp_path: Path) -> N
         open_source(other, other / "data.yaml")
     with pytest.raises(SourceError, match=r"has several splits \(train2017, val2017\).* first .*/set/images/train2017"):
         open_source(root, root / "data.yaml")
+
+
+def test_labels_in_the_other_unicode_form_belong_to_their_image(tmp_path: Path) -> None:
+    files = {"images/caf\u00e9.jpg": photo(0), "labels/cafe\u0301.txt": b"0 .5 .5 1 1", "classes.txt": b"cat\n"}
+    root = plant(tmp_path / "data", files)
+    source = open_source(root / "images", root / "classes.txt")
+    assert problems(source) == []
+    [entry] = entries(source)
+    assert len(entry.fields["boxes"]) == 1
