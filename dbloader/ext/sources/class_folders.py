@@ -174,7 +174,7 @@ def _words(name: str) -> set[str]:
 def number_warnings(found: Source) -> Iterator[str]:
     """Yield a warning if the names of all classes are numbers, but the label of a class is another number."""
     classes = found.classes
-    numbers = {name: int(name) for name in classes if re.fullmatch("[0-9]{1,18}", name)}
+    numbers = {name: int(name) for name in classes if re.fullmatch("-?[0-9]{1,18}", name)}
     other = next((label for label, name in enumerate(classes) if numbers.get(name) != label), None)
     is_ours = [*classes] == sorted(classes) and not found.numbers_classes  # else somebody has chosen the order
     if len(numbers) == len(classes) and is_ours and other is not None:

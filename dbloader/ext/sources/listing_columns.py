@@ -55,7 +55,10 @@ _SIDES = (  # the left upper corner, width and height
     ("x", "y", "w", "h"),
     ("x", "y", "width", "height"),
 )
-_LIKE_BOXES = {"box", "boundingbox", "xcenter", "ycenter", "regionshapeattributes"}  # the last: VGG Image Annotator
+_LIKE_BOXES = {
+    "box", "boundingbox", "xcenter", "ycenter", "centerx", "centery", "xc", "yc", "cx", "cy",
+    "regionshapeattributes",  # VGG Image Annotator
+}  # fmt: skip
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # Floats as Python, C and pandas write them. 1e5 may be a part of a hash: an exponent needs a sign or a decimal point.

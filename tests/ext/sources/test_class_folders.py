@@ -231,6 +231,7 @@ def named(tmp_path: Path, kind: str, names: list[str]) -> Source:
         ([*range(10)], None),
         (sorted(map(str, range(11))), "'10' is 2"),
         ([1, 2, 3], "'1' is 0"),
+        ([-1, 0, 1], "'-1' is 0"),
         (["00", "01", "02"], None),
         (["0", "2", "x"], None),
     ],

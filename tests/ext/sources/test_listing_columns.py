@@ -396,6 +396,7 @@ def test_objects_of_hugging_face_are_boxes_in_metadata_too(root: Path, tmp_path:
         {"bbox": '"[1, 2, 3, 4]"'},
         {"bbox_x": "1", "bbox_y": "2"},
         {"x_center": "1", "y_center": "2", "w": "3", "h": "4"},
+        {"cx": "1", "cy": "2", "w": "3", "h": "4"},
         {"region_shape_attributes": "{}"},
         {"Bounding Box": "1 2 3 4"},
     ],
