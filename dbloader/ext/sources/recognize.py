@@ -83,6 +83,7 @@ def _open_listing(
 
         return read_listed_objects(source, listing, file_fields, reading.encoding)
     path = Path(listing.path)
+    _refuse_pointers(path)
     kind = path.suffix.lower()
     is_yolo = kind in (".yaml", ".yml", ".names", ".labels") or path.name == "classes.txt"
     if find_archives(source, TARS):
@@ -146,6 +147,9 @@ def _open_place(
                 from dbloader.ext.sources.listed_zip import read_listed_zip
 
                 return read_listed_zip(source, zips, listing, file_fields, reading.encoding, **options)
+            if find_archives(source, TARS):
+                way = f"beside {listing.name}, convert reads no tars: extract them first"
+                raise SourceError(f"{readable(source)}: {way}")
             return read_listing(listing, source, file_fields, encoding=reading.encoding, **options)
     if (annotations := Path(source, "_annotations.coco.json")).is_file():  # an export of Roboflow
         return _open_listing(source, Listing(annotations), file_fields, reading)
@@ -158,6 +162,7 @@ def _open_place(
             return StoreSource(file or source, where)
         return _with_others(LMDBSource(source, file), source, [file])
     tables, tars, zips = find_tables(source), find_archives(source, TARS), find_archives(source, ZIPS)
+    _refuse_pointers(*tables[:1], *tars[:1], *zips[:1])
     if tables and (tars or zips) and not _has_images(tables[0]):
         tables = []  # the tables have no images, only URLs and captions, as from img2dataset
     kinds = {"Parquet files with images": tables, "tar files": tars, "zip files": zips}
@@ -176,6 +181,14 @@ def _open_place(
 
         return _with_others(ZipSource(source, zips, reading), source, zips)
     return None
+
+
+def _refuse_pointers(*paths: Path) -> None:
+    """Raise SourceError if a file is a pointer of Git LFS."""
+    for path in filter(Path.is_file, paths):
+        with path.open("rb") as file:
+            if file.read(30).startswith(b"version https://git-lfs"):
+                raise SourceError(f"{readable(path)}: is a pointer of Git LFS: run git lfs pull, and convert again")
 
 
 def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[Path]) -> Source:

@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 from dbloader import LMDBDataset, convert, export_store
+from dbloader.errors import SourceError
 from dbloader.ext.exports.base import extension_of
+from dbloader.ext.sources.open import open_source
 from dbloader.images.pillow import FORMATS
 from dbloader.sources.folder import EXTENSIONS
 from tests.support import jpegs
@@ -40,3 +42,12 @@ def test_folders_zips_tars_and_exports_accept_the_same_formats(tmp_path: Path, k
     assert {record.image for record in records(after.place)} == {*files.values()}
     if kind not in ("zip", "tar"):  # files in zips and tars may be in another order
         assert after.digest == before.digest
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.parquet", "x.csv", "x.json"])
+def test_pointer_of_git_lfs_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    path = plant(tmp_path, {name: pointer}) / name
+    source, listing = (tmp_path, path) if path.suffix in (".csv", ".json") else (path, None)
+    with pytest.raises(SourceError, match=rf"{name}: is a pointer of Git LFS: run git lfs pull, and convert again$"):
+        open_source(source, listing)

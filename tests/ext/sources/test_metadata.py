@@ -145,6 +145,12 @@ def test_metadata_paths_cannot_leave_the_folder(root: Path, path: str) -> None:
     assert problem.reason.startswith("its path leaves the folder: ")
 
 
+def test_tar_beside_metadata_is_refused_with_a_way(tmp_path: Path) -> None:
+    plant(tmp_path / "x", {"metadata.csv": b"file_name\n1.jpg\n", "train.tar": bytes(10240)})
+    with pytest.raises(SourceError, match=r"x: beside metadata.csv, convert reads no tars: extract them first$"):
+        open_source(tmp_path / "x")
+
+
 def test_row_without_a_file_name_is_a_problem(root: Path) -> None:
     source = opened(root, "metadata.jsonl", [{"file_name": "cat/1.jpg"}, {"caption": "x"}, {"file_name": None}])
     reason = "it has no path in a column called file_name"
