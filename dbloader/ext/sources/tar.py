@@ -62,6 +62,7 @@ _NOT_EXTENDED_JSON = (
     *(BSONError, DamagedRecordError),
 )
 _BLOCK = 512
+_NOT_PLAIN = "is a link, device or sparse file"
 _MOST_UNKNOWN = 1000  # at most this many names in an unknown encoding are counted
 
 
@@ -332,7 +333,7 @@ def _files(
                 if member.size < 0 or tar.offset <= end:  # a damaged header: reading on might not end
                     break
                 end = tar.offset
-                path = posixpath.normpath(prefix + member.name).lstrip("/")
+                path = posixpath.normpath(prefix + member.name.replace("\\", "/")).lstrip("/")
                 name = posixpath.basename(path)
                 if member.isdir():
                     continue
@@ -341,11 +342,12 @@ def _files(
                     target = plain.get(posixpath.normpath(member.linkname))
                 if is_left_out(path, tally):
                     continue
+                tally.backslashes += "\\" in member.name
                 if member.islnk() and target is not None:
                     yield _TarredFile(path, *target)
                 elif not member.isreg() or member.issparse():
                     if _is_image(path):
-                        yield Problem(readable(path), f"is a link, device or sparse file in {where}, not a plain file")
+                        yield Problem(readable(path), f"{_NOT_PLAIN} in {where}: extract it, and convert the folder")
                     else:
                         tally.skip(os.fsencode(name))
                 elif name.lower().endswith(".tar") and not prefix:

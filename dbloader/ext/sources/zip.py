@@ -262,7 +262,7 @@ def _problem(found: zipfile.ZipInfo) -> str:
     if found.flag_bits & _ENCRYPTED:
         return "is encrypted: unpack it with its password, and convert the folder"
     if found.create_system == _UNIX and stat.S_ISLNK(found.external_attr >> 16):
-        return "is a link, not a plain file"
+        return "is a link: extract the zip, and convert the folder"
     if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return f"is compressed by method {found.compress_type}, and only deflate is read: pack it again"
     return ""

@@ -293,6 +293,12 @@ def test_hidden_and_system_folders_in_a_tar_are_left_out(tmp_path: Path) -> None
     assert (tally.hidden, tally.system) == (2, {"cat/@eaDir", "#recycle"})
 
 
+def test_backslashes_of_windows_separate_folders(tmp_path: Path) -> None:
+    source = source_of(pack(tmp_path / "x.tar", {"cat\\1.jpg": photo(1), "dog\\2.jpg": photo(2)}))
+    assert [(entry.name, entry.label) for entry in entries(source)] == [("cat/1.jpg", 0), ("dog/2.jpg", 1)]
+    assert (source.classes, tally_of(source).backslashes) == (("cat", "dog"), 2)
+
+
 def test_hostile_members_are_named_and_nothing_is_extracted(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
@@ -304,7 +310,7 @@ def test_hostile_members_are_named_and_nothing_is_extracted(tmp_path: Path) -> N
     report = convert(folder / "x.tar", folder / "out.lmdb")
     assert {path.name for path in tmp_path.rglob("*")} == {"a", "b", "x.tar", "out.lmdb", "out.lmdb.report.jsonl"}
     assert [record.name for record in records(folder / "out.lmdb")] == ["../../1.jpg", "etc/2.jpg", "../../3.jpg"]
-    reason = f"is a link, device or sparse file in {folder / 'x.tar'}, not a plain file"
+    reason = f"is a link, device or sparse file in {folder / 'x.tar'}: extract it, and convert the folder"
     assert report_lines(report) == [{"name": "4.jpg", "event": "rejected", "reason": reason}]
 
 

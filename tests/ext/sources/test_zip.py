@@ -283,7 +283,7 @@ def test_unreadable_images_are_rejected_with_the_reason(tmp_path: Path) -> None:
     assert (report.records, report.rejected) == (1, 3)
     assert {event["name"]: event["reason"].split(" (")[0] for event in events(tmp_path / "out.lmdb")} == {
         "a/1.jpg": "is compressed by method 14, and only deflate is read: pack it again",
-        "a/2.jpg": "is a link, not a plain file",
+        "a/2.jpg": "is a link: extract the zip, and convert the folder",
         "a/3.jpg": "is encrypted: unpack it with its password, and convert the folder",
     }
 
