@@ -94,7 +94,7 @@ class ArchiveSource(Source):
         if 0 < unlabelled < total:
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{no_label()}")
         tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()
-        tally.warnings += companions.warnings()
+        tally.warnings += companions.warnings(tally)
         tally.warnings += [*map(self._unread, filter(self._may_have_labels, tally.unread))][:1]
         return tally
 

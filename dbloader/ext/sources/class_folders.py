@@ -52,6 +52,7 @@ _YOLO = re.compile(rb"[0-9]+(?=.*\.)(?:[ \t]+[0-9.]+){4}")  # the first line of 
 # The end of a mask's name
 _MASK = re.compile(r"_(?:masks?|seg|segmentation|gt|labels?|trimap)(?:_?[0-9]+)?$", re.IGNORECASE)
 _IN_JSON = re.compile(rb"(?:" + b"|".join(map(re.escape, SUFFIXES)) + rb")\"", re.IGNORECASE)
+_TEXTS = (".caption", ".captions", ".tag", ".tags")  # extensions of texts about an image in other programs
 _SAMPLE = 20  # number of text files to look at; the first may be empty, because its image has no boxes
 
 # For each value of the option ``class_folder``, a function finds the class in the path of an image's folder.
@@ -97,8 +98,10 @@ class ClassFolderSource(FolderSource):
                 if self.classes:
                     depths.add(posixpath.dirname(item.name))
             yield item
-        entries.tally.warnings += (*depths.warnings(self.classes, self._reading, self.root), *companions.warnings())
-        return entries.tally
+        tally = entries.tally
+        tally.warnings += depths.warnings(self.classes, self._reading, self.root)
+        tally.warnings += companions.warnings(tally)
+        return tally
 
 
 class Companions:
@@ -124,8 +127,11 @@ class Companions:
             data = next(iter(self._source.read([Entry(text.name, text.location, None, {})], lambda size: None)))
             self._boxes = text.name if isinstance(data, bytes) and _YOLO.match(data) else ""
 
-    def warnings(self) -> Iterator[str]:
+    def warnings(self, tally: Tally) -> Iterator[str]:
         """Yield a warning for each kind of companions."""
+        for extension in filter(tally.skipped.__contains__, _TEXTS):
+            what = f"{counted(tally.skipped[extension], f'{extension} file')} not read"
+            yield f"{what}: if each has the text of the image with its name, rename them from {extension} to .txt"
         if self._boxes:
             way = "give the data.yaml, or a classes.txt with a name on each line, as the listing (--listing)"
             yield f"{self._boxes} looks like boxes of YOLO, but becomes a text: {way}"

@@ -13,7 +13,7 @@ from dbloader._describe import counted
 from dbloader.ext.sources.listing import ListingSource, read_listing
 from dbloader.ext.sources.listing_files import ListedFiles
 from dbloader.ext.sources.zip import index_zips, read_members
-from dbloader.sources.base import Problem, Tally, full_path
+from dbloader.sources.base import Problem, Tally, full_path, readable
 from dbloader.sources.folder import EXTENSIONS
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def read_listed_zip(
     """Return the source for a listing of images in zip files. ``read_listing`` gets the ``options``."""
     make, members = partial(ListedZip, place, zips, encoding), index_zips(zips, Tally(), encoding)
     shortest = {members[path]: path.encode() for path in sorted(members, key=len, reverse=True)}
-    has = {path.encode() for path in members}.__contains__
-    files = ListedFiles(None, has, shortest.values)
+    files = ListedFiles(None, lambda path: unicodedata.normalize("NFC", readable(path)) in members, shortest.values)
     return read_listing(listing, os.sep, file_fields, make, files, **options)
 
 

@@ -41,6 +41,7 @@ def read_rows(
         way = "" if extension else ": rename it"
         way = "; with pandas, read_parquet and to_csv convert it" if extension == ".parquet" else way
         way = "; for VOC, give the folder of .xml files; from CVAT, export COCO" if extension == ".xml" else way
+        way = "; for MXNet, write a CSV with path,label; else rename it to .txt" if extension == ".lst" else way
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{way}")
     rows = _READERS[extension](listing, encoding)
     if extension == ".txt":

@@ -176,7 +176,7 @@ class ObjectFolder(ObjectSource):
                     companions.add(entry)
                     yield entry
         check_filled(self.place, self.classes, filled, tally)
-        tally.warnings += (*depths.warnings(self.classes, self._reading, self.place), *companions.warnings())
+        tally.warnings += (*depths.warnings(self.classes, self._reading, self.place), *companions.warnings(tally))
         return tally
 
     def _list(self) -> Iterator[list[Item]]:

@@ -13,7 +13,7 @@ from dbloader.ext.sources.open import open_source
 from dbloader.ext.sources.options import Reading
 from dbloader.sources.base import Source
 from tests.sources.test_folder import plant
-from tests.support.layouts.base import coco, voc, write, write_csv, write_jsonl
+from tests.support.layouts.base import coco, voc, write, write_csv, write_jsonl, write_zip
 from tests.support.tallies import only_entries, warnings_of
 
 PARTS = "parts of a data set, not classes; convert {0}, and give a listing (--listing) unless it has class folders"
@@ -171,6 +171,19 @@ def test_boxes_of_yolo_in_class_folders_give_a_warning(tmp_path: Path) -> None:
 def test_masks_beside_their_images_give_a_warning(tmp_path: Path, files: str, found: str) -> None:
     warnings = warnings_of(ClassFolderSource(plant(tmp_path, *files.split(";"))))
     assert [warning.partition(":")[0] for warning in warnings] == [found] * bool(found)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_captions_of_other_programs_are_a_warning_that_names_the_extension_that_is_read(
+    tmp_path: Path, kind: str
+) -> None:
+    names = ("cat/0.jpg", "cat/0.caption", "dog/1.jpg", "dog/1.caption")
+    place = plant(tmp_path / "x", *names)
+    if kind == "zip":
+        place = write_zip(tmp_path / "x.zip", dict.fromkeys(names, b""))
+    (warning,) = warnings_of(open_source(place))
+    assert warning.startswith("2 .caption files not read: if each has the text")
+    assert warning.endswith("rename them from .caption to .txt")
 
 
 @pytest.mark.parametrize(

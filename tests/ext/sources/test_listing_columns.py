@@ -736,6 +736,7 @@ def test_json_object_of_images_has_their_labels_or_fields(root: Path) -> None:
     ("name", "text", "message"),
     [
         ("x.csv", "path,label\ra.jpg,x\r", "its line ends are those of an old Mac: save it with those of Windows"),
+        ("x.lst", "0\t1.000000\ta.jpg\n", "for MXNet, write a CSV with path,label; else rename it to .txt"),
         ("x.xml", "<annotations/>", "for VOC, give the folder of .xml files; from CVAT, export COCO"),
     ],
 )

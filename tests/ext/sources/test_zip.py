@@ -16,6 +16,7 @@ from dbloader import convert, open_store
 from dbloader.conversion.settings import Settings
 from dbloader.errors import SourceError
 from dbloader.ext.sources import zip as zips
+from dbloader.ext.sources.open import open_source
 from dbloader.ext.sources.options import Reading
 from dbloader.ext.sources.zip import ZipSource
 from dbloader.sources.base import Entries
@@ -369,3 +370,11 @@ def test_metadata_beside_zips_has_no_warning_about_other_files_of_the_disk(tmp_p
     (tmp_path / "data" / "metadata.csv").write_text("file_name\n" + rows)
     report = convert(tmp_path / "data", tmp_path / "s.lmdb", progress=None)
     assert (report.records, report.warnings) == (4, ())
+
+
+def test_listed_path_in_the_other_unicode_form_is_not_called_missing(tmp_path: Path) -> None:
+    images = {"caf\u00e9/0.jpg": photo(0), "caf\u00e9/1.jpg": photo(1)}
+    (tmp_path / "x.csv").write_text("path,label\ncafe\u0301/0.jpg,a\ncafe\u0301/1.jpg,b\n", encoding="utf-8")
+    source = open_source(write_zip(tmp_path / "x.zip", images), tmp_path / "x.csv")
+    assert [entry.label for entry in entries(source)] == [0, 1]
+    assert "is not there" not in " ".join(source.understood)
