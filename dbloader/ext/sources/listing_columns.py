@@ -94,9 +94,10 @@ def label_columns(columns: Sequence[str]) -> list[str]:
 
 
 def are_texts(columns: Collection[str]) -> bool:
-    """Return whether the columns have only texts about the images, such as captions, and perhaps ids."""
+    """Return whether the columns have only texts about the images, and facts about the texts and files."""
     names = {*map(plain, columns)}
-    return bool(names & _TEXTS) and names <= _TEXTS | _IDS
+    texts = tuple(names & _TEXTS)
+    return bool(texts) and all(name in _IDS | _FACTS or name.startswith(texts) for name in names)
 
 
 def may_be_label(column: str) -> bool:

@@ -926,6 +926,8 @@ def test_column_that_is_alone_is_no_label_if_it_gives_an_image_two(root: Path) -
     ("name", "rows"),
     [
         ("x.csv", "image,caption\na.jpg,a dog\na.jpg,a dog\n"),
+        ("x.csv", "image_name| comment_number| comment\na.jpg| 0| a dog\na.jpg| 1| a cat\n"),  # Flickr30k
+        ("x.csv", "image,split,caption,url\na.jpg,train,a dog,x\nsub/b.jpg,val,a cat,y\n"),
         ("x.jsonl", '{"file_name": "a.jpg", "text": "a dog"}\n'),
         ("x.json", '[{"id": "1", "image": "a.jpg", "conversations": [{"from": "human", "value": "?"}]}]'),
         ("photos/metadata.csv", "file_name,text\na.jpg,a dog\nsub/b.jpg,a cat\nsub/c.png,two cats\n"),
