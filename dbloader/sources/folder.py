@@ -53,8 +53,8 @@ SIDECARS = (b".txt", b".json")  # if a file with such an extension is beside an 
 SYSTEM = re.compile(
     r"(?:^|/)(?:RECYCLER|(?i:__macosx|network trash folder|temporary items|thevolumesettingsfolder"
     r"|\$recycle\.bin|\$extend|system volume information|found\.[0-9]{3}|msocache"
-    r"|@eadir|@tmp|@sharesnap|@syno[^/]*|#recycle|#snapshot|@recycle|@recently-snapshot|@__thumb|@transcode"
-    r"|@upload_cache|[@~]snapshots?|network recycle bin|_nas_recycle_[^/]*|_gsdata_|lost\+found))/"
+    r"|@eadir|@tmp|@share(?:snap|bin)|@syno[^/]*|#recycle|#snapshot|@recycle|@recently-snapshot|@__thumb|@transcode"
+    r"|@upload_cache|[@~]snapshots?|network recycle bin|_nas_recycle_[^/]*|_gsdata_|lost\+found|lost\.dir))/"
 )
 
 _MAX_NAMED = 10  # most names in a warning
