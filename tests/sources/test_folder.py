@@ -250,18 +250,8 @@ def test_images_directly_in_a_folder_have_no_label(tmp_path: Path) -> None:
 
 
 SYSTEM = [
-    *(
-        "@eaDir",
-        "#recycle",
-        "#snapshot",
-        "@Recycle",
-        "@Recently-Snapshot",
-        "@sharebin",
-        "LOST.DIR",
-        "$RECYCLE.BIN",
-        "$Recycle.Bin",
-        "RECYCLER",
-    ),
+    *("@eaDir", "#recycle", "#snapshot", "@Recycle", "@Recently-Snapshot", "@sharebin", "LOST.DIR"),
+    *("$RECYCLE.BIN", "$Recycle.Bin", "RECYCLER"),
     *("System Volume Information", "FOUND.000", "lost+found", "__MACOSX", "Network Trash Folder", "Temporary Items"),
 ]
 

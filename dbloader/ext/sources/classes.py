@@ -91,7 +91,9 @@ def _names_at(place: str) -> tuple[str, ...]:
             raise OptionError(f"classes (--classes): {short_repr(place, 100)} is no store; give {_FORMS}") from error
     if "," in place:
         return tuple(name.strip() for name in place.removesuffix(",").split(","))
-    raise OptionError(f"classes (--classes): there is no file or store {short_repr(place, 100)}; give {_FORMS}")
+    name = short_repr(place, 100)
+    what = f"{name} is no store" if path.exists() else f"there is no file or store {name}"
+    raise OptionError(f"classes (--classes): {what}; give {_FORMS}")
 
 
 def use_classes(found: Source, given: str | tuple[str, ...]) -> None:

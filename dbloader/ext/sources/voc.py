@@ -76,7 +76,7 @@ class VOCSource(Source):
             if (isinstance(path, str) and is_voc) or (isinstance(path, bytes) and not self._has(path)):
                 # Labeling tools may write no name, the name without its extension, or an old name of the file.
                 same = files.with_stem(posixpath.splitext(own)[0])
-                path, renamed = (same[0], renamed + 1) if len(same) == 1 else (path, renamed)
+                path, renamed = (same[0], renamed + 1) if len(same) == 1 and files.probe(same[0]) else (path, renamed)
             elif isinstance(path, bytes) and self._is_of_another(path, file):
                 same = files.with_stem(posixpath.splitext(own)[0])
                 path, copied = (same[0], copied + 1) if len(same) == 1 else (path, copied)

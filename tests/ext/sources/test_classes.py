@@ -499,3 +499,9 @@ def test_integer_labels_from_1_are_an_error_beside_names(val: Path, tmp_path: Pa
     listing = write(tmp_path, "list.csv", "path,label\na/7.jpg,2\nc/8.jpg,1\n")
     with pytest.raises(OptionError, match="end at 2, but the 2 names have the labels from 0 on"):
         convert(val, tmp_path / "val.lmdb", listing=listing, classes="a,c", progress=None)
+
+
+def test_csv_that_is_there_is_no_store_of_classes(val: Path, tmp_path: Path) -> None:
+    write(tmp_path, "names.csv", "id,name\n0,a\n")
+    with pytest.raises(OptionError, match=r"names.csv' is no store; give a store, a .txt with a name on each line"):
+        convert(val, tmp_path / "val.lmdb", classes=str(tmp_path / "names.csv"), progress=None)

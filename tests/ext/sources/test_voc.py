@@ -124,6 +124,13 @@ def test_two_annotations_of_one_image_are_a_warning(tmp_path: Path) -> None:
     assert warnings_of(source)[0].startswith("1 XML file with an image of another, as second.xml repeats a.xml: each")
 
 
+def test_image_that_is_found_by_the_name_of_its_xml_file_is_not_called_missing(tmp_path: Path) -> None:
+    files = {"images/0.jpg": photo(0, 64, 48), "images/0.xml": xml(name="IMG_0.jpg")}
+    source = open_source(plant(tmp_path, files) / "images", tmp_path / "images")
+    assert [entry.name for entry in entries(source)] == ["0.jpg"]
+    assert "is not there" not in source.understood[0]
+
+
 def test_annotation_without_a_filename_is_for_the_image_with_its_name(tmp_path: Path) -> None:
     root = plant(tmp_path, {"images/0.jpg": photo(0, 64, 48), "xml/0.xml": xml(name=""), "xml/1.xml": xml(name="")})
     source = open_source(root / "images", root / "xml")
