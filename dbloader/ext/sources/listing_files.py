@@ -29,6 +29,7 @@ SLASHES, ROOTED = r"\ in a path is read as /", "a path that begins with / starts
 FORM = "a name is found in its other Unicode form (NFC, NFD)"
 CODED = "%20 and the like in a path are decoded"
 STEM = "a name without its extension or folder finds the one image with this name"
+NUMBER = "a number without leading zeros finds the one image with this number, as 7 finds 0007.jpg"
 
 
 class ListedFiles:
@@ -55,6 +56,7 @@ class ListedFiles:
         self._outer = b""  # a prefix of paths that stands for the root, such as train/ or C:/data/train/
         self._folders: list[bytes] = []
         self._extensions: list[bytes] = []
+        self._widths: set[int] = set()  # lengths of the images' names that are numbers with leading zeros
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
         self.rules = Counter[str]()
         self._lost, self._is_there = b"", False  # first probed path without a file; whether any probed path has a file
@@ -124,19 +126,27 @@ class ListedFiles:
 
     def _find_stem(self, path: bytes) -> bytes | str:
         head, name = posixpath.split(posixpath.normpath(path.replace(b"\\", b"/")).lstrip(b"/"))
-        stem, extension = posixpath.splitext(name)
-        found = [file for file in self.with_stem(name) if _is_below(file, head)]
-        if extension.lower() in SUFFIXES:
-            alike = (file for file in self.with_stem(stem) if file.lower().endswith(extension.lower()))
-            found += [file for file in alike if _is_below(file, head)]
-        found = [file for file in found if posixpath.dirname(file) == head] or found
+        stem, rule = posixpath.splitext(name)[0], STEM
+        found = self._named(head, name)
+        if not found and stem.isdigit():  # pandas and Excel drop the zeros of 0007
+            rule, wider = NUMBER, sorted(width for width in self._widths if width > len(stem))
+            found = [file for width in wider for file in self._named(head, b"0" * (width - len(stem)) + name)]
         if len(found) > 1:
             one, other = map(readable, sorted(found)[:2])
             return f"{readable(path)} may be {one} or {other}: write the path below the folder"
         if not found:
             return path
-        self.rules[STEM] += 1
+        self.rules[rule] += 1
         return found[0]
+
+    def _named(self, head: bytes, name: bytes) -> list[bytes]:
+        """Return the images in or below a folder that have a name, or have it before their extension."""
+        stem, extension = posixpath.splitext(name)
+        found = [file for file in self.with_stem(name) if _is_below(file, head)]
+        if extension.lower() in SUFFIXES:
+            alike = (file for file in self.with_stem(stem) if file.lower().endswith(extension.lower()))
+            found += [file for file in alike if _is_below(file, head)]
+        return [file for file in found if posixpath.dirname(file) == head] or found
 
     def with_stem(self, stem: bytes) -> list[bytes]:
         """Return all images, in any folder, whose name without the extension is ``stem``."""
@@ -160,6 +170,8 @@ class ListedFiles:
             stem, extension = posixpath.splitext(name)
             if extension.lower() in SUFFIXES and not name.startswith(b"."):
                 hashes.append(hash(stem))
+                if stem.startswith(b"0") and stem.isdigit():
+                    self._widths.add(len(stem))
                 kind = kinds.setdefault(extension, len(kinds))
                 codes.append(folders.setdefault(folder, len(folders)) << 12 | kind)
         order = np.argsort(np.frombuffer(hashes, np.int64), kind="stable")

@@ -1085,3 +1085,15 @@ def test_text_column_keeps_a_column_of_other_spelling_or_another_name(root: Path
     source = opened(root, "path,label,Patient ID,w.1\na.jpg,cat,7,8\nsub/b.jpg,dog,9,10\n", text=text)
     values = [entry.fields[field] for entry in only_entries(source)]
     assert values == (["7", "9"] if field == "Patient ID" else ["8", "10"])
+
+
+@pytest.mark.parametrize("extension", ["", ".jpg"])
+def test_number_finds_the_one_image_whose_name_has_leading_zeros(tmp_path: Path, extension: str) -> None:
+    root = plant(tmp_path / "x", dict.fromkeys(("0001.jpg", "0002.jpg", "0010.jpg", "00002.jpg"), b""))
+    source = opened(root, f"image,label\n1{extension},a\n10{extension},b\n2{extension},b\n")
+    found = [*source.entries()]
+    assert [item.name for item in found if isinstance(item, Entry)] == ["0001.jpg", "0010.jpg"]
+    assert [item.reason for item in found if isinstance(item, Problem)] == [
+        f"2{extension} may be 00002.jpg or 0002.jpg: write the path below the folder"
+    ]
+    assert "as 7 finds 0007.jpg" in source.understood[0]
