@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from array import array
 from collections import Counter
 from itertools import islice
@@ -24,6 +25,7 @@ from dbloader.ext.sources.listing_columns import (
     MISSING,
     ColumnTypes,
     are_texts,
+    boolean,
     box_like_columns,
     is_float,
     may_be_label,
@@ -231,6 +233,9 @@ class ListingSurvey:
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             way = "--label-column (Listing(label=)) chooses another"
+            flags = [column for column, of in self.types.found().items() if of is boolean]
+            if len(flags) > 1:
+                way += f", and with several columns, {shlex.quote(','.join(flags))}, each is a class"
             if len(first.columns) == 1 and "/" in first.name and not self._rules.files.is_unknown:
                 way = "class_folder='first' (--class-folder first) takes the first folder of each path"
             yield f"no row has a label: {what}; {way}"

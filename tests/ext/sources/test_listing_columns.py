@@ -1097,3 +1097,10 @@ def test_number_finds_the_one_image_whose_name_has_leading_zeros(tmp_path: Path,
         f"2{extension} may be 00002.jpg or 0002.jpg: write the path below the folder"
     ]
     assert "as 7 finds 0007.jpg" in source.understood[0]
+
+
+def test_several_columns_of_booleans_are_a_warning_that_names_them(root: Path) -> None:
+    text = "path,cat,dog\na.jpg,True,False\nsub/b.jpg,False,True\n"
+    (warning,) = opened(root, text).warnings
+    assert warning.endswith("chooses another, and with several columns, cat,dog, each is a class")
+    assert opened(root, text, label=("cat", "dog")).classes == ("cat", "dog")
