@@ -11,6 +11,7 @@ from dbloader.errors import FieldError
 from dbloader.ext.sources.options import decided_boxes
 from dbloader.images.info import UPRIGHT, find_facts, orientation_of
 from dbloader.images.pillow import TURNS, open_pillow, turn_boxes
+from dbloader.images.png import read_chunks
 from dbloader.records.manifest import CLASS_LISTS
 from dbloader.records.values import unpack
 from dbloader.sources.base import Problem, read_file
@@ -158,6 +159,10 @@ def _unturned_file(fields: Mapping[str, Any], data: bytes, image: Facts) -> str:
 def find_orientation(data: bytes) -> int:
     """Return the EXIF orientation of an image file, from 1 to 8; 1 if the file cannot be read."""
     try:
+        # Pillow decodes a whole PNG to look for EXIF after the pixels.
+        chunks = read_chunks(data) if data.startswith(b"\x89PNG") else None
+        if chunks and not any(kind == b"eXIf" or data[at + 8 : at + 11] in (b"Raw", b"XML") for kind, at, _ in chunks):
+            return UPRIGHT
         with open_pillow(data) as image:
             return orientation_of(image)
     except MemoryError:

@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
+from PIL.PngImagePlugin import PngInfo
 
 from dbloader import ImageFormat, LMDBDataset, convert, export_store
 from dbloader.conversion.report import Report
 from dbloader.decoding import DecodeTensor
 from dbloader.errors import ConversionError, OptionError
+from dbloader.ext.sources.boxes import find_orientation
 from tests.support.conversion import report_lines
 from tests.support.images import encoded, plant
 from tests.support.jpegs import turned_exif
@@ -110,6 +112,22 @@ def test_frame_that_nothing_shows_is_a_warning_with_the_option(tmp_path: Path) -
     assert is_on_the_box(tmp_path / "a.lmdb", upright=True)
     decided = convert(**arguments, destination=tmp_path / "b.lmdb", boxes="stored")
     assert (decided.warnings, decided.digest) == ((), report.digest)
+
+
+@pytest.mark.parametrize("kind", ["chunk", "chunk after the pixels", "profile", "XMP"])
+def test_orientation_of_a_png_is_found_in_every_chunk(kind: str) -> None:
+    info, exif = PngInfo(), Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    if kind == "profile":
+        info.add_text("Raw profile type exif", f"\nexif\n{len(exif.tobytes()):8}\n{exif.tobytes().hex()}\n", zip=True)
+    elif kind == "XMP":
+        info.add_itxt("XML:com.adobe.xmp", '<x tiff:Orientation="6"/>')
+    data = encoded(Image.new("RGB", (30, 20)), "PNG", pnginfo=info, **{"exif": exif} if "chunk" in kind else {})
+    if kind == "chunk after the pixels":
+        start = data.index(b"eXIf") - 4
+        end = start + 12 + int.from_bytes(data[start : start + 4], "big")
+        data = data[:start] + data[end:-12] + data[start:end] + data[-12:]
+    assert find_orientation(data) == 6
 
 
 def test_size_that_contradicts_the_chosen_frame_is_rejected(tmp_path: Path) -> None:
