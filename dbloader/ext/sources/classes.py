@@ -145,6 +145,10 @@ def _without_numbers(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str,
     parts = [line.split(maxsplit=1) for line in given]
     if any(len(part) < 2 for part in parts) or {*own} & {*given} or not own:
         return given
+    if all(_INTEGER.fullmatch(number) for number, _ in parts):
+        parts.sort(key=lambda part: int(part[0]))
+        if [int(number) for number, _ in parts] not in ([*range(len(parts))], [*range(1, len(parts) + 1)]):
+            return given  # positions would be other labels than the numbers, so this becomes an error
     for names in map(tuple, zip(*parts, strict=True)):
         if {*own} <= {*names} and len({*names}) == len(names):
             return names

@@ -475,6 +475,7 @@ def test_lines_about_appended_images_have_the_labels_of_the_store(tmp_path: Path
         ("map.json", '{"a": 2, "b": 1, "c": 0}'),
         ("LOC_synset_mapping.txt", "c tench, Tinca tinca\nb goldfish\na shark\n"),
         ("classes.txt", "1 c\n2 b\n3 a\n"),
+        ("classes.txt", "2 a\n0 c\n1 b\n"),
     ],
 )
 def test_file_with_numbers_or_descriptions_of_classes_gives_their_order(
@@ -488,6 +489,11 @@ def test_file_with_numbers_or_descriptions_of_classes_gives_their_order(
 def test_json_with_other_numbers_of_classes_is_an_error(val: Path, tmp_path: Path, text: str) -> None:
     with pytest.raises(DBLoaderError, match="must be a list of names"):
         convert(val, tmp_path / "val.lmdb", classes=write(tmp_path, "map.json", text), progress=None)
+
+
+def test_text_with_gaps_between_the_numbers_of_classes_is_an_error(val: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="not among the 3 given, such as '1 a'"):
+        convert(val, tmp_path / "val.lmdb", classes=write(tmp_path, "names.txt", "1 a\n3 b\n9 c\n"), progress=None)
 
 
 def test_table_of_classes_is_refused(val: Path, tmp_path: Path) -> None:
