@@ -88,10 +88,11 @@ def _from_hugging_face(dataset: Any, columns: dict[str, str], source: dict[str, 
     columns |= {name: field for name, field in ((image, "image"), (label, "label")) if name is not None}
     if label in classes:
         columns["label"] = "label"  # SampleEncoder then takes -1 as no label, as in convert
-    lists = [name for name, kind in kinds.items() if _inner_of(kind) is not None]
-    if label is None and len(lists) == 1 and _inner_of(kinds[lists[0]]).get("_type") == "ClassLabel":
+    inner = {name: _inner_of(kind) for name, kind in kinds.items()}
+    lists = [name for name, kind in inner.items() if kind and not str(kind.get("dtype")).startswith("float")]
+    if label is None and len(lists) == 1 and inner[lists[0]].get("_type") == "ClassLabel":
         label = lists[0]  # each label is a list of classes, as in convert
-        classes, kinds[label] = lists, _inner_of(kinds[label])
+        classes, kinds[label] = lists, inner[label]
         columns[label] = source[TARGET] = CLASS_LISTS
     for path, of in (part for name in kinds if name != label for part in named_parts(kinds[name], name)):
         if source.setdefault(FIELD_CLASSES, {}).setdefault(path, of) != of:
