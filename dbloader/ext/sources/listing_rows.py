@@ -7,6 +7,7 @@ import json
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from contextlib import suppress
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,8 @@ def read_rows(
         way = "; for VOC, give the folder of .xml files; from CVAT, export COCO" if extension == ".xml" else way
         way = "; for MXNet, write a CSV with path,label; else rename it to .txt" if extension == ".lst" else way
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{way}")
-    rows = _READERS[extension](listing, encoding)
-    if extension == ".txt":
-        rows = _read_txt(listing, encoding, are_numbered=are_numbered)
-    for row in rows:
+    read = _READERS[extension] if extension != ".txt" else partial(_read_txt, are_numbered=are_numbered)
+    for row in read(listing, encoding):
         if not isinstance(row, Problem) and not isinstance(row[1], dict):
             where = f"{readable(listing)}, row {row[0]}"
             hint = _PANDAS * isinstance(row[1], list)
@@ -222,8 +221,7 @@ def _only_objects(values: dict[str, Any]) -> list[Any]:
 
 
 def _check_different(columns: list[str], where: str) -> None:
-    named = [name for name in columns if name]  # several names may be empty
-    if len({*named}) < len(named):
+    if len({*columns}) < len(columns):
         names = ", ".join(map(repr, columns))
         raise SourceError(f"{where}: two of the columns {names} have the same name; rename or drop one")
 
