@@ -53,8 +53,7 @@ class ImageFormat:
             reported.
         tile_width: Target width of tiles in pixels; default 32.
         raw: Store pixels, not files: uint8 arrays of shape (height, width, 3), RGB, the result of ``decode_pil``.
-            JPEG photographs become about six times larger. Images with values of unknown range, such as floats, are
-            rejected.
+            JPEG photographs become about six times larger. Values of unknown range, such as floats, are rejected.
 
     Raises:
         TypeError: A value has the wrong type.
