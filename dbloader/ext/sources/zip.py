@@ -168,9 +168,9 @@ def _images(path: Path, tally: ArchiveTally, encoding: str | None = None) -> Ite
         files = beside.get(posixpath.splitext(name)[0]) or beside.get(name) or {}
         tally.count_beside(files)
         yield Entry(name, _location(path, found), None, {}, files=dict(sorted(files.items())))
-    for stem in beside.keys() - {key for name, _ in images for key in (name, posixpath.splitext(name)[0])}:
-        for file in beside[stem].values():
-            tally.skip_path(file.name)
+    taken = {key for name, _ in images for key in (name, posixpath.splitext(name)[0])}
+    for file in (file for stem, files in beside.items() if stem not in taken for file in files.values()):
+        tally.skip_path(file.name)
 
 
 def read_directory(

@@ -156,6 +156,12 @@ def test_file_that_may_have_labels_gives_a_warning_in_an_archive(
         )
 
 
+def test_first_of_the_files_that_may_have_labels_is_named(tmp_path: Path) -> None:
+    labels = {f"labels/{number}.txt": b"x" for number in range(50)}
+    found = tally_of(Settings(source=write_zip(tmp_path / "x.zip", {"images/1.jpg": photo(1), **labels})).open())
+    assert found.warnings[0].startswith("labels/0.txt in x.zip is not read")
+
+
 def test_windows_separators_in_names_are_read_as_slashes(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.zip", {"a\\cat\\1.jpg": b"j", "a\\dog\\2.jpg": b"j", "a\\dog\\": b""})
     source = source_of(path)
