@@ -238,7 +238,7 @@ def _read_label(chosen: RowColumns, values: dict[str, Any], where: str, rules: L
         values[chosen.labels[0]] = label
         found = [*dict.fromkeys(label.split()[::5])] if _PREDICTIONS.fullmatch(label) else [None]
         label = found[0] if len(found) == 1 else found
-    elif isinstance(label, str) and (several := list_in(label)) is not None and is_text(rules.path):
+    elif isinstance(label, str) and (several := _list_in(label)) is not None and is_text(rules.path):
         label = several
     elif isinstance(label, str) and rules.listing.separator:
         label = [part.strip() for part in label.split(rules.listing.separator) if part.strip()]
@@ -247,7 +247,7 @@ def _read_label(chosen: RowColumns, values: dict[str, Any], where: str, rules: L
     return _checked_label(label, where)
 
 
-def list_in(text: str) -> list[Any] | None:
+def _list_in(text: str) -> list[Any] | None:
     """Return the list in a text, as Python, JSON, or Label Studio's {"choices": [...]} write it; None without one."""
     if text[:1] not in ("[", "{"):
         return None

@@ -64,6 +64,8 @@ def find_layout(lines: Lines, is_table: Callable[[list[str], str], bool], where:
         return TextLayout(attributes=tuple(names), are_classes={*chain.from_iterable(values)} <= {"0", "1", "-1"})
     rests = [match[2] for match in found if match[2]]
     if not rests:
+        if bare == _DEVKIT and len({*sample}) < len(sample):  # these are labels, even if images have numbers as names
+            raise SourceError(f"{where}: {bare}")
         return TextLayout(bare=bare)
     if any(_LINE.fullmatch(rest) for rest in rests[:1]):
         raise SourceError(

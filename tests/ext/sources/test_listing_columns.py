@@ -592,6 +592,13 @@ def test_text_file_without_images_is_refused(root: Path, text: str, message: str
         opened(root, text, "x.txt")
 
 
+def test_numbers_that_repeat_are_no_names_of_images(tmp_path: Path) -> None:
+    plant(tmp_path, photos(f"{number}.jpg" for number in range(4)))
+    assert [entry.name for entry in only_entries(opened(tmp_path, "2\n0\n1\n", "x.txt"))] == ["2.jpg", "0.jpg", "1.jpg"]
+    with pytest.raises(SourceError, match="only numbers, and no paths"):
+        opened(tmp_path, "2\n0\n0\n1\n", "x.txt")
+
+
 @pytest.mark.parametrize(
     ("values", "option"),
     [("1 5 7", True), ("5,10,15,20,0 3,5,20,12,3", True), ("n03444034\t0\t3\t20", True), ("at 9 or 10", False)],
