@@ -149,11 +149,12 @@ def _unturned_file(fields: Mapping[str, Any], data: bytes, image: Facts) -> str:
 
     If EXIF exchanges the image's unequal width and height, return "": training finds a file of the wrong size.
     """
-    files = {name: value for name, value in fields.items() if isinstance(value, bytes) and find_facts(value)}
+    files = {name: value for name, value in fields.items() if isinstance(value, bytes)}
     orientation = find_orientation(data) if files else UPRIGHT
     if orientation == UPRIGHT or (TURNS[orientation][0] and image.width != image.height):
         return ""
-    return next((name for name, value in files.items() if find_orientation(value) == UPRIGHT), "")
+    unturned = (name for name, value in files.items() if find_facts(value) and find_orientation(value) == UPRIGHT)
+    return next(unturned, "")
 
 
 def find_orientation(data: bytes) -> int:

@@ -141,7 +141,10 @@ def class_numbers(own: Sequence[str], given: Sequence[str]) -> dict[str, int]:
 
 
 def _without_numbers(given: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the half of lines such as "n01440764 tench" or "0 cat" that has a source's names; otherwise the lines."""
+    """Return the half of lines such as "n01440764 tench" or "0 cat" that has a source's names; otherwise the lines.
+
+    Lines such as "0 cat" are sorted by their numbers.
+    """
     parts = [line.split(maxsplit=1) for line in given]
     if any(len(part) < 2 for part in parts) or {*own} & {*given} or not own:
         return given
