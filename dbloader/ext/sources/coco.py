@@ -213,6 +213,8 @@ def _members(text: str) -> Iterator[tuple[str, Any, int, int]]:
     """
     mark, at = _take(text, len(_BOM) * text.startswith(_BOM), "{")
     while mark != "}":
+        if not text.startswith('"', at):
+            raise ValueError(f"the key at byte {at} is no text")
         key, at = _decode(text, at)
         yield key, None, 0, 0
         _, at = _take(text, at, ":")

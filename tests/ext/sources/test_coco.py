@@ -165,6 +165,14 @@ def test_truncated_coco_file_is_refused(photos: Path) -> None:
         open_source(photos, listing)
 
 
+@pytest.mark.parametrize("text", ['{"x": [1], 9: [1]}', '{"images": [], [1]: []}', "{null: 1}"])
+def test_json_with_a_key_that_is_no_text_is_refused(photos: Path, text: str) -> None:
+    listing = photos.parent / "list.json"
+    listing.write_text(text)
+    with pytest.raises(SourceError, match=r"list.json: is not JSON"):
+        open_source(photos, listing)
+
+
 def test_coco_file_changed_after_opening_is_an_error(photos: Path) -> None:
     listing = coco(photos, box(10, 1, 2, 3, 4))
     found = open_source(photos, listing)
