@@ -29,7 +29,7 @@ from bson.json_util import RELAXED_JSON_OPTIONS, dumps
 from typing_extensions import override
 
 from dbloader.errors import ExportError
-from dbloader.ext.exports.base import REMEDY, Exporter, all_fields, describe, extension_of
+from dbloader.ext.exports.base import REMEDY, Exporter, all_fields, describe, extension_of, is_safe
 from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE
 from dbloader.ext.sources.tar import FIELDS, LABEL, MAX_FIELDS
 from dbloader.images.info import find_facts
@@ -132,4 +132,4 @@ class WebDatasetExporter(Exporter):
 def _key(name: str) -> str:
     """Return the part of a name that is common to all files of a sample; "" for a name that is not valid in a tar."""
     found = _PATH.fullmatch(name)
-    return found[1] if found and posixpath.normpath(name) == name and not name.startswith("../") else ""
+    return found[1] if found and posixpath.normpath(name) == name and is_safe(name) else ""

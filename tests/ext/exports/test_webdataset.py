@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import webdataset
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dbloader import Record, convert, export_store, open_store, write_store
@@ -93,6 +93,7 @@ NAMES = st.text(st.sampled_from("ab./\\ \n\0_\u00e4-"), min_size=1, max_size=12)
 
 @settings(max_examples=40)
 @given(names=st.lists(NAMES | st.builds("{}.jpg".format, NAMES), min_size=1, max_size=6))
+@example(names=[".x/y.jpg"])
 def test_names_survive_export_and_no_path_in_a_tar_leaves_the_folder(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
