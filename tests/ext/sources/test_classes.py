@@ -13,7 +13,7 @@ import pytest
 
 from dbloader import LMDBDataset, MongoDataset, convert, export_store, verify_store
 from dbloader.conversion.settings import Settings
-from dbloader.errors import DBLoaderError, OptionError, StoreExistsError
+from dbloader.errors import DBLoaderError, OptionError, SourceError, StoreExistsError
 from dbloader.ext.parts.make_plan import plan_parts
 from dbloader.ext.parts.part import convert_part
 from dbloader.ext.parts.publish import publish
