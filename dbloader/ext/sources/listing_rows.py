@@ -39,10 +39,7 @@ def read_rows(
     """
     extension = listing.suffix.lower()
     if extension not in _READERS:
-        way = "" if extension else ": rename it"
-        way = "; with pandas, read_parquet and to_csv convert it" if extension == ".parquet" else way
-        way = "; for VOC, give the folder of .xml files; from CVAT, export COCO" if extension == ".xml" else way
-        way = "; for MXNet, write a CSV with path,label; else rename it to .txt" if extension == ".lst" else way
+        way = _WAYS.get(extension, "")
         raise SourceError(f"{readable(listing)}: a listing is one of {', '.join(_READERS)}, got {extension!r}{way}")
     read = _READERS[extension] if extension != ".txt" else partial(_read_txt, are_numbered=are_numbered)
     for row in read(listing, encoding):
@@ -211,6 +208,13 @@ _READERS: dict[str, Callable[[Path, str | None], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
     ".txt": _read_txt,
+}
+_WAYS = {  # what to do with a file of another kind
+    "": ": rename it",
+    ".parquet": "; with pandas, read_parquet and to_csv convert it",
+    ".xml": "; for VOC, give the folder of .xml files; from CVAT, export COCO",
+    ".lst": "; for MXNet, write a CSV with path,label; else rename it to .txt",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "; in the spreadsheet program, save it as CSV UTF-8"),
 }
 
 
