@@ -57,12 +57,11 @@ def open_source(
             found.close()
             option = f"{name} (--{name.replace('_', '-')})"
             raise OptionError(f"{option} {value!r} has no effect on {found.place}: leave it out")
-    if listing is not None and listing.named() and not found.has_columns:
-        found.close()
-        raise OptionError(
-            f"{', '.join(listing.named())} of a Listing (--image-column, --label-column, --separator, --text-column) "
-            f"have no effect on {readable(listing.path)}: it has no columns, so leave them out"
-        )
+    if listing is not None and not found.has_columns:
+        for name in listing.named():
+            found.close()
+            option = f"--{name}{'-column' * (name != 'separator')} (Listing({name}=))"
+            raise OptionError(f"{option} has no effect on {readable(listing.path)}: it has no columns, so leave it out")
     if missing := ", ".join(repr(name) for name in file_fields if name not in found.file_fields):
         place = found.place if listing is None else readable(listing.path)
         found.close()
