@@ -1,4 +1,4 @@
-"""Find and number the class folders in tar and zip files."""
+"""The part that readers of tars and zips share: class folders, hidden and unread files, and encodings of names."""
 
 from __future__ import annotations
 

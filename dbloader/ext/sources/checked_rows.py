@@ -135,15 +135,7 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
             known[columns] = _find_columns(columns, where, rules)
         chosen = known[columns]
         if chosen is None:
-            shown = cut(", ".join(map(repr, columns)), 200)
-            ways = "--image-column (Listing(image=)) chooses one"
-            if not (rules.listing.label or label_columns(columns)):
-                ways += ", as --label-column (Listing(label=)) chooses that of the labels"
-            way = f"; the columns are {shown}: {ways}; if these are values, write the names of the columns above them"
-            way += EXPORT_COCO * any(isinstance(value, (dict, list)) for value in values.values())
-            like = next((name for name in rules.path_columns(columns) if values[name] not in (None, "")), None)
-            wrong = f"; {short_repr(values[like], 50)} in {like!r} names no file" if like else ""
-            yield Problem(f"row {number}", no_path + wrong + way * (not rules.is_metadata))
+            yield Problem(f"row {number}", no_path + _after_no_path(values, rules))
             continue
         value = values.pop(chosen.path, None)
         if type(value) is int and not is_certain(chosen.path):
@@ -187,6 +179,21 @@ def checked_rows(rules: ListingRules) -> Iterator[ListingRow | Problem]:
         fields = {field_of.get(name, name): None if name in field_of else value for name, value in values.items()}
         name = name_below(path, rules.prefix)
         yield ListingRow(number, path, name, label, fields, files, columns, chosen, box, size, boxes)
+
+
+def _after_no_path(values: dict[str, Any], rules: ListingRules) -> str:
+    """Return what to say after "it has no path": the value that names no file, and how to choose the columns."""
+    columns = [*values]
+    like = next((name for name in rules.path_columns(columns) if values[name] not in (None, "")), None)
+    wrong = f"; {short_repr(values[like], 50)} in {like!r} names no file" if like else ""
+    if rules.is_metadata:
+        return wrong
+    ways = "--image-column (Listing(image=)) chooses one"
+    if not (rules.listing.label or label_columns(columns)):
+        ways += ", as --label-column (Listing(label=)) chooses that of the labels"
+    ways += "; if these are values, write the names of the columns above them"
+    ways += EXPORT_COCO * any(isinstance(value, (dict, list)) for value in values.values())
+    return f"{wrong}; the columns are {cut(', '.join(map(repr, columns)), 200)}: {ways}"
 
 
 def _label_of(chosen: RowColumns, values: dict[str, Any], where: str, rules: ListingRules) -> Any:

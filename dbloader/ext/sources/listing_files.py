@@ -9,7 +9,6 @@ import os
 import posixpath
 import unicodedata
 from array import array
-from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
@@ -41,7 +40,7 @@ class ListedFiles:
         all_paths: Returns all paths in a bucket or in zips.
 
     Attributes:
-        rules: The rules that have found a file.
+        rules: The rules that have found a file, as keys in the order of their first use.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class ListedFiles:
         self._extensions: list[bytes] = []
         self._widths: set[int] = set()  # lengths of the images' names that are numbers with leading zeros
         self._hashes: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
-        self.rules = Counter[str]()
+        self.rules: dict[str, None] = {}
         self._lost, self._is_there = b"", False  # first probed path without a file; whether any probed path has a file
 
     def notes(self) -> list[str]:
@@ -99,7 +98,7 @@ class ListedFiles:
             return path
         for rule, other in self._spellings(path):
             if self._exists(other):
-                self.rules[rule] += 1
+                self.rules[rule] = None
                 return other
         return self._find_stem(path) if self._looks_up else path
 
@@ -136,7 +135,7 @@ class ListedFiles:
             return f"{readable(path)} may be {one} or {other}: write the path below the folder"
         if not found:
             return path
-        self.rules[rule] += 1
+        self.rules[rule] = None
         return found[0]
 
     def _named(self, head: bytes, name: bytes) -> list[bytes]:

@@ -218,6 +218,14 @@ class ListingSurvey:
         if first is None:
             return
         has_boxes = self.has_lists or bool(first.chosen.corners)
+        yield from self._unlabelled_warnings(first, has_boxes=has_boxes)
+        yield from self._label_warnings(first)
+        if almost := self.types.almost_numbers():
+            way = "write a decimal point, no comma between thousands, and nothing for a missing value"
+            yield f"numbers stay text in {', '.join(map(repr, almost))}: {way}"
+        yield from self._box_warnings(first, has_boxes=has_boxes)
+
+    def _unlabelled_warnings(self, first: ListingRow, *, has_boxes: bool) -> Iterator[str]:
         text = first.fields.get("text") if self._rules.path.suffix.lower() == ".txt" else None
         if isinstance(text, str) and self._unlabelled == self._rows:
             if _VALUES.fullmatch(text):
@@ -243,6 +251,8 @@ class ListingSurvey:
             are_numbers = self._fraction is not None
             hint = no_label(are_numbers=are_numbers, are_whole=are_numbers and self._is_whole)
             yield f"{self._unlabelled} of {self._rows} rows have no label{hint}"
+
+    def _label_warnings(self, first: ListingRow) -> Iterator[str]:
         if self._is_counting and self._rows > _SHORT:
             way = (
                 "--label-column (Listing(label=)) chooses other labels; for a list of paths alone, --class-folder does"
@@ -263,9 +273,8 @@ class ListingSurvey:
             yield f"the columns {cut(', '.join(flags), 100)} have only 0 and 1, and became classes: {ways}"
         if name := next((name for name in self.names if name in (*MISSING, "nan", "NaN")), None):
             yield f"labels such as {name!r} became a class: leave the field empty where an image has no label"
-        if almost := self.types.almost_numbers():
-            way = "write a decimal point, no comma between thousands, and nothing for a missing value"
-            yield f"numbers stay text in {', '.join(map(repr, almost))}: {way}"
+
+    def _box_warnings(self, first: ListingRow, *, has_boxes: bool) -> Iterator[str]:
         if self._is_coco:
             yield AS_COCO
         if self.is_fraction():

@@ -18,7 +18,7 @@ from dbloader.ext.sources.listing_paths import encoded_path, name_below, prefix_
 from dbloader.sources.base import Entry, Problem, Source, Tally, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -52,12 +52,8 @@ class VOCSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         prefix, labels = prefix_of(self.root), {name: label for label, name in enumerate(self.classes)}
-        files, renamed = ListedFiles(self.root), 0
-        copied, repeats, first = (
-            0,
-            list[str](),
-            dict[bytes, str](),
-        )  # XML files with the image of another; images' first
+        files, renamed, copied, repeats = ListedFiles(self.root), 0, 0, list[str]()
+        first: dict[bytes, str] = {}  # {image: its first XML file}
         for number, file in enumerate(self._names):
             found = _parse(self._folder / file)
             if isinstance(found, str):
@@ -92,17 +88,7 @@ class VOCSource(Source):
                 yield Problem(name, f"its annotation {readable(file)} {error}")
         if notes := files.notes():
             self.understood = (f"{self._found} ({'; '.join(notes)})",)
-        names = counted(renamed, "<filename>")
-        warnings = [f"{names} not found: the only image that is called like the XML file is taken instead"] * bool(
-            renamed
-        )
-        if copied:
-            what = f"{counted(copied, '<filename>')} of an image that has an XML file of its own"
-            warnings.append(f"{what}: the only image that is called like the XML file is taken instead")
-        if repeats:
-            what = f"{counted(len(repeats), 'XML file')} with an image of another, {repeats[0]}"
-            warnings.append(f"{what}: each becomes a record; remove files that are there by mistake")
-        return Tally(warnings)
+        return Tally([*_warnings(renamed, copied, repeats)])
 
     def _is_of_another(self, path: bytes, file: str) -> bool:
         """Return whether an image has an XML file of its own, so that ``file`` may be a copy with an old name."""
@@ -112,6 +98,18 @@ class VOCSource(Source):
 
     def _has(self, path: bytes) -> bool:
         return os.path.lexists(posixpath.join(os.fsencode(self.root), path))
+
+
+def _warnings(renamed: int, copied: int, repeats: list[str]) -> Iterator[str]:
+    """Yield warnings about wrong names of images, and about XML files that have the image of another one."""
+    taken = "the only image that is called like the XML file is taken instead"
+    if renamed:
+        yield f"{counted(renamed, '<filename>')} not found: {taken}"
+    if copied:
+        yield f"{counted(copied, '<filename>')} of an image that has an XML file of its own: {taken}"
+    if repeats:
+        what = f"{counted(len(repeats), 'XML file')} with an image of another, {repeats[0]}"
+        yield f"{what}: each becomes a record; remove files that are there by mistake"
 
 
 def _annotations_in(folder: Path) -> list[str]:

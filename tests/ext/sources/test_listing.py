@@ -290,7 +290,7 @@ PANDAS: list[Any] = [
         ("a.csv", "first,0\nsecond,1\n", r"row 2: it has no path in a column called path or image or "),
         ("a.json", [], "there are none$"),
         ("a.jsonl", '{"label": 1}\n{}', "no row of it can be used: row 1: it has no path in a column called path or"),
-        ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, \.tsv, .*\.ndjson, \.txt, got '\.xlsx'; .* save it as CSV UTF-8$"),
+        ("a.xlsx", "", r"a\.xlsx: a listing is one of \.csv, .*, \.txt, got '\.xlsx'; .* save it as CSV UTF-8$"),
         (
             "a.csv",
             b"path\na\ncaf\xe9\n",
