@@ -150,11 +150,8 @@ class Tally:
     def in_words(self) -> Iterator[str]:
         """Yield lines about files beside images, about names, and about folders that were left out."""
         if self.beside:
-            counts = (
-                f"{name} ({number:,} of {counted(self.files, 'image')})" for name, number in sorted(self.beside.items())
-            )
-            found = ", ".join(counts)
-            yield f"fields: {found}, from the file beside each"
+            counts = [f"{name} ({n:,} of {counted(self.files, 'image')})" for name, n in sorted(self.beside.items())]
+            yield f"fields: {', '.join(counts)}, from the file beside each"
         if self.backslashes:
             yield f"names: \\ was read as / in {self.backslashes:,}"
         if self.system:
@@ -288,6 +285,8 @@ def name_range(classes: Sequence[str], labels: Sequence[int] | None = None) -> s
 
 def field_value(extension: str, data: bytes) -> Any:
     """Return a file as the value of a field: JSON, text (txt) or bytes. Raise ValueError for wrong UTF-8 or JSON."""
+    if data.startswith(b"version https://git-lfs"):
+        raise ValueError("it is a pointer of Git LFS: run git lfs pull, and convert again")
     if extension == "json":
         return json.loads(data)
     return data.decode("utf-8-sig") if extension == "txt" else data

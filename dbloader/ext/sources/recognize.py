@@ -141,6 +141,7 @@ def _open_place(
         from dbloader.ext.sources.listing import read_listing
         from dbloader.ext.sources.metadata import find_metadata
 
+        _refuse_pointers(*(Path(source, name) for name in METADATA_FILES))
         if (listing := find_metadata(Path(source))) is not None:
             options: dict[str, Any] = {"is_metadata": True, "class_folder": reading.class_folder}
             if zips := find_archives(source, ZIPS):

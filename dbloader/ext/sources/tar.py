@@ -406,7 +406,7 @@ def _stored_fields(file: IO[bytes], found: _TarredFile) -> dict[str, Any]:
 
 def _label(file: IO[bytes], found: _TarredFile) -> str:
     """Return the stripped text of a label; ValueError if the file cannot be read."""
-    return _read(file, found).decode().strip()
+    return str(field_value("txt", _read(file, found))).strip()
 
 
 def _read(file: IO[bytes], found: _TarredFile, most: int = _MAX_FIELD) -> bytes:

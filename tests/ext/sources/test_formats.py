@@ -15,8 +15,8 @@ from dbloader.ext.sources.open import open_source
 from dbloader.images.pillow import FORMATS
 from dbloader.sources.folder import EXTENSIONS
 from tests.support import jpegs
-from tests.support.conversion import records
-from tests.support.images import encoded, plant
+from tests.support.conversion import events, records
+from tests.support.images import encoded, photo, plant
 
 
 def test_extensions_and_formats_match() -> None:
@@ -44,10 +44,33 @@ def test_folders_zips_tars_and_exports_accept_the_same_formats(tmp_path: Path, k
         assert after.digest == before.digest
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "extension"),
+    [("folder", "txt"), ("folder", "json"), ("zip", "txt"), ("tar", "txt"), ("tar", "json"), ("tar", "cls")],
+)
+def test_pointer_of_git_lfs_beside_an_image_is_no_text_or_label(tmp_path: Path, kind: str, extension: str) -> None:
+    folder = plant(tmp_path / "images", {"cat/1.jpg": photo(1), f"cat/1.{extension}": POINTER, "cat/2.jpg": photo(2)})
+    source = str(folder) if kind == "folder" else shutil.make_archive(str(tmp_path / "images"), kind, folder)
+    report = convert(source, tmp_path / "a.lmdb")
+    assert (report.records, report.rejected) == (1, 1)
+    [event] = events(tmp_path / "a.lmdb")
+    assert event["name"].endswith("cat/1.jpg")
+    assert event["reason"].endswith("it is a pointer of Git LFS: run git lfs pull, and convert again")
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
+def test_metadata_that_are_a_pointer_of_git_lfs_are_refused(tmp_path: Path, name: str) -> None:
+    plant(tmp_path, {"cat/1.jpg": photo(1), "dog/2.jpg": photo(2), name: POINTER})
+    with pytest.raises(SourceError, match=rf"{name}: is a pointer of Git LFS: run git lfs pull, and convert again$"):
+        open_source(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.parquet", "x.csv", "x.json"])
 def test_pointer_of_git_lfs_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-    path = plant(tmp_path, {name: pointer}) / name
+    path = plant(tmp_path, {name: POINTER}) / name
     source, listing = (tmp_path, path) if path.suffix in (".csv", ".json") else (path, None)
     with pytest.raises(SourceError, match=rf"{name}: is a pointer of Git LFS: run git lfs pull, and convert again$"):
         open_source(source, listing)
