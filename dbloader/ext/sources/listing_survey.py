@@ -17,7 +17,7 @@ from dbloader.errors import SourceError
 from dbloader.ext.sources.boxes import AS_FRACTIONS
 from dbloader.ext.sources.checked_rows import RECORD_COLUMNS, ListingRow, checked_rows, matching, top_folder
 from dbloader.ext.sources.class_folders import is_split
-from dbloader.ext.sources.labels import no_label
+from dbloader.ext.sources.labels import no_label, read_target
 from dbloader.ext.sources.listed_boxes import AS_COCO
 from dbloader.ext.sources.listing_columns import (
     INTEGER,
@@ -208,6 +208,10 @@ class ListingSurvey:
         (column,) = self._fraction.chosen.labels
         return TARGET if column in RESERVED_FIELDS else column
 
+    def _has_target(self) -> bool:
+        """Return whether an export wrote the listing, and named another target than the label."""
+        return self._rules.is_export and bool(read_target(self._rules.path.parent))
+
     def has_classes_in_folders(self) -> bool:
         """Return whether the first folders of the paths can be the classes."""
         return not (self._has_labels or self.has_lists) and len(self.folders) > 1 and "" not in self.folders
@@ -237,7 +241,9 @@ class ListingSurvey:
                         f", or split classes by --label-column text --separator {mark!r} (Listing(label=, separator=))"
                     )
                 yield f"what follows a path, such as {short_repr(text, 50)}, became one text: {way}"
-        elif self._unlabelled == self._rows and not (has_boxes or self.file_fields or are_texts(first.fields)):
+        elif self._unlabelled == self._rows and not (
+            has_boxes or self.file_fields or are_texts(first.fields) or self._has_target()
+        ):
             names, columns = (", ".join(map(repr, columns)) for columns in (LABEL_COLUMNS, first.columns))
             what = f"the column of labels is one of {names}, and the columns are {cut(columns, 300)}"
             way = "--label-column (Listing(label=)) chooses another"
