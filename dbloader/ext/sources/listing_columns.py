@@ -64,6 +64,7 @@ INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 # Floats as Python, C and pandas write them. 1e5 may be a part of a hash: an exponent needs a sign or a decimal point.
 _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)?\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?|[0-9]e[+-][0-9]{2,3}|inf)|nan|NaN")
 MISSING = {"NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None"}  # what other programs write for a missing value
+_UNCLEAR = re.compile(r"[-?]|-?[0-9]+\.|-?[0-9]{1,3}(,[0-9]{3})+")  # numbers or missing values, if others are numbers
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _EXACT = 2**53  # pandas and other programs may have rounded larger integers to floats
 
@@ -162,15 +163,15 @@ class ColumnTypes:
             new = _type_of(value)
             if known is not None and known is not new:
                 both = {known, new}
-                new = float if both == {int, float} else _almost if both <= {int, float, _almost, _missing} else str
+                new = float if both == {int, float} else _almost if both <= {int, float, _almost, _unclear} else str
             types[name] = new
 
     def found(self) -> dict[str, Callable[[str], Any]]:
         """Return {column: function from text to value} for each column that is not text."""
-        return {name: of for name, of in self._types.items() if of not in (str, _almost, _missing)}
+        return {name: of for name, of in self._types.items() if of not in (str, _almost, _unclear)}
 
     def almost_numbers(self) -> list[str]:
-        """Return the columns that stay text, although they have only missing values and numbers such as 3,5."""
+        """Return the columns that stay text, although they have only missing values and numbers such as 3,5 or 5."""
         return [name for name, of in self._types.items() if of is _almost]
 
 
@@ -181,9 +182,11 @@ def _type_of(value: object) -> Callable[[str], Any]:
         return int if abs(int(value)) <= _EXACT else str
     if is_float(value):
         return float
-    if value in MISSING:
-        return _missing
-    if re.fullmatch(r"-?[0-9]+,[0-9]+", value):  # a decimal comma, or one between thousands
+    if value in MISSING or _UNCLEAR.fullmatch(value):
+        return _unclear
+    if re.fullmatch(r"-?[0-9]+,[0-9]+|-?[0-9]{1,3}(,[0-9]{3})+\.[0-9]+", value):  # decimal comma, or 1,000.5
+        return _almost
+    if value != value.strip(" ") and _type_of(value.strip(" ")) in (int, float):
         return _almost
     return boolean if value in _BOOLEANS else str
 
@@ -192,7 +195,7 @@ def _almost(text: str) -> str:
     return text
 
 
-def _missing(text: str) -> str:
+def _unclear(text: str) -> str:
     return text
 
 

@@ -225,7 +225,7 @@ class ListingSurvey:
         yield from self._unlabelled_warnings(first, has_boxes=has_boxes)
         yield from self._label_warnings(first)
         if almost := self.types.almost_numbers():
-            way = "write a decimal point, no comma between thousands, and nothing for a missing value"
+            way = "write a decimal point before a digit, no space or comma in a number, and nothing for a missing value"
             yield f"numbers stay text in {', '.join(map(repr, almost))}: {way}"
         yield from self._box_warnings(first, has_boxes=has_boxes)
 
