@@ -231,7 +231,7 @@ def folder_warnings(root: Path | str, classes: tuple[str, ...]) -> Iterator[str]
     yield f"the classes are called {quoted(classes)}: these look like {what}; {way}{more}"
 
 
-def _names_images(root: Path, name: bytes) -> bool:
+def names_images(root: Path, name: bytes) -> bool:
     """Return whether a JSON file names images near its beginning."""
     with suppress(OSError):
         if name.lower().endswith((b".json", b".jsonl")):
@@ -265,7 +265,7 @@ def _listings_in(root: Path, classes: tuple[str, ...]) -> Iterator[str]:
                 if [*map(bytes.strip, lines)] == [*map(os.fsencode, classes)]:
                     continue
             yield f"{readable(name)} is not read: if it has the order of the classes, give it (--classes {path})"
-        elif is_yolo or name.lower().endswith(_TABLES if classes else LISTINGS) or _names_images(root, name):
+        elif is_yolo or name.lower().endswith(_TABLES if classes else LISTINGS) or names_images(root, name):
             path = str(root) if extension.lower() == b".xml" else path
             what = f"{readable(name)} beside the {'class folders' if classes else 'images'} is not read"
             yield f"{what}: if it has labels or boxes of the images, give it as a listing (--listing {path})"

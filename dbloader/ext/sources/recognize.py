@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dbloader._places import is_mongo, is_remote
 from dbloader.errors import NotAStoreError, OptionError, SourceError
 from dbloader.ext.sources.archive import TARS, ZIPS, ArchiveSource
-from dbloader.ext.sources.class_folders import ClassFolderSource, is_split
+from dbloader.ext.sources.class_folders import ClassFolderSource, is_split, names_images
 from dbloader.ext.sources.labels import CLASSES, FIELDS_FILE, TARGET_FILE
 from dbloader.ext.sources.lmdb_files import find_lmdb, is_store
 from dbloader.sources.base import Listing, checked_root, readable
@@ -204,7 +204,8 @@ def _with_others(found: Source, place: str | os.PathLike[str], paths: Sequence[P
             found.beside.hidden += 1
         elif name not in known:
             found.beside.skip(os.fsencode(name))
-            if isinstance(found, ArchiveSource) and name.lower().endswith((".csv", ".tsv")):
+            is_table = name.lower().endswith((".csv", ".tsv"))
+            if isinstance(found, ArchiveSource) and (is_table or names_images(Path(place), os.fsencode(name))):
                 way = f"give it as a listing (--listing {readable(Path(place, name))})"
                 what = f"{readable(name)} beside the archives is not read: if it has labels or boxes of the images"
                 found.warnings = (*found.warnings, f"{what}, {way}")

@@ -245,6 +245,12 @@ def test_table_beside_archives_that_is_not_read_gives_a_warning(tmp_path: Path, 
     for number in (1, 2):
         write(tmp_path / "data" / f"part{number}{extension}", {f"{number}.jpg": photo(number)})
     plant(tmp_path / "data", {"ham.csv": b"id,label\n1,nv\n", "0_stats.json": b"{}"})
+    rows = b'{"file_name": "1.jpg", "label": "nv"}\n'
+    plant(tmp_path / "lines", {"labels.jsonl": rows, "labels.json": b"[" + rows + b"]", "0_stats.json": b"{}"})
+    write(tmp_path / "lines" / f"0{extension}", {"1.jpg": photo(1)})
+    of_json, of_lines = sorted(Settings(source=tmp_path / "lines").open().warnings)
+    assert of_json.startswith("labels.json beside the archives is not read")
+    assert of_lines.startswith("labels.jsonl beside the archives is not read")
     (warning,) = Settings(source=tmp_path / "data").open().warnings
     assert warning.startswith("ham.csv beside the archives is not read")
     assert warning.endswith(f"(--listing {tmp_path}/data/ham.csv)")
