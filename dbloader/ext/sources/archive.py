@@ -41,12 +41,16 @@ _HIDDEN = re.compile(r"(?:^|/)\.(?!\./)")  # .x, but not the .. of ../x.jpg
 
 @dataclass
 class ArchiveTally(Tally):
-    """A tally that also has the paths of unread files that may have labels."""
+    """A tally that also has the paths of unread files that may have labels, and of links that are not images."""
 
     unread: list[str] = field(default_factory=list)
+    links: int = 0
+    link: str = ""  # the first of the links
 
-    def skip_path(self, path: str) -> None:
+    def skip_path(self, path: str, *, is_link: bool = False) -> None:
         """Count an unread file of an archive."""
+        if is_link:
+            self.links, self.link = self.links + 1, self.link or path
         self.skip(os.fsencode(posixpath.basename(path)))
         is_listing = os.fsencode(path.lower()).endswith(LISTINGS) or _LABELS.search(path.lower())
         if is_listing and len(self.unread) < _MOST_UNREAD:
@@ -95,6 +99,10 @@ class ArchiveSource(Source):
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{no_label()}")
         tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()
         tally.warnings += companions.warnings(tally)
+        if tally.links:
+            what = f"{counted(tally.links, 'link')} not read, such as {readable(tally.link)}"
+            way = "extract the file, and convert the folder"
+            tally.warnings.append(f"{what}: if it leads to a folder of images, or to an image's text, {way}")
         tally.warnings += [*map(self._unread, filter(self._may_have_labels, tally.unread))][:1]
         return tally
 

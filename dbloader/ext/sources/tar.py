@@ -349,7 +349,7 @@ def _files(
                     if _is_image(path):
                         yield Problem(readable(path), f"{_NOT_PLAIN} in {where}: extract it, and convert the folder")
                     else:
-                        tally.skip(os.fsencode(name))
+                        tally.skip_path(path, is_link=member.issym() or member.islnk())
                 elif name.lower().endswith(".tar") and not prefix:
                     inner = tar.extractfile(member)
                     assert inner is not None  # a plain file can be opened

@@ -160,7 +160,7 @@ def _images(path: Path, tally: ArchiveTally, encoding: str | None = None) -> Ite
         elif extension.lower().encode() in SIDECARS and not _problem(found):
             beside.setdefault(stem, {})[extension[1:].lower()] = FieldFile(name, _location(path, found))
         else:
-            tally.skip_path(name)
+            tally.skip_path(name, is_link=_is_link(found))
     for name, found in images:
         if problem := _problem(found):
             yield Problem(name, f"{problem} ({readable(path)})")
@@ -255,13 +255,17 @@ def _check_count(file: io.BufferedReader, count: int) -> None:
         raise ValueError(f"its directory has {counted(count, 'file')}, but its end record counts {recorded:,}")
 
 
+def _is_link(found: zipfile.ZipInfo) -> bool:
+    return found.create_system == _UNIX and stat.S_ISLNK(found.external_attr >> 16)
+
+
 def _problem(found: zipfile.ZipInfo) -> str:
     """Return why a file cannot be read; "" if it can."""
     if found.header_offset < 0:
         return "is not there: the beginning of the zip is missing"
     if found.flag_bits & _ENCRYPTED:
         return "is encrypted: unpack it with its password, and convert the folder"
-    if found.create_system == _UNIX and stat.S_ISLNK(found.external_attr >> 16):
+    if _is_link(found):
         return "is a link: extract the zip, and convert the folder"
     if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return f"is compressed by method {found.compress_type}, and only deflate is read: pack it again"

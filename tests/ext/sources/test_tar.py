@@ -284,6 +284,25 @@ def link(path: Path, links: Mapping[str, str]) -> None:
             tar.addfile(member)
 
 
+def test_links_to_folders_and_texts_in_archives_that_are_not_read_give_a_warning(tmp_path: Path) -> None:
+    pack(tmp_path / "x.tar", {"a/0.jpg": photo(0), "c/1.jpg": photo(1)})
+    with tarfile.open(tmp_path / "x.tar", "a") as tar, zipfile.ZipFile(tmp_path / "x.zip", "w") as zipped:
+        for name in ("a/0.jpg", "c/1.jpg"):
+            zipped.writestr(name, photo(0))
+        for name, target in (("b", "a"), ("a/0.txt", "../text"), ("__MACOSX/b", "a")):
+            member, link = tarfile.TarInfo(name), zipfile.ZipInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            link.create_system, link.external_attr = 3, 0o120777 << 16
+            tar.addfile(member)
+            zipped.writestr(link, target)
+    way = "extract the file, and convert the folder"
+    text = f"not read, such as b: if it leads to a folder of images, or to an image's text, {way}"
+    for kind in ("tar", "zip"):
+        source = Settings(source=tmp_path / f"x.{kind}").open()
+        assert tally_of(source).warnings == [f"2 links {text}"]
+        assert source.classes == ("a", "c")
+
+
 def test_hidden_and_system_folders_in_a_tar_are_left_out(tmp_path: Path) -> None:
     files = ("cat/1.jpg", "dog/2.jpg", "cat/@eaDir/1.jpg/T.jpg", ".git/3.jpg", "dog/.@__thumb/4.jpg", "#recycle/5.jpg")
     source = source_of(pack(tmp_path / "x.tar", {name: photo(n) for n, name in enumerate(files)}))
