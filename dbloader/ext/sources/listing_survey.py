@@ -309,19 +309,21 @@ def _separator_of(names: Mapping[str, int]) -> str:
 
     At least half of the names with the mark must look like several classes. With |, all names do. With another mark,
     all parts must be names, or all must occur in two names. With a space, the second case also needs another name with
-    more or fewer of the same words.
+    more or fewer of the same words. With +, / and &, which occur in names too, only the first case counts.
     """
-    for mark in "|;, ":
+    for mark in "|;, +/&":
         joined = {name: [part.strip() for part in name.split(mark)] for name in names if mark in name}
+        if not joined:
+            continue
         used = Counter(part for name in names for part in {part.strip() for part in name.split(mark)})
         least = 1 if mark == "|" else 2
         made = sum(
-            (mark != " " and min(used[part] for part in parts) >= least)
+            (mark in "|;," and min(used[part] for part in parts) >= least)
             or all(part in names for part in parts)
             or (mark == " " and min(used[part] for part in parts) >= least and _is_nested({*parts}, names))
             for parts in islice(joined.values(), _COMPARED)
         )
         joined = dict(islice(joined.items(), _COMPARED))
-        if joined and 2 * made >= len(joined):
+        if 2 * made >= len(joined):
             return mark
     return ""

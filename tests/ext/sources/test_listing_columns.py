@@ -208,6 +208,11 @@ def test_several_classes_are_read(root: Path, tmp_path: Path, kind: str) -> None
         (["a;b", "b;c", "c;a"], ";"),
         (["tench, Tinca tinca", "great white shark, white shark", "golden retriever"], ""),
         (["rock & roll", "new york", "york"], ""),
+        (["cat", "dog", "cat+dog"], "+"),
+        (["cat", "dog", "dog / cat"], "/"),
+        (["cat", "dog", "eel", "cat & eel"], "&"),
+        (["church/indoor", "church/outdoor", "house/indoor", "house/outdoor"], ""),
+        (["c", "c++"], ""),
     ],
 )
 def test_labels_that_look_like_several_classes_are_a_warning(root: Path, labels: list[str], mark: str) -> None:
