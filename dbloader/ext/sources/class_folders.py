@@ -189,9 +189,9 @@ def number_warnings(found: Source) -> Iterator[str]:
 
 
 def folded(name: str) -> str:
-    """Return a name without what people do not see: case, invisible characters, kinds of spaces, Unicode's form."""
+    """Return a name without what people do not see: case, invisible characters, spaces or _, Unicode's form."""
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
-    return " ".join(unicodedata.normalize("NFC", visible).casefold().split())
+    return " ".join(unicodedata.normalize("NFKC", visible).casefold().replace("_", " ").split())
 
 
 def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
@@ -201,7 +201,7 @@ def name_warnings(classes: tuple[str, ...]) -> Iterator[str]:
         alike.setdefault(folded(name), []).append(name)
     for names in alike.values():
         if len(names) > 1 and max(map(len, names)) > 1:  # single letters, such as a and A, may be different classes
-            what = "they differ only by capital letters, spaces, or Unicode's normal form (NFC, NFD)"
+            what = "they differ only by capital letters, spaces, _, or Unicode's normal form (NFC, NFD, NFKC)"
             yield f"the classes {quoted(names)} look alike: {what}; if they are one class, give them one name"
     if padded := [name for names in alike.values() for name in names if len(names) == 1 and name != name.strip()]:
         yield f"spaces became a part of the names of the classes {quoted(padded)}: remove them in the source"

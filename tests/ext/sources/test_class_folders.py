@@ -262,7 +262,9 @@ def test_classes_in_a_chosen_order_may_be_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "json", "csv", "voc", "coco"])
-@pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301")])
+@pytest.mark.parametrize(
+    "pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("New York", "new_york"), ("\uff23\uff21T", "CAT")]
+)
 def test_classes_that_look_alike_give_a_warning(tmp_path: Path, kind: str, pair: tuple[str, str]) -> None:
     source = named(tmp_path, kind, [*pair, "dog"])
     (warning,) = source.warnings
