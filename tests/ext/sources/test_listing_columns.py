@@ -1126,3 +1126,10 @@ def test_several_columns_of_booleans_are_a_warning_that_names_them(root: Path) -
     (warning,) = opened(root, text).warnings
     assert warning.endswith("chooses another, and with several columns, cat,dog, each is a class")
     assert opened(root, text, label=("cat", "dog")).classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(("label", "warns"), [("null", True), ("[]", False)])
+def test_null_beside_lists_of_classes_gives_a_warning(root: Path, label: str, warns: bool) -> None:
+    rows = f'{{"path": "a.jpg", "label": ["x", "y"]}}\n{{"path": "b.jpg", "label": {label}}}\n'
+    warnings = opened(root, rows, "labels.jsonl").warnings
+    assert [warning.startswith("1 of 2 rows have no list of classes") for warning in warnings] == [True] * warns
