@@ -255,7 +255,7 @@ class ListingSurvey:
             yield f"no row has a label: {what}; {way}"
         elif 0 < self._unlabelled < self._rows and self._several:
             way = "write [] if an image has no class, and leave out images whose classes are unknown"
-            yield f"{self._unlabelled} of {self._rows} rows have no list of classes, and became images without one: {way}"
+            yield f"{self._unlabelled} of {self._rows} rows have no list of classes, and so no class: {way}"
         elif 0 < self._unlabelled < self._rows and not has_boxes:
             are_numbers = self._fraction is not None
             hint = no_label(are_numbers=are_numbers, are_whole=are_numbers and self._is_whole)
