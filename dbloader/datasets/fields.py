@@ -109,7 +109,7 @@ def check_fields(dataset: Any, manifest: Manifest) -> None:
 
 
 def target_names(dataset: Any) -> list[str]:
-    """Return which names in a sample ``target_transform`` changes: those of the target field, else "label".
+    """Return which names in a sample ``target_transform`` changes: the names of the target field, else "label".
 
     Raises:
         OptionError: A sample has no image for ``transform``, or no single label for ``target_transform``.

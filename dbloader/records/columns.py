@@ -151,7 +151,7 @@ def unseal_chunk(column: str, number: int, stored: object, salt: int = 0) -> mem
 
 
 def whole_chunk(column: str, number: int, stored: object, length: int, salt: int) -> memoryview | None:
-    """Return a view of a chunk like ``unseal_chunk``; None also if the layout of the chunk is wrong.
+    """Return a view of a chunk like ``unseal_chunk``. If the layout of the chunk is wrong, return None too.
 
     ``length`` is the number of records in the store.
     """

@@ -190,7 +190,7 @@ def _after_no_path(values: dict[str, Any], rules: ListingRules) -> str:
         return wrong
     ways = "--image-column (Listing(image=)) chooses one"
     if not (rules.listing.label or label_columns(columns)):
-        ways += ", as --label-column (Listing(label=)) chooses that of the labels"
+        ways += ", and --label-column (Listing(label=)) chooses the column of the labels"
     ways += "; if these are values, write the names of the columns above them"
     ways += EXPORT_COCO * any(isinstance(value, (dict, list)) for value in values.values())
     return f"{wrong}; the columns are {cut(', '.join(map(repr, columns)), 200)}: {ways}"

@@ -186,7 +186,7 @@ def read_listing(
         found.follows = (*found.follows, "boxes")
     elif not files.is_unknown and found.target != "text":
         found.follows = (*found.follows, "class_folder")
-    found.understood = (*found.understood, *_understood(rules, first, 0 if has_boxes else survey.repeats()))
+    found.understood = (*found.understood, *_understood(rules, survey, first))
     return found
 
 
@@ -217,7 +217,7 @@ def _read_all(rules: ListingRules) -> tuple[ListingSurvey, ListingRow]:
 
 
 def _as_guess(found: ListingSource, column: str) -> ListingSource:
-    """Say that the labels are those of the only column besides the images."""
+    """Report and warn that the only column besides the images gives the labels."""
     more = ", the only one besides the images"
     found.understood = tuple(line + more * line.startswith("labels:") for line in found.understood)
     ways = f"--label-column {column} (Listing(label=)) confirms it, --text-column {column} keeps it a field"
@@ -259,15 +259,17 @@ def _warnings(rules: ListingRules, survey: ListingSurvey, first: ListingRow) -> 
         yield from find_repeats(rules, survey.paths, readable(rules.path))
 
 
-def _understood(rules: ListingRules, row: ListingRow, repeats: int) -> Iterator[str]:
-    """Yield lines for the report about the listing. ``repeats`` counts the rows with the image of an earlier row."""
+def _understood(rules: ListingRules, survey: ListingSurvey, row: ListingRow) -> Iterator[str]:
+    """Yield lines for the report about the listing, whose first row is ``row``."""
     chosen = row.chosen
+    repeats = 0 if chosen.corners else survey.repeats()
+    without = f"; {counted(survey.classless, 'row')} without a class" * bool(survey.classless)
     labels = ", ".join(map(repr, chosen.labels[:3])) + f" and {len(chosen.labels) - 3} more" * (len(chosen.labels) > 3)
     found = f"the column {labels}" if chosen.labels else "none"
     found = f"{FOLDERS_IN_WORDS[rules.class_folder or 'first']} of a path" if rules.by_folder else found
     if found == "none" and rules.path.suffix.lower() == ".txt" and "text" in row.fields:
         found = "none; what follows each path is the target, 'text'"
-    target = f" (several classes in {CLASS_LISTS!r})" if rules.target == CLASS_LISTS else ""
+    target = f" (several classes in {CLASS_LISTS!r}{without})" if rules.target == CLASS_LISTS else ""
     target = target or (f" (numbers in {rules.target!r})" if rules.target else "")
     header = read_header(rules.path, rules.encoding)
     has_names = not made_up_header(header, "")

@@ -88,6 +88,7 @@ class ListingSurvey:
     def __init__(self, rules: ListingRules) -> None:
         self._rules, self._is_text = rules, is_text(rules.path)
         self._rows = self._unlabelled = 0
+        self.classless = 0  # rows with an empty list of classes
         self._has_labels = False  # whether metadata have a column of labels
         self.first: ListingRow | None = None
         self.first_integer: tuple[int, Any] | None = None  # the first row whose label is an integer, and the label
@@ -140,6 +141,7 @@ class ListingSurvey:
             self._has_pixels = self._has_pixels or not 0 <= min(box) <= max(box) <= 1
         if isinstance(row.label, list):
             self._several = self._several or row
+            self.classless += not row.label
             for label in row.label:
                 self._add_label(label, row)
         elif row.label is None:

@@ -1133,3 +1133,10 @@ def test_null_beside_lists_of_classes_gives_a_warning(root: Path, label: str, wa
     rows = f'{{"path": "a.jpg", "label": ["x", "y"]}}\n{{"path": "b.jpg", "label": {label}}}\n'
     warnings = opened(root, rows, "labels.jsonl").warnings
     assert [warning.startswith("1 of 2 rows have no list of classes") for warning in warnings] == [True] * warns
+
+
+def test_report_counts_rows_without_a_class_beside_rows_with_several(root: Path) -> None:
+    source = opened(root, "path,label\na.jpg,x|y\nb.jpg,\n", separator="|")
+    assert "labels: the column 'label' (several classes in 'labels'; 1 row without a class)" in source.understood
+    every = opened(root, "path,label\na.jpg,x|y\nb.jpg,x\n", separator="|")
+    assert "labels: the column 'label' (several classes in 'labels')" in every.understood
