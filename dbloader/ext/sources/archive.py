@@ -6,10 +6,12 @@ import os
 import posixpath
 import re
 from abc import abstractmethod
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from typing_extensions import override
 
 from dbloader._describe import counted
@@ -86,15 +88,23 @@ class ArchiveSource(Source):
     @override
     def entries(self) -> Generator[Entry | Problem, None, Tally]:
         tally, depths, companions, unlabelled, total = ArchiveTally(), Depths(), Companions(self), 0, 0
+        again = 0  # images with the path of an earlier image in the same file
         for path in self._paths:
+            names = array("q")
             for item in self._found(path, tally):
                 if isinstance(item, Entry):
                     total += 1
+                    names.append(hash(item.name))
                     unlabelled += item.label is None
                     if self._shared is not None:
                         depths.add(_below(item.name, self._shared))
                         companions.add(item)
                 yield item
+            again += len(names) - len(np.unique(np.array(names, np.int64)))
+        if again:
+            what = f"{counted(again, 'image')} with the path of an earlier image in the same file"
+            way = "if only the last one counts, extract the file, and convert the folder"
+            tally.warnings.append(f"{what}: each becomes a record; {way}")
         if 0 < unlabelled < total:
             tally.warnings.append(f"{unlabelled:,} of {total:,} images have no label{no_label()}")
         tally.warnings += depths.warnings(self.classes, self._reading) if self.classes else ()

@@ -407,3 +407,14 @@ def test_label_changed_after_opening_is_an_error(tmp_path: Path) -> None:
     pack(path, {"0.jpg": b"j", "0.cls": b"cow"})
     with pytest.raises(SourceError, match=r"x\.tar, 0\.jpg: was changed since it was first read$"):
         list(source.entries())
+
+
+def test_path_that_a_tar_has_twice_gives_a_warning(tmp_path: Path) -> None:
+    # As tar -r appends a newer version of a file.
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for seed, name in enumerate(("a/0.jpg", "b/0.jpg", "a/0.jpg")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data := photo(seed))
+            tar.addfile(member, io.BytesIO(data))
+    (warning,) = convert(tmp_path / "x.tar", tmp_path / "x.lmdb", progress=None).warnings
+    assert warning.startswith("1 image with the path of an earlier image in the same file: each becomes a record")
